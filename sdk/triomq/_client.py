@@ -265,7 +265,7 @@ class Client(metaclass=NoPublicConstructor):
         send_timeout_s: float = 3.0,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
-        linger_s: float | None = None,
+        linger_s: float | None = 0.0,
         max_body_bytes: int = MAX_BODY_BYTES,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         compressor: Compressor | None = _ZLIB,
@@ -284,9 +284,9 @@ class Client(metaclass=NoPublicConstructor):
             send_timeout_s: deadline of a send, over all its attempts.
             max_in_flight: sends with a callback that may be under way before ``send`` waits.
             max_in_flight_bytes: the same, as the sum of their bodies.
-            linger_s: lets sends with a callback share requests: those to one queue that are accepted in one turn of the
-                event loop, and for so long after the first of them, are sent as a batch. 0 makes no message wait for
-                others; None, the default, gives each its own request.
+            linger_s: how long sends with a callback wait for others to share a request with: those to one queue that are
+                accepted in one turn of the event loop, and for so long after the first of them, are sent as a batch. 0,
+                the default, makes no message wait for others; None gives each its own request.
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.

@@ -53,8 +53,7 @@ class RecordingCallback:
 async def send(client: triomq.Client, topic: str, samples: Any, mode: str = "awaited") -> list[triomq.SendResult]:
     messages = [message(topic, one) for one in samples]
     # A machine that does much else may need more than the usual three seconds for a connection to a Java broker.
-    # Merged, messages with a callback share requests.
-    linger_s = 0.2 if mode == "merged" else None
+    linger_s = {"merged": 0.2, "callback": None}.get(mode, 0.0)
     async with client.producer(f"sdk-{mode}-{topic}"[:100], send_timeout_s=60, linger_s=linger_s) as producer:
         if mode == "awaited":
             return [await producer.send(one) for one in messages]
@@ -112,7 +111,7 @@ def received_facts(messages: list[triomq.ReceivedMessage]) -> set[tuple[object, 
     }
 
 
-@pytest.mark.parametrize("mode", ["awaited", "callback", "merged", "oneway", "batch"])
+@pytest.mark.parametrize("mode", ["awaited", "callback", "shared", "merged", "oneway", "batch"])
 async def test_sends_and_both_pull(
     client: triomq.Client, either: Any, java_client: Any, topic: str, wanted: Any, mode: str
 ) -> None:
@@ -124,7 +123,7 @@ async def test_sends_and_both_pull(
     assert [(one.queue_id, one.queue_offset, one.body) for one in seen] == [
         (one.queue_id, one.queue_offset, one.body) for one in found
     ]
-    if mode in {"awaited", "callback", "merged"}:
+    if mode in {"awaited", "callback", "shared", "merged"}:
         assert {result.status for result in results} == {triomq.SendStatus.SEND_OK}
         assert {(result.message_id, result.offset_message_id) for result in results} == {
             (one.message_id, one.offset_message_id) for one in found
@@ -132,6 +131,53 @@ async def test_sends_and_both_pull(
         assert {(result.message_id, result.queue.queue_id, result.queue_offset) for result in results} == {
             (one.message_id, one.queue_id, one.queue_offset) for one in found
         }
+
+
+async def test_what_shares_requests_in_a_queue_and_what_does_not(
+    client: triomq.Client, either: Any, java_client: Any, topic: str
+) -> None:
+    callbacks = []
+    async with client.producer(f"order-{topic}"[:100], send_timeout_s=60) as producer:
+        await producer.send(triomq.Message(topic, b"warm"))
+        queue = next(iter(await producer.queues(topic)))
+        sent = []
+        for number in range(400):
+            kind = number % 40
+            # Large ones are compressed; `unsafe` ones do not wait for flush and replication.
+            body = b"%d " % number + b"x" * (6000 if kind == 7 else kind * 3)
+            one = triomq.Message(
+                topic,
+                body,
+                tags=f"t{number % 3}",
+                keys=f"k-{number}" if number % 2 else [f"k-{number}", "all"],
+                properties={"number": f"{number} \u00e9"} if kind % 5 == 0 else None,
+                flag=number if kind % 7 == 0 else 0,
+                wait_store_ok=kind != 23,
+            )
+            sent.append(one)
+            callback = RecordingCallback()
+            callbacks.append(callback)
+            await producer.send(one, callback, queue=queue)
+        await producer.flush()
+    assert [len(callback.results) for callback in callbacks] == [1] * len(sent)
+    results = [callback.results[0] for callback in callbacks]
+    assert all(one.queue == queue for one in results)
+    in_queue = sorted(zip(results, sent, strict=True), key=lambda pair: pair[0].queue_offset)
+    # A Java broker has several threads for sends, which may overtake each other.
+    if either.kind is Kind.OURS:
+        assert [one for _, one in in_queue] == sent
+    results, sent = [result for result, _ in in_queue], [one for _, one in in_queue]
+    found = [one for one in await pull(client, topic, len(sent) + 1) if one.body != b"warm"]
+    assert [one.body for one in found] == [one.body for one in sent]
+    for one, wanted, result in zip(found, sent, results, strict=True):
+        assert (one.message_id, one.queue_offset, one.offset_message_id) == (
+            result.message_id, result.queue_offset, result.offset_message_id
+        )  # fmt: skip
+        keys = wanted.keys if isinstance(wanted.keys, list) else [wanted.keys]
+        assert (one.tags, list(one.keys), one.flag) == (wanted.tags, keys, wanted.flag)
+        assert one.properties.get("number") == (wanted.properties or {}).get("number")
+    seen = await trio.to_thread.run_sync(java_client.pull_all, either.namesrv.address, topic, len(sent) + 1)
+    assert [one.body for one in seen if one.body != b"warm"] == [one.body for one in sent]
 
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])

@@ -67,9 +67,10 @@ class TopicSends:
         self.total_s += duration_s
         self.buckets[bisect_left(BOUNDS_S, duration_s)] += 1
 
-    def weakly_stored(self, status: str) -> None:
+    def weakly_stored(self, status: str, messages: int = 1) -> None:
         """Count a status other than ``SEND_OK``."""
-        self.weakly[status] = self.weakly.get(status, 0) + 1
+        if messages:
+            self.weakly[status] = self.weakly.get(status, 0) + messages
 
 
 class TopicPulls:

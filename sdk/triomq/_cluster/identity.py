@@ -80,11 +80,20 @@ class UniqueKeys:
     def next(self, now_ms: int) -> str:
         """A new id."""
         if now_ms != self._stamped_ms:
-            # All but the counter, which is its own, stays the same for a millisecond.
-            self._stamp = self._stamp_of(now_ms)
-            self._stamped_ms = now_ms
+            self._stamp_at(now_ms)
         self._counter = counter = (self._counter + 1) & 0xFFFF
         return f"{self._stamp}{counter:04X}"
+
+    def reserve(self, count: int, now_ms: int) -> tuple[str, int]:
+        """So many new ids, which the caller writes: what all begin with, and the number of the first.
+
+        A number is written with four hexadecimal digits; the one after 0xFFFF is 0.
+        """
+        if now_ms != self._stamped_ms:
+            self._stamp_at(now_ms)
+        first = (self._counter + 1) & 0xFFFF
+        self._counter = (self._counter + count) & 0xFFFF
+        return self._stamp, first
 
     def several(self, count: int) -> list[str]:
         """So many new ids."""
@@ -94,6 +103,11 @@ class UniqueKeys:
             now_ms = self._clock()
             ids += [self.next(now_ms) for _ in range(min(4096, count - len(ids)))]
         return ids
+
+    def _stamp_at(self, now_ms: int) -> None:
+        # All but the counter, which is its own, stays the same for a millisecond.
+        self._stamp = self._stamp_of(now_ms)
+        self._stamped_ms = now_ms
 
     def _stamp_of(self, now_ms: int) -> str:
         if self._ids.needs_month(now_ms):

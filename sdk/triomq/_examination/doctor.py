@@ -30,6 +30,7 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
+from triomq._producer import compiled
 from triomq._transport.links import Links
 from triomq.errors import (
     AccessRefused,
@@ -214,6 +215,7 @@ class Doctor(metaclass=NoPublicConstructor):
             tuple(sorted(asked.brokers.values(), key=lambda each: (each.name, each.broker_id or 0, each.address))),
             tuple(asked.groups[name] for name in sorted(asked.groups)),
             tuple(asked.unknown),
+            client_compiled=compiled.STATE,
         )
 
     # --- name servers --------------------------------------------------------------------------------------------

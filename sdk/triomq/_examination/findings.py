@@ -337,7 +337,7 @@ def versions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Find
 
 
 def compiled_modules(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Brokers of triomq that do all their work in Python."""
+    """Brokers of triomq that do all their work in Python, and a client that does."""
     cures = {
         "missing": "Install triomq again on a machine with a C compiler, or from a wheel that was built on one.",
         "unwanted": "Start it without TRIOMQ_PURE in its environment.",
@@ -351,6 +351,14 @@ def compiled_modules(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Itera
                 f"Broker {broker.label} runs without its compiled modules: a send costs it several times the CPU time.",
                 cure,
             )
+    cure = cures.get(snapshot.client_compiled)
+    if cure is not None:
+        yield _notice(
+            "not_compiled",
+            "this client",
+            "This client runs without its compiled module: a send with a callback costs it twice the CPU time.",
+            cure,
+        )
 
 
 # --- settings --------------------------------------------------------------------------------------------------------

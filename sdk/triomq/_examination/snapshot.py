@@ -161,12 +161,14 @@ class ClusterSnapshot:
         brokers: all that any of them lists, and brokers with the same id that those told of.
         groups: all consumer groups but the system's.
         unknown: what could not be looked at, in sentences.
+        client_compiled: whether this client uses its compiled module, in a broker's words: used, missing, unwanted.
     """
 
     name_servers: tuple[NameServerView, ...]
     brokers: tuple[BrokerView, ...] = ()
     groups: tuple[GroupView, ...] = ()
     unknown: tuple[str, ...] = ()
+    client_compiled: str = "used"
 
     @property
     def clusters(self) -> dict[str, frozenset[str]]:

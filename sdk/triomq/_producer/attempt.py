@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tenacity
 import trio
@@ -18,7 +18,7 @@ import trio
 from triomq._cluster.counters import TIMED_EVERY, Counters, TopicSends
 from triomq._cluster.route_wait import PAUSES
 from triomq._message.message import MessageQueue
-from triomq._message.send_result import SendResult
+from triomq._message.send_result import SendResult, SendStatus
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.request import SendRequests, outcome_of
@@ -132,7 +132,7 @@ class Attempts:
         self._sends = TopicSends("")
         """The counters of the topic that was sent to last, as for :attr:`Targets.latest`."""
         # Most producers do not compare results: then any result ends the send.
-        self._results_are_final = faults is None and type(policy) is Retries and not policy.retry_not_stored_ok
+        self.results_are_final = faults is None and type(policy) is Retries and not policy.retry_not_stored_ok
         # One machine for all sends: it is stepped, never called, and what belongs to one send is in the send's own
         # RetryCallState. tenacity's own stops by time would read the real clock; this one reads trio's.
         self._retrying = tenacity.Retrying(retry=self._wants_retry, stop=self._is_last, wait=self._pause_s)
@@ -207,7 +207,7 @@ class Attempts:
         """Record how an attempt ended; returns the seconds before the next one, None when there is none."""
         outcome = attempt.outcome
         assert outcome is not None
-        if not (self._results_are_final and isinstance(outcome, SendResult)):
+        if not (self.results_are_final and isinstance(outcome, SendResult)):
             return self._pause_after(attempt, outcome)
         # What is counted here may cost a hundredth of a send's work, so it makes no further call.
         out, sends = attempt.out, self._sends
@@ -255,6 +255,27 @@ class Attempts:
             log.debug("message %s is sent again in %g s: %s", out.unique_key, step, outcome, extra=fields)
         state.prepare_for_next_attempt()
         return float(step)
+
+    def count_stored(
+        self, topic: str, status: SendStatus, started: Sequence[float], received_s: float, body_bytes: int
+    ) -> None:
+        """Record sends that have ended by a final result, many at once: :meth:`pause_after` of each.
+
+        Args:
+            topic: of all.
+            status: of all.
+            started: when each began, on trio's clock.
+            received_s: when they ended.
+            body_bytes: their bodies.
+        """
+        sends = self.sends_to(topic)
+        # Those are timed that would be if they had ended one by one.
+        for each in started[-sends.stored & _TIMED_MASK :: TIMED_EVERY]:
+            sends.took(received_s - each)
+        sends.stored += len(started)
+        sends.body_bytes += body_bytes
+        if status:
+            sends.weakly_stored(status.name, len(started))
 
     def sends_to(self, topic: str) -> TopicSends:
         """The counters of a topic."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from threading import get_ident
 from types import FunctionType, MethodType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
@@ -21,12 +21,18 @@ from triomq._cluster.spawn import Spawn
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._producer import compiled
 from triomq._producer.attempt import Attempt, Attempts
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
 from triomq._transport.own_loop import OwnLoop
 from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError
 from triomq_protocol.names import TRAN_MSG
+
+if TYPE_CHECKING or not compiled.USED:
+    from triomq._producer import plain_sends
+else:
+    from triomq._producer.compiled import sends as plain_sends
 
 log = logging.getLogger("triomq.producer")
 
@@ -50,6 +56,9 @@ class _Function:
 
 
 def _with_methods(callback: SendCallback | SendFunction) -> SendCallback:
+    if type(callback) is FunctionType and not callback.__dict__ and _takes(callback, 2):
+        # Many programs make a function for each message: it is looked at no longer than need be.
+        return _Function(callback)
     if hasattr(callback, "on_success") and hasattr(callback, "on_exception"):
         return cast("SendCallback", callback)
     if callable(callback):
@@ -151,6 +160,11 @@ class InFlight:
         hooks: see :class:`SendHook`.
         max_count: how many there may be.
         max_bytes: how large their bodies may be together; a single larger one is accepted when it is the only one.
+
+    Attributes:
+        closing: no more are accepted.
+        aborted: those that were are given up.
+        room: how many there are, plain ones that have joined a batch included.
     """
 
     def __init__(
@@ -163,21 +177,14 @@ class InFlight:
         self._attempts: Attempts = sender.attempts
         self._spawn = spawn
         self._hooks = hooks
-        self._max_count = max_count
-        self._max_bytes = max_bytes
+        self.room = plain_sends.Room(max_count, max_bytes)
         self._sends: set[CallbackSend] = set()
-        self._bytes = 0
         self._latest_callback: tuple[object, SendCallback | None] = None, None
         self._running: set[trio.CancelScope] = set()
         self._waiting = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
-        return len(self._sends) + len(self._running)
-
-    def has_capacity(self, size_bytes: int) -> bool:
-        """Whether a body of this size can be accepted now."""
-        count = len(self._sends) + len(self._running)
-        return count < self._max_count and (self._bytes + size_bytes <= self._max_bytes or not count)
+        return self.room.count
 
     async def wait_capacity(self, size_bytes: int) -> None:
         """Wait until a body of this size can be accepted.
@@ -185,7 +192,7 @@ class InFlight:
         Raises:
             ClientClosed: the producer closed meanwhile.
         """
-        while not self.has_capacity(size_bytes):
+        while not self.room.has(size_bytes):
             await self._waiting.park()
             self.check_open()
 
@@ -215,19 +222,23 @@ class InFlight:
 
     async def wait_empty(self) -> None:
         """Wait until every send and every callback has ended."""
-        while self._sends or self._running:
+        while self.room.count:
             await self._waiting.park()
         await trio.lowlevel.checkpoint()
 
     def accept(self, message: Message, send: CallbackSend) -> None:
         """From now on the callback will be called; nothing may wait between here and the send's first request."""
         self._sends.add(send)
-        self._bytes += send.size_bytes
+        self.room.take(send.size_bytes)
         if self._hooks:
             send.context = context_of(self._group, message, send.out)
             sent = call_before_send(self._hooks, send.context)
             if sent is not message:
                 use_properties(send.out, sent)
+
+    def adopt(self, send: CallbackSend) -> None:
+        """Take over a plain send, whose place in the room it has already."""
+        self._sends.add(send)
 
     def attempt_ended(self, send: CallbackSend) -> None:
         """A send's first attempt has ended; a task makes the others, if there may be any."""
@@ -274,9 +285,8 @@ class InFlight:
         if send not in self._sends:
             return
         self._sends.discard(send)
-        self._bytes -= send.size_bytes
-        if self._waiting:
-            self._waiting.unpark_all()
+        self.room.give(send.size_bytes)
+        self.left()
         if send.context is not None:
             call_after_send(self._hooks, send.context, outcome)
         try:
@@ -284,15 +294,30 @@ class InFlight:
                 later = send.callback.on_success(outcome)
             else:
                 later = send.callback.on_exception(outcome)
-        except Exception:
-            fields = {"topic": send.out.topic, "group": self._group, "message_id": send.out.unique_key}
-            log.exception("the callback of message %s failed", send.out.unique_key, extra=fields)
+        except Exception as error:  # noqa: BLE001 - a user's; it is logged with its traceback
+            self.callback_failed(send.out.topic, send.out.unique_key, error)
             return
-        if later is not None and inspect.isawaitable(later):
+        if later is not None:
+            self.finish_later(later, send.out.unique_key)
+
+    def left(self) -> None:
+        """Sends have left the room: who waits for it looks again."""
+        if self._waiting:
+            self._waiting.unpark_all()
+
+    def callback_failed(self, topic: str, unique_key: str, error: Exception) -> None:
+        """Log what a callback has raised."""
+        fields = {"topic": topic, "group": self._group, "message_id": unique_key}
+        log.error("the callback of message %s failed", unique_key, extra=fields, exc_info=error)
+
+    def finish_later(self, later: object, unique_key: str) -> None:
+        """Run an async callback, if what a callback has returned is one."""
+        if inspect.isawaitable(later):
             # Shielded: an async callback that was started is not cut off by its client's cancel.
             scope = trio.CancelScope(shield=True)
             self._running.add(scope)
-            self._spawn(self._run, later, scope, send.out.unique_key)
+            self.room.take(0)
+            self._spawn(self._run, later, scope, unique_key)
 
     async def _run(self, later: Awaitable[None], scope: trio.CancelScope, unique_key: str) -> None:
         try:
@@ -303,6 +328,7 @@ class InFlight:
             log.exception("the callback of message %s failed", unique_key, extra=fields)
         finally:
             self._running.discard(scope)
+            self.room.give(0)
             self._waiting.unpark_all()
 
     def _closed_error(self, send: CallbackSend | None = None) -> ClientClosed:

@@ -3,20 +3,20 @@
 Messages to one queue share a batch from the moment the first of them is accepted until the next turn of the event loop,
 or for as long as they may linger.  What brokers do not take in a batch, or what would gain nothing, goes alone, after
 the batches that are open.  A batch that fails is a failed attempt of each of its messages, whose further attempts are
-made alone.  Upstream: ``autoBatch`` of 5.x, ``ProduceAccumulator``.
+made alone.  How plain sends join a batch that is open: ``plain_sends.py``.  Upstream: ``autoBatch`` of 5.x, ``ProduceAccumulator``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import cachetools
 import trio
 
-from triomq._message.message import MessageQueue
+from triomq._message.message import Message
 from triomq._message.send_result import SendResult
+from triomq._producer import compiled
 from triomq._producer.batches import ELEMENT_BYTES
 from triomq._producer.callbacks import CallbackSend, InFlight
 from triomq._producer.outgoing import Outgoing
@@ -26,9 +26,15 @@ from triomq._producer.targets import Target
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MQError
 from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.java_text import utf8
 from triomq_protocol.names import DELAY, TIMER_PROPERTIES
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.wire.command import Command
+
+if TYPE_CHECKING or not compiled.USED:
+    from triomq._producer import plain_sends
+else:
+    from triomq._producer.compiled import sends as plain_sends
 
 MESSAGES_MAX: Final = 64
 BYTES_MAX: Final = 128 * 1024
@@ -63,25 +69,11 @@ def may_merge(out: Outgoing) -> bool:
     )
 
 
-def results_of(result: SendResult, message_ids: Sequence[str]) -> list[SendResult]:
-    """The results of a batch's messages, of the result of the batch: they lie next to each other in one queue."""
+def _ids_of(result: SendResult, count: int) -> list[str]:
+    """The brokers' ids of a batch's messages, of the result of the batch."""
     stored = result.offset_message_id.split(",")
-    if len(stored) != len(message_ids):
-        # A topic of 5.x whose queues hold batches: the broker stores one record, and names it once.
-        stored = [result.offset_message_id] * len(message_ids)
-    return [
-        SendResult(
-            result.status,
-            message_id,
-            offset_message_id,
-            result.queue,
-            result.queue_offset + number,
-            result.transaction_id,
-            result.region_id,
-            result.trace_on,
-        )
-        for number, (message_id, offset_message_id) in enumerate(zip(message_ids, stored, strict=True))
-    ]
+    # A topic of 5.x whose queues hold batches: the broker stores one record, and names it once.
+    return stored if len(stored) == count else [result.offset_message_id] * count
 
 
 def _again(error: MQError) -> MQError:
@@ -91,24 +83,8 @@ def _again(error: MQError) -> MQError:
     return other
 
 
-class OpenBatch:
-    """Messages to one queue that are not written yet."""
-
-    __slots__ = ("deadline", "due", "link", "sends", "size_bytes", "target", "wait_store_ok")
-
-    def __init__(self, target: Target, link: Link, deadline: float, due: float, *, wait_store_ok: bool) -> None:
-        self.target = target
-        self.link = link
-        self.deadline = deadline
-        self.due = due
-        self.wait_store_ok = wait_store_ok
-        self.sends: list[CallbackSend] = []
-        self.size_bytes = 0
-
-    def add(self, send: CallbackSend) -> None:
-        """Take a message."""
-        self.sends.append(send)
-        self.size_bytes += ELEMENT_BYTES + len(send.out.body) + len(send.out.properties)
+def _element(out: Outgoing) -> bytes:
+    return encode_batch_element(out.body, utf8(out.properties), out.flag)
 
 
 class MergedSends(Waiter):
@@ -116,7 +92,7 @@ class MergedSends(Waiter):
 
     __slots__ = ("_batch", "_merging")
 
-    def __init__(self, merging: Merging, batch: OpenBatch) -> None:
+    def __init__(self, merging: Merging, batch: plain_sends.OpenBatch) -> None:
         self.deadline = batch.deadline
         self._merging = merging
         self._batch = batch
@@ -126,10 +102,7 @@ class MergedSends(Waiter):
         batch = self._batch
         outcome = outcome_of(answer, batch.target.queue, "", batch.link.address)
         if isinstance(outcome, SendResult):
-            results = results_of(outcome, [send.out.unique_key for send in batch.sends])
-            for send, result in zip(batch.sends, results, strict=True):
-                send.outcome = result
-                send.ended()
+            self._merging.stored(batch, outcome)
         elif outcome.code in _REFUSALS:
             self._merging.send_apart(batch)
         else:
@@ -137,7 +110,7 @@ class MergedSends(Waiter):
 
     def failed(self, error: MQError) -> None:
         """Each send has failed, and may be tried again alone."""
-        for send in self._batch.sends:
+        for send in self._merging.taken_out(self._batch):
             send.failed(_again(error))
 
 
@@ -147,7 +120,8 @@ class Merging:
     Args:
         sender: makes attempts and encodes requests.
         in_flight: the sends that have not ended.
-        linger_s: how long messages wait for others; 0: until the next turn of the event loop.
+        linger_s: how long messages wait for others; 0: until the next turn of the event loop, and not at all where the
+            broker has nothing to do for this client.
     """
 
     def __init__(self, sender: Sender, in_flight: InFlight, *, linger_s: float) -> None:
@@ -155,7 +129,26 @@ class Merging:
         self._attempts = sender.attempts
         self._in_flight = in_flight
         self._linger_s = linger_s
-        self._open: dict[tuple[str, MessageQueue | None], OpenBatch] = {}
+        settings = sender.settings
+        body_bytes_max = min(settings.max_body_bytes, MESSAGE_BYTES_MAX)
+        if settings.compressor is not None:
+            body_bytes_max = min(body_bytes_max, settings.compress_from_bytes - 1)
+        self._joins = plain_sends.Joins(
+            in_flight.room,
+            message_type=Message,
+            callback_of=in_flight.callback_of,
+            properties_of=self._properties_of,
+            reserve_keys=sender.reserve_keys,
+            now=trio.current_time,
+            body_bytes_max=body_bytes_max,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            batch_bytes_max=BYTES_MAX,
+            messages_max=MESSAGES_MAX,
+            adds_properties=sender.adds_properties,
+        )
+        self.join: Final = self._joins.join
+        """Accepts a send, if it is plain and there is an open batch for it; see `plain_sends.Joins.join`."""
+        self._written: set[plain_sends.OpenBatch] = set()
         self._refused: cachetools.TTLCache[str, bool] = cachetools.TTLCache(
             _TOPICS_MAX, REFUSED_S, timer=trio.current_time
         )
@@ -164,28 +157,31 @@ class Merging:
         # What is sent later must not overtake what waits here.
         sender.attempts.before_start = self.flush
 
-    def open_for(self, out: Outgoing, *, wait_store_ok: bool) -> OpenBatch | None:
+    def _properties_of(self, message: Message, unique_key: str) -> bytes | None:
+        text = self._sender.properties_of(message, unique_key)
+        return utf8(text) if _ALONE.search(text) is None else None
+
+    def open_for(self, out: Outgoing, *, wait_store_ok: bool) -> plain_sends.OpenBatch | None:
         """The open batch that has room for a message, if there is one and the message may be in it."""
-        batch = self._open.get((out.topic, out.pinned)) if self._open else None
+        batch = self._joins.open.get((out.topic, out.pinned)) if self._joins.open else None
         if (
             batch is not None
             and batch.wait_store_ok == wait_store_ok
-            and len(batch.sends) < MESSAGES_MAX
-            and batch.size_bytes + len(out.body) + len(out.properties) < BYTES_MAX
+            and self._joins.has_room(batch, ELEMENT_BYTES + len(out.body) + len(out.properties))
             and may_merge(out)
         ):
             return batch
         return None
 
-    def join(self, batch: OpenBatch, send: CallbackSend) -> None:
-        """Put a message into a batch that is open, unless a hook has made it one that goes alone."""
+    def add(self, batch: plain_sends.OpenBatch, send: CallbackSend) -> None:
+        """Put a send into a batch that is open, unless a hook has made it one that goes alone."""
         if send.context is None or may_merge(send.out):
-            batch.add(send)
+            batch.add(send, _element(send.out))
         else:
             self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
     def begin(self, send: CallbackSend, target: Target, link: Link, deadline: float, *, wait_store_ok: bool) -> None:
-        """Open a batch with a message, or send it at once if it goes alone.
+        """Open a batch with a message, or send it at once if it goes alone, or need not wait for others.
 
         Args:
             send: the message.
@@ -195,83 +191,127 @@ class Merging:
             wait_store_ok: whether the broker lets these messages wait for flush or replication.
         """
         out = send.out
-        if not may_merge(out) or (self._refused and out.topic in self._refused):
-            self._attempts.start(send, target, link, deadline)
-            return
         key = out.topic, out.pinned
-        before = self._open.pop(key, None)
+        before = self._joins.open.pop(key, None)
         if before is not None:
             self._write(before)
+        idle = not link.pending and not self._linger_s
+        if idle or not may_merge(out) or (self._refused and out.topic in self._refused):
+            self._attempts.start(send, target, link, deadline)
+            return
         due = trio.current_time() + self._linger_s if self._linger_s else 0.0
-        batch = self._open[key] = OpenBatch(target, link, deadline + self._linger_s, due, wait_store_ok=wait_store_ok)
-        batch.add(send)
+        batch = self._joins.begin(key, target, link, deadline + self._linger_s, due, wait_store_ok=wait_store_ok)
+        batch.add(send, _element(out))
         if self._idle is not None:
-            idle, self._idle = self._idle, None
-            trio.lowlevel.reschedule(idle)
+            task, self._idle = self._idle, None
+            trio.lowlevel.reschedule(task)
 
     def flush(self) -> None:
         """Write all open batches, in the order in which they were opened."""
-        if self._open:
-            batches, self._open = self._open, {}
-            for batch in batches.values():
-                self._write(batch)
+        opened = self._joins.open
+        while opened:
+            self._write(opened.pop(next(iter(opened))))
 
     def close(self) -> None:
-        """Drop what is not written, and end the task."""
-        self._open.clear()
+        """Write nothing more, and end the task; the sends are left to the producer's end."""
+        batches = [*self._joins.open.values(), *self._written]
+        self._joins.open.clear()
+        for batch in batches:
+            self.taken_out(batch)
         self._scope.cancel()
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
         """Task: write batches when they are due, until closed."""
+        opened = self._joins.open
         with self._scope:
             while True:
-                if not self._open:
+                if not opened:
                     self._idle = trio.lowlevel.current_task()
                     await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
                 if not self._linger_s:
                     self.flush()
                     continue
-                while self._open:
-                    key, batch = next(iter(self._open.items()))
+                while opened:
+                    key, batch = next(iter(opened.items()))
                     if batch.due > trio.current_time():
                         await trio.sleep_until(batch.due)
                         continue
-                    del self._open[key]
+                    del opened[key]
                     self._write(batch)
 
     def _stop_waiting(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def send_apart(self, batch: OpenBatch) -> None:
+    def stored(self, batch: plain_sends.OpenBatch, result: SendResult) -> None:
+        """The broker has stored a batch: each of its messages lies behind the one before."""
+        ids = _ids_of(result, len(batch.sends))
+        if self._attempts.results_are_final:
+            started = [send.started for send in batch.sends if isinstance(send, plain_sends.PlainSend)]
+            self._attempts.count_stored(
+                batch.target.queue.topic, result.status, started, batch.link.received_s, batch.plain_body_bytes
+            )
+        else:
+            # What a result means is decided for each send.
+            batch.sends = self.taken_out(batch)
+            batch.ended = 0
+        topic, in_flight = batch.target.queue.topic, self._in_flight
+        try:
+            batch.end(
+                result,
+                ids,
+                lambda send, error: in_flight.callback_failed(topic, send.unique_key, error),
+                lambda send, later: in_flight.finish_later(later, send.unique_key),
+            )
+        finally:
+            self._written.discard(batch)
+            in_flight.left()
+
+    def send_apart(self, batch: plain_sends.OpenBatch) -> None:
         """Send the messages of a refused batch alone: the broker says of each what is wrong, or takes it."""
         if self._in_flight.aborted:
             return
-        self._refused[batch.sends[0].out.topic] = True
-        for send in batch.sends:
+        self._refused[batch.target.queue.topic] = True
+        for send in self.taken_out(batch):
             send.merged = False
             self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
-    def _write(self, batch: OpenBatch) -> None:
+    def taken_out(self, batch: plain_sends.OpenBatch) -> list[CallbackSend]:
+        """The sends of a batch that have not ended; from now on each stands for itself."""
+        self._written.discard(batch)
+        return [send if isinstance(send, CallbackSend) else self._whole_send(send, batch) for send in batch.rest()]
+
+    def _whole_send(self, plain: plain_sends.PlainSend, batch: plain_sends.OpenBatch) -> CallbackSend:
+        # Brokers give all messages of a batch the birth time of the first one.
+        born_ms = batch.sends[0].out.born_ms
+        out = self._sender.outgoing(plain.message, plain.unique_key, born_ms, plain.started)
+        out.pinned = batch.pinned
+        send = CallbackSend(self._in_flight, out, plain.callback, plain.started)
+        self._in_flight.adopt(send)
+        if batch.opaque >= 0:
+            self._attempts.aim(send, batch.target, batch.link, batch.opaque, batch.deadline)
+            send.merged = True
+        return send
+
+    def _write(self, batch: plain_sends.OpenBatch) -> None:
         sends, target, link = batch.sends, batch.target, batch.link
         first = sends[0]
         if len(sends) == 1:
             self._attempts.write(first, target, link, batch.deadline)
             return
-        whole = self._sender.merged(
-            first.out,
-            b"".join(
-                [encode_batch_element(send.out.body, send.out.properties.encode(), send.out.flag) for send in sends]
-            ),
-            wait_store_ok=batch.wait_store_ok,
-        )
-        opaque = link.next_opaque()
-        for send in sends:
+        whole = self._sender.merged(first.out, batch.elements(), wait_store_ok=batch.wait_store_ok)
+        batch.opaque = opaque = link.next_opaque()
+        if len(sends) - batch.plain_count > 1:
+            several = [send for send in sends if isinstance(send, CallbackSend)]
+        else:
+            several = [first]
+        for send in several:
             self._attempts.aim(send, target, link, opaque, batch.deadline)
             send.merged = True
+        self._written.add(batch)
         try:
             link.submit(self._sender.requests.encode(whole, target, opaque), opaque, MergedSends(self, batch), now=True)
         except MQError as error:
-            for send in sends:
+            for send in self.taken_out(batch):
                 send.unsent(_again(error))

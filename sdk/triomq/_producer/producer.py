@@ -78,7 +78,7 @@ class Producer(metaclass=NoPublicConstructor):
         desk: ReplyDesk,
         max_in_flight: int = 4096,
         max_in_flight_bytes: int = 64 * 1024 * 1024,
-        linger_s: float | None = None,
+        linger_s: float | None = 0.0,
         hooks: Sequence[SendHook] = (),
         transactions: TransactionListener | TransactionCheck | None = None,
         max_checks: int = 16,
@@ -94,6 +94,8 @@ class Producer(metaclass=NoPublicConstructor):
         if linger_s is not None:
             self._merging = Merging(sender, self._in_flight, linger_s=linger_s)
             spawn(self._merging.run)
+        # A hook sees each message, and may change it.
+        self._join = self._merging.join if self._merging is not None and not self._hooks else None
         self._requests = Requests(sender, desk, deliver=self._deliver)
         self._transactions: Transactions | None = None
         if transactions is not None:
@@ -174,6 +176,13 @@ class Producer(metaclass=NoPublicConstructor):
         is cancelled was not accepted; once accepted, the callback is called exactly once.
         """
         self._in_flight.check_open()
+        if callback is not None and selector is None and self._join is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if self._join(message, callback, queue):
+                self._since_checkpoint += 1
+                if self._since_checkpoint >= CHECKPOINT_EVERY:
+                    await self._checkpoint()
+                return None
         sender = self._sender
         now = trio.current_time()
         out = sender.prepare(message, now)
@@ -533,7 +542,7 @@ class Producer(metaclass=NoPublicConstructor):
         in_flight, attempts, merging = self._in_flight, self._attempts, self._merging
         send = CallbackSend(in_flight, out, callback, now)
         await trio.lowlevel.checkpoint_if_cancelled()
-        if not in_flight.has_capacity(send.size_bytes):
+        if not in_flight.room.has(send.size_bytes):
             self._since_checkpoint = 0
             if merging is not None:
                 merging.flush()
@@ -541,7 +550,7 @@ class Producer(metaclass=NoPublicConstructor):
         batch = merging.open_for(out, wait_store_ok=message.wait_store_ok) if merging is not None else None
         if merging is not None and batch is not None:
             in_flight.accept(message, send)
-            merging.join(batch, send)
+            merging.add(batch, send)
             await self._checkpoint_sometimes()
             return
         ready = self._targets.ready_nowait(out)
@@ -569,9 +578,12 @@ class Producer(metaclass=NoPublicConstructor):
     async def _checkpoint_sometimes(self) -> None:
         self._since_checkpoint += 1
         if self._since_checkpoint >= CHECKPOINT_EVERY:
-            self._since_checkpoint = 0
-            # Shielded: the message is accepted, and a cancel here would look as if it were not.
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        self._since_checkpoint = 0
+        # Shielded: the message is accepted, and a cancel here would look as if it were not.
+        await trio.lowlevel.cancel_shielded_checkpoint()
 
     # --- choosing ------------------------------------------------------------------------------------------
 

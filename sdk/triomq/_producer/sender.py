@@ -157,21 +157,50 @@ class Sender:
         else:
             message.check(settings.max_body_bytes)
         born_ms = self.clock()
-        unique_key = self._unique_keys.next(born_ms)
+        return self.outgoing(message, self._unique_keys.next(born_ms), born_ms, now, own)
+
+    def outgoing(
+        self, message: Message, unique_key: str, born_ms: int, now: float, own: Mapping[str, str] | None = None
+    ) -> Outgoing:
+        """A checked message with its id.
+
+        Raises:
+            MessageIllegal: its properties are too long.
+        """
         if self._instance_id is not None:
             own = {**(own or {}), names.INSTANCE_ID: self._instance_id}
         out = Outgoing(
-            topic,
+            message.topic,
             message.body,
             properties_text(message, unique_key, own),
             unique_key,
             born_ms,
-            now + settings.timeout_s,
+            now + self.settings.timeout_s,
         )
         out.flag = message.flag
         out.own_properties = own
         self._let_wait(out, now)
         return out
+
+    @property
+    def adds_properties(self) -> bool:
+        """Whether messages get properties beside their own and their id."""
+        return self._instance_id is not None
+
+    def properties_of(self, message: Message, unique_key: str) -> str:
+        """Check a message to a known topic; returns its property string with this id.
+
+        Raises:
+            MessageIllegal: a limit of size is broken.
+            InvalidCall: something else about the message is.
+        """
+        message.check_parts(self.settings.max_body_bytes)
+        own = None if self._instance_id is None else {names.INSTANCE_ID: self._instance_id}
+        return properties_text(message, unique_key, own)
+
+    def reserve_keys(self, count: int) -> tuple[str, int]:
+        """So many ids of now; see :meth:`UniqueKeys.reserve`."""
+        return self._unique_keys.reserve(count, self.clock())
 
     def prepare_batch(
         self,

@@ -32,7 +32,8 @@ def metric(client, name):
 @pytest.mark.parametrize("callback", [None, lambda result, error: None])
 async def test_sends_by_outcome(autojump_clock, cluster, callback):
     async with cluster.client() as client:
-        producer = client.producer("G", retry=triomq.plugins.Retries(attempts=2))
+        # Each send is a request of its own, which has its own answer.
+        producer = client.producer("G", retry=triomq.plugins.Retries(attempts=2), linger_s=None)
         await producer.send(triomq.Message("T", b"12345"), callback)
         cluster.broker.script(RequestCode.SEND_MESSAGE_V2, weakly(cluster.broker))
         await producer.send(triomq.Message("T", b"1"), callback)
@@ -66,6 +67,21 @@ async def test_every_message_of_a_batch_counts(autojump_clock, cluster):
         await producer.send_batch([triomq.Message("T", b"x")] * 7)
         (sends,) = client.statistics().sends
     assert (sends.stored, sends.durations.count) == (7, 1)
+
+
+async def test_messages_that_share_requests_count_as_if_alone(autojump_clock, cluster):
+    counts = []
+    for linger_s in (None, 0):
+        async with cluster.client() as client:
+            producer = client.producer("G", linger_s=linger_s)
+            cluster.broker.script(RequestCode.SEND_BATCH_MESSAGE, weakly(cluster.broker))
+            for _ in range(70):
+                await producer.send(triomq.Message("T", b"12"), lambda result, error: None)
+            await producer.flush()
+            (sends,) = client.statistics().sends
+        counts.append((sends.stored, sends.body_bytes, sends.durations.count))
+    assert counts == [(70, 140, 5)] * 2
+    assert sum(sends.weakly.values()) > 10
 
 
 async def test_one_in_sixteen_sends_is_timed(autojump_clock, cluster):

@@ -168,6 +168,10 @@ CASES = [
         "not_compiled", "notice", "Broker b:0 (h:3) runs without its compiled modules",
     ),
     (
+        attrs.evolve(HEALTHY, client_compiled="missing"),
+        "not_compiled", "notice", "This client runs without its compiled module",
+    ),
+    (
         groups(GroupView("G", {"T": 9000, "U": 2000}, members({"T": "*"}))),
         "lag", "problem", "Group G lags by 11000 messages, most of them in topic T.",
     ),

@@ -132,7 +132,8 @@ async def test_link_loss_fails_all_once(autojump_clock, cluster, make_callback):
     callbacks = [make_callback() for _ in range(50)]
     async with cluster.client() as client:
         producer = await warm_up(client, retry=triomq.plugins.Retries(attempts=1))
-        cluster.broker.script(SEND, *[None] * 50)
+        for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+            cluster.broker.script(code, *[None] * 50)
         started = trio.current_time()
         for callback in callbacks:
             await producer.send(triomq.Message("T", b"x"), callback)
@@ -344,7 +345,8 @@ async def test_back_pressure(autojump_clock, cluster, make_callback, limits, all
     callbacks = [make_callback() for _ in range(allowed + 1)]
     async with cluster.client() as client:
         producer = await warm_up(client, **limits)
-        cluster.broker.script(SEND, *[late] * (allowed + 1))
+        for code in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+            cluster.broker.script(code, *[late] * (allowed + 1))
         started = trio.current_time()
         for callback in callbacks[:-1]:
             await producer.send(triomq.Message("T", b"x" * 10), callback)

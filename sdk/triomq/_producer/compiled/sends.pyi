@@ -1,0 +1,4 @@
+from triomq._producer.plain_sends import Joins as Joins
+from triomq._producer.plain_sends import OpenBatch as OpenBatch
+from triomq._producer.plain_sends import PlainSend as PlainSend
+from triomq._producer.plain_sends import Room as Room

@@ -1,0 +1,276 @@
+"""Plain sends that join a batch which is open: checked, encoded and ended with as little work per message as can be.
+
+Such a send has no object of its attempts (`callbacks.py`) as long as all goes well, which `merging.py` makes for it when
+its batch fails, is refused or given up. `compiled/sends.pyx` does the same in C; where it was built, this is unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from triomq._producer.batches import ELEMENT_BYTES
+from triomq_protocol.record.batch import encode_batch_element
+
+
+class Room:
+    """How many sends with a callback are in flight, and how many may be.
+
+    Args:
+        max_count: how many there may be.
+        max_bytes: how large their bodies may be together; a single larger one is accepted when it is the only one.
+
+    Attributes:
+        count: sends in flight, and async callbacks that run.
+        size_bytes: the bodies of the sends.
+    """
+
+    __slots__ = ("count", "max_bytes", "max_count", "size_bytes")
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self.max_count = max_count
+        self.max_bytes = max_bytes
+        self.count = 0
+        self.size_bytes = 0
+
+    def has(self, size_bytes: int) -> bool:
+        """Whether a body of this size can be accepted now."""
+        return self.count < self.max_count and (self.size_bytes + size_bytes <= self.max_bytes or not self.count)
+
+    def take(self, size_bytes: int) -> None:
+        """One more."""
+        self.count += 1
+        self.size_bytes += size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        """One less."""
+        self.count -= 1
+        self.size_bytes -= size_bytes
+
+
+class PlainSend:
+    """A send in a batch that needs nothing but a place there.
+
+    Attributes:
+        message: what is sent.
+        callback: with the methods of a `SendCallback`.
+        unique_key: the id users see.
+        started: when it was accepted, on trio's clock.
+    """
+
+    __slots__ = ("callback", "message", "started", "unique_key")
+
+    def __init__(self, message: Any, callback: Any, unique_key: str, started: float) -> None:
+        self.message = message
+        self.callback = callback
+        self.unique_key = unique_key
+        self.started = started
+
+
+class OpenBatch:
+    """Messages to one queue that share a request, from the first one until each has ended.
+
+    Args:
+        room: what its plain sends take a place of.
+        pinned: the queue that its messages must go to, if they must.
+        target: the queue that they go to.
+        link: its broker.
+        deadline: of the answer, on trio's clock.
+        due: when it is written at the latest, on trio's clock.
+        wait_store_ok: as all its messages have it.
+
+    Attributes:
+        sends: `CallbackSend` and `PlainSend`, in order. The first one is not plain.
+        opaque: of its request; negative until that is written.
+        size_bytes: of the elements.
+        plain_count: how many sends are plain.
+        plain_body_bytes: their bodies.
+        ended: how many sends have had their result, in order, or have been taken out.
+    """
+
+    __slots__ = (
+        "_parts", "_room", "deadline", "due", "ended", "link", "opaque", "pinned", "plain_body_bytes", "plain_count",
+        "sends", "size_bytes", "target", "wait_store_ok",
+    )  # fmt: skip
+
+    def __init__(
+        self, room: Room, pinned: Any, target: Any, link: Any, deadline: float, due: float, wait_store_ok: bool
+    ) -> None:
+        self._room = room
+        self._parts: list[bytes] = []
+        self.pinned = pinned
+        self.target = target
+        self.link = link
+        self.deadline = deadline
+        self.due = due
+        self.wait_store_ok = wait_store_ok
+        self.sends: list[Any] = []
+        self.opaque = -1
+        self.size_bytes = self.plain_count = self.plain_body_bytes = self.ended = 0
+
+    def add(self, send: Any, element: bytes) -> None:
+        """Take a send and its element."""
+        self.sends.append(send)
+        self._parts.append(element)
+        self.size_bytes += len(element)
+
+    def elements(self) -> bytes:
+        """The body of the request; to be called once."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+    def rest(self) -> list[Any]:
+        """The sends that have not ended; from now on they are the caller's."""
+        sends = self.sends[self.ended :]
+        self.ended = len(self.sends)
+        return sends
+
+    def end(
+        self,
+        whole: Any,
+        offset_message_ids: Sequence[str],
+        failed: Callable[[PlainSend, Exception], None],
+        later: Callable[[PlainSend, Any], None],
+    ) -> None:
+        """Give each send its result.
+
+        Args:
+            whole: the `SendResult` of the request; its queue offset is the first message's, and the others follow.
+            offset_message_ids: one for each send.
+            failed: called with what a callback has raised.
+            later: called with what a callback has returned.
+        """
+        sends, room, make = self.sends, self._room, type(whole)
+        status, queue, queue_offset = whole.status, whole.queue, whole.queue_offset
+        shared = whole.transaction_id, whole.region_id, whole.trace_on
+        # A callback may give up its producer, which takes the rest.
+        while (number := self.ended) < len(sends):
+            self.ended = number + 1
+            send = sends[number]
+            plain = type(send) is PlainSend
+            unique_key = send.unique_key if plain else send.out.unique_key
+            result = make(status, unique_key, offset_message_ids[number], queue, queue_offset + number, *shared)
+            if not plain:
+                send.outcome = result
+                send.ended()
+                continue
+            room.give(len(send.message.body))
+            try:
+                found = send.callback.on_success(result)
+            except Exception as error:  # noqa: BLE001 - a user's; it is logged with its traceback
+                failed(send, error)
+                continue
+            if found is not None:
+                later(send, found)
+
+
+class Joins:
+    """The open batches of one producer, and the sends that may join them without further ado.
+
+    Args:
+        room: the producer's.
+        message_type: the class of messages; subclasses are not plain.
+        callback_of: makes a callback an object with methods, or raises.
+        properties_of: checks a message, and encodes its properties with the unique key that it is given. None: it cannot
+            be in a batch.
+        reserve_keys: so many unique keys: all but the digits of the first one, and these as a number.
+        now: trio's clock.
+        body_bytes_max: the body of a plain send.
+        message_bytes_max: body and properties of a message in a batch.
+        batch_bytes_max: of the elements of a batch.
+        messages_max: of a batch.
+        adds_properties: whether `properties_of` adds any to those that a message has.
+
+    Attributes:
+        open: topic and queue, or None for any queue -> the batch.
+    """
+
+    __slots__ = (
+        "_batch_bytes_max", "_body_bytes_max", "_callback_of", "_key_number", "_key_stamp", "_keys_left",
+        "_message_bytes_max", "_message_type", "_messages_max", "_now", "_properties_of", "_reserve_keys", "_room", "open",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        room: Room,
+        *,
+        message_type: type[Any],
+        callback_of: Callable[[Any], Any],
+        properties_of: Callable[[Any, str], bytes | None],
+        reserve_keys: Callable[[int], tuple[str, int]],
+        now: Callable[[], float],
+        body_bytes_max: int,
+        message_bytes_max: int,
+        batch_bytes_max: int,
+        messages_max: int,
+        adds_properties: bool,  # noqa: ARG002 - of interest to the compiled twin, which does without `properties_of`
+    ) -> None:
+        self._room = room
+        self._message_type: type[Any] = message_type
+        self._callback_of = callback_of
+        self._properties_of = properties_of
+        self._reserve_keys = reserve_keys
+        self._now = now
+        self._body_bytes_max = body_bytes_max
+        self._message_bytes_max = message_bytes_max
+        self._batch_bytes_max = batch_bytes_max
+        self._messages_max = messages_max
+        self._key_stamp = ""
+        self._key_number = self._keys_left = 0
+        self.open: dict[tuple[str, Hashable], OpenBatch] = {}
+
+    def begin(
+        self,
+        key: tuple[str, Hashable],
+        target: Any,
+        link: Any,
+        deadline: float,
+        due: float,
+        *,
+        wait_store_ok: bool,
+    ) -> OpenBatch:
+        """Open a batch for one topic and queue."""
+        # Ids tell when they were made.
+        self._keys_left = 0
+        batch = self.open[key] = OpenBatch(self._room, key[1], target, link, deadline, due, wait_store_ok)
+        return batch
+
+    def has_room(self, batch: OpenBatch, size_bytes: int) -> bool:
+        """Whether a message of this size may be added to a batch."""
+        return len(batch.sends) < self._messages_max and batch.size_bytes + size_bytes < self._batch_bytes_max
+
+    def join(self, message: Any, callback: Any, queue: Hashable) -> bool:
+        """Accept a send, if it is plain and there is an open batch for it.
+
+        Raises:
+            MQError: the message or the callback is illegal, and nothing was accepted.
+        """
+        if type(message) is not self._message_type or not self.open:
+            return False
+        batch = self.open.get((message.topic, queue))
+        body, room = message.body, self._room
+        if batch is None or type(body) is not bytes or not 0 < len(body) <= self._body_bytes_max:
+            return False
+        if message.delay_level != 0 or message.wait_store_ok is not batch.wait_store_ok or not room.has(len(body)):
+            return False
+        if type(message.flag) is not int or not -(2**31) <= message.flag < 2**31:
+            return False
+        found = self._callback_of(callback)
+        if not self._keys_left:
+            self._key_stamp, self._key_number = self._reserve_keys(self._messages_max)
+            self._keys_left = self._messages_max
+        unique_key = f"{self._key_stamp}{self._key_number:04X}"
+        properties = self._properties_of(message, unique_key)
+        if properties is None or len(body) + len(properties) > self._message_bytes_max:
+            return False
+        if not self.has_room(batch, ELEMENT_BYTES + len(body) + len(properties)):
+            return False
+        self._key_number = (self._key_number + 1) & 0xFFFF
+        self._keys_left -= 1
+        batch.add(
+            PlainSend(message, found, unique_key, self._now()), encode_batch_element(body, properties, message.flag)
+        )
+        batch.plain_count += 1
+        batch.plain_body_bytes += len(body)
+        room.take(len(body))
+        return True
