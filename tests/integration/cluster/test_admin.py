@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +23,17 @@ from triomq_server.cluster.plan import free_ports
 from triomq_server.commands.admin import AdminError, Member, _row, change_role, replication, slave_state
 from triomq_server.wire import open_link
 
+Command = Callable[..., Awaitable[subprocess.CompletedProcess[str]]]
 
-async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`triomq admin ...` in a process of its own."""
-    run = partial(
-        subprocess.run, [sys.executable, "-m", "triomq_server", "admin", *arguments],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
-    return await trio.to_thread.run_sync(run)
+
+@pytest.fixture
+def command(call: Callable[..., subprocess.CompletedProcess[str]]) -> Command:
+    """`triomq admin ...` in a thread."""
+
+    async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return await trio.to_thread.run_sync(partial(call, "admin", *arguments))
+
+    return command
 
 
 async def states(name_servers: str) -> dict[str, str]:
@@ -46,7 +49,7 @@ async def eventually(name_servers: str, wanted: dict[str, str]) -> None:
     assert await states(name_servers) == wanted
 
 
-async def test_show_and_change() -> None:
+async def test_show_and_change(command: Command) -> None:
     async with open_cluster() as cluster:
         servers = cluster.name_servers
         await eventually(servers, {"broker-a:0": "", "broker-a:1": "CLEAN"})
@@ -81,7 +84,7 @@ async def test_show_and_change() -> None:
         assert "CLEAN" in text
 
 
-async def test_two_brokers_with_one_id_are_both_listed(tmp_path: Path) -> None:
+async def test_two_brokers_with_one_id_are_both_listed(command: Command, tmp_path: Path) -> None:
     async with open_cluster() as cluster, trio.open_nursery() as nursery:
         first = cluster["broker-a-s"].plan
         (port,) = free_ports(1)
@@ -184,7 +187,7 @@ async def test_a_port_on_which_nothing_listens_is_no_broker_that_hangs() -> None
     assert not row.may_run
 
 
-async def test_wrong_names_are_errors() -> None:
+async def test_wrong_names_are_errors(command: Command) -> None:
     async with open_cluster(slaves=0) as cluster:
         with pytest.raises(AdminError, match="no broker broker-x; the brokers are: broker-a:0 at 127"):
             await change_role(cluster.name_servers, "broker-x", "SLAVE")

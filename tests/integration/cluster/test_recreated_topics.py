@@ -32,11 +32,6 @@ SEND = {
 }  # fmt: skip
 
 
-def admin(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [*SERVER, "admin", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-
-
 @contextmanager
 def cluster(directory: Path) -> Iterator[dict[str, str]]:
     """Name server, master and slave as processes: address by name."""
@@ -85,17 +80,20 @@ def put(address: str, count: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_numbers_go_on_through_changes_of_the_role(tmp_path: Path) -> None:
+def test_numbers_go_on_through_changes_of_the_role(
+    call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     with cluster(tmp_path) as address:
         names, first, second = address["namesrv-0"], address["broker-a"], address["broker-a-s"]
 
         def promote(name: str) -> None:
             wait_until(
-                lambda: admin("role", address[name], "master", "-n", names).returncode == 0, f"{name} stays slave"
+                lambda: call("admin", "role", address[name], "master", "-n", names).returncode == 0,
+                f"{name} stays slave",
             )
 
         def node(verb: str, name: str) -> None:
-            done = admin("node", verb, name, "--directory", str(tmp_path))
+            done = call("admin", "node", verb, name, "--directory", str(tmp_path))
             assert done.returncode == 0, done.stderr
 
         assert ask_blocking(first, RequestCode.UPDATE_AND_CREATE_TOPIC, CREATE).code == 0

@@ -63,7 +63,8 @@ def call(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awa
     """Run the command line in a thread of this process, in a tenth of the time: exit code, output, errors."""
     monkeypatch.setenv("NAMESRV_ADDR", cluster.name_servers)
 
-    async def call(*arguments: str) -> tuple[int, str, str]:
+    async def call(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err), trio.fail_after(120):
             code = await trio.to_thread.run_sync(run_command, list(arguments))

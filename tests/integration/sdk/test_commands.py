@@ -20,7 +20,7 @@ def rows(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-async def test_send_and_pull(run):
+async def test_send_and_pull(run, call):
     code, out, err = await run("send", "T", "hello wörld", "--tags", "a", "--keys", "k1 k2", "-p", "u=v", "--json")
     assert (code, err) == (0, "")
     (sent,) = rows(out)
@@ -36,24 +36,24 @@ async def test_send_and_pull(run):
     assert [row["body"] for row in pulled] == ["hello wörld", "two", "three"]
     assert pulled[0]["message_id"] == sent["message_id"]
     assert (pulled[0]["tags"], pulled[0]["keys"], pulled[0]["properties"]["u"]) == ("a", ["k1", "k2"], "v")
-    assert (await run("pull", "T", "-m", "1"))[1] == "hello wörld\n"
-    assert (await run("pull", "T", "--tags", "a"))[1] == "hello wörld\n"
-    assert (await run("pull", "T", "--from", "latest"))[1] == ""
-    assert (await run("pull", "T", "--from", "committed", "--commit", "-m", "2"))[1] == "hello wörld\ntwo\n"
-    assert (await run("pull", "T", "--from", "committed"))[1] == "three\n"
+    assert (await call("pull", "T", "-m", "1"))[1] == "hello wörld\n"
+    assert (await call("pull", "T", "--tags", "a"))[1] == "hello wörld\n"
+    assert (await call("pull", "T", "--from", "latest"))[1] == ""
+    assert (await call("pull", "T", "--from", "committed", "--commit", "-m", "2"))[1] == "hello wörld\ntwo\n"
+    assert (await call("pull", "T", "--from", "committed"))[1] == "three\n"
 
 
-async def test_files_and_bytes_that_are_no_text(run, tmp_path):
+async def test_files_and_bytes_that_are_no_text(run, call, tmp_path):
     path = tmp_path / "picture"
     path.write_bytes(b"\x89PNG\n\xff\n")
-    assert (await run("send", "T", "--file", str(path)))[0] == 0
+    assert (await call("send", "T", "--file", str(path)))[0] == 0
     assert (await run("send", "T", "--file", "-", stdin=b"two\n\nlines\n"))[0] == 0
-    assert (await run("send", "T", "\\xff"))[0] == 0
+    assert (await call("send", "T", "\\xff"))[0] == 0
     for command in (["pull", "T"], ["consume", "T", "--from", "earliest", "--until-end"]):
-        found = {(row["body"], row.get("body_base64")) for row in rows((await run(*command, "--json"))[1])}
+        found = {(row["body"], row.get("body_base64")) for row in rows((await call(*command, "--json"))[1])}
         assert found == {(None, "iVBORwr/Cg=="), ("two\n\nlines\n", None), ("\\xff", None)}
     path.write_bytes(b"x" * (4 * 1024 * 1024 + 1))
-    code, out, err = await run("send", "T", "--file", str(path))
+    code, out, err = await call("send", "T", "--file", str(path))
     assert (code, out) == (1, "")
     assert "more than 4194304" in err
     code, out, err = await run("send", "T", "--file", str(tmp_path / "nowhere"))
@@ -61,71 +61,71 @@ async def test_files_and_bytes_that_are_no_text(run, tmp_path):
     assert "No such file" in err
 
 
-async def test_topics_and_cluster(run):
-    code, out, err = await run("topics", "made", "--create", "--queues", "2", "--json")
+async def test_topics_and_cluster(call):
+    code, out, err = await call("topics", "made", "--create", "--queues", "2", "--json")
     assert (code, err) == (0, "")
     assert [(row["queue"], row["max_offset"]) for row in rows(out)] == [(0, 0), (1, 0)]
-    assert "made" in (await run("topics"))[1].split()
-    assert (await run("topics", "made", "--delete", "--yes"))[0] == 0
-    assert "made" not in (await run("topics"))[1].split()
-    code, out, _ = await run("cluster-status", "--json")
+    assert "made" in (await call("topics"))[1].split()
+    assert (await call("topics", "made", "--delete", "--yes"))[0] == 0
+    assert "made" not in (await call("topics"))[1].split()
+    code, out, _ = await call("cluster-status", "--json")
     assert code == 0
     assert [(row["broker"], row["id"]) for row in rows(out)] == [("broker-a", 0), ("broker-a", 1)]
 
 
-async def test_topics_are_listed_with_a_header_queues_and_rights(run, client):
+async def test_topics_are_listed_with_a_header_queues_and_rights(call, client):
     await client.admin.create_topic("orders", queues=2)
     await client.admin.create_topic("archive", read_queues=4, write_queues=2, perm=4)
-    code, out, _ = await run("topics")
+    code, out, _ = await call("topics")
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
         ["TOPIC", "QUEUES", "PERM", "BROKERS"],
         ["archive", "4/2", "R--", "broker-a"],
         ["orders", "2", "RW-", "broker-a"],
     ]
-    (row,) = [row for row in rows((await run("topics", "--json"))[1]) if row["topic"] == "archive"]
+    (row,) = [row for row in rows((await call("topics", "--json"))[1]) if row["topic"] == "archive"]
     assert row == {"topic": "archive", "read_queues": 4, "write_queues": 2, "perm": ["R--"], "brokers": ["broker-a"]}
     assert {"TBW102", "broker-a", "orders"} <= {
-        row["topic"] for row in rows((await run("topics", "--all", "--json"))[1])
+        row["topic"] for row in rows((await call("topics", "--all", "--json"))[1])
     }
-    header, first, second = (await run("topics", "orders"))[1].splitlines()
+    header, first, second = (await call("topics", "orders"))[1].splitlines()
     assert header.split() == ["BROKER", "QUEUE", "FIRST", "END", "PERM"]
     assert [first.split(), second.split()] == [["broker-a", each, "0", "0", "RW-"] for each in ("0", "1")]
 
 
-async def test_a_topic_is_deleted_only_with_yes_and_only_if_there_is_one(run, client):
+async def test_a_topic_is_deleted_only_with_yes_and_only_if_there_is_one(call, client):
     await client.admin.create_topic("orders", queues=4)
-    code, out, err = await run("topics", "orders", "--delete")
+    code, out, err = await call("topics", "orders", "--delete")
     assert (code, out) == (2, "")
     assert "deletes topic orders and its messages, and there is no terminal to ask on: give --yes" in err
-    code, out, err = await run("topics", "orders", "--create", "--queues", "2")
+    code, out, err = await call("topics", "orders", "--create", "--queues", "2")
     assert (code, out) == (2, "")
     assert "reduces topic orders (4 queues RW- on broker-a) to 2 queues per broker" in err
     assert [each.write_queue_nums for each in (await client.admin.route("orders")).queue_datas] == [4]
-    code, out, err = await run("topics", "nope", "--delete", "--yes")
+    code, out, err = await call("topics", "nope", "--delete", "--yes")
     assert (code, out) == (1, "")
     assert "there is no topic nope" in err
-    assert (await run("topics", "orders", "--create", "--queues", "2", "--yes"))[0] == 0
-    assert (await run("topics", "orders", "--delete", "--yes"))[:2] == (0, "deleted orders\n")
+    assert (await call("topics", "orders", "--create", "--queues", "2", "--yes"))[0] == 0
+    assert (await call("topics", "orders", "--delete", "--yes"))[:2] == (0, "deleted orders\n")
 
 
-async def test_a_topic_of_a_broker_set_without_master_is_not_deleted(run, client, cluster):
+async def test_a_topic_of_a_broker_set_without_master_is_not_deleted(call, client, cluster):
     await client.admin.create_topic("orders")
     await cluster["broker-a"].stop()
-    code, out, err = await run("topics", "orders", "--delete", "--yes")
+    code, out, err = await call("topics", "orders", "--delete", "--yes")
     assert (code, out) == (1, "")
     assert "no master of broker-a is registered" in err
 
 
-async def test_an_unknown_topic_is_one_clear_line(run):
-    code, out, err = await run("pull", "nowhere")
+async def test_an_unknown_topic_is_one_clear_line(call):
+    code, out, err = await call("pull", "nowhere")
     assert (code, out) == (1, "")
     assert "no route to topic nowhere" in err
     assert "Traceback" not in err
 
 
-async def test_ctrl_c_ends_a_pull_quietly(run, cluster):
-    assert (await run("send", "T", "one"))[0] == 0
+async def test_ctrl_c_ends_a_pull_quietly(call, cluster):
+    assert (await call("send", "T", "one"))[0] == 0
     process = await trio.lowlevel.open_process(
         [*TRIOMQ, "pull", "T", "--follow", "-n", cluster.name_servers],
         stdout=subprocess.PIPE,
@@ -143,9 +143,9 @@ async def test_ctrl_c_ends_a_pull_quietly(run, cluster):
     await process.stderr.aclose()
 
 
-async def test_a_reader_that_leaves_early_is_no_error(run, cluster):
+async def test_a_reader_that_leaves_early_is_no_error(call, cluster):
     lines = b"".join(b"%d\n" % number for number in range(3000))
-    assert (await run("send", "T", stdin=lines))[0] == 0
+    assert (await call("send", "T", stdin=lines))[0] == 0
     shell = f"{shlex.quote(sys.executable)} -m triomq pull T -n {shlex.quote(cluster.name_servers)} | head -1"
     done = await trio.run_process(["sh", "-c", shell], capture_stdout=True, capture_stderr=True, check=False)
     assert len(done.stdout.splitlines()) == 1

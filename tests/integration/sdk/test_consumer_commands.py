@@ -33,34 +33,34 @@ async def filled(client):
         ]
 
 
-async def test_consume_looks_on(run, filled):
+async def test_consume_looks_on(run, call, filled):
     code, out, err = await run("consume", "T", "--from", "earliest", "--until-end")
     assert (code, out.split(), err) == (0, [f"m{n}" for n in range(10)], "")
-    assert (await run("consume", "T", "--from", "earliest", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]
-    assert (await run("consume", "T", "--from", "7", "--queue", "broker-a:0", "--until-end"))[1].split() == [
+    assert (await call("consume", "T", "--from", "earliest", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]
+    assert (await call("consume", "T", "--from", "7", "--queue", "broker-a:0", "--until-end"))[1].split() == [
         "m7", "m8", "m9",
     ]  # fmt: skip
-    assert (await run("consume", "T", "--from", "latest", "--until-end"))[1] == ""
-    (row,) = rows((await run("consume", "T", "--from", "earliest", "--count", "1", "--json"))[1])
+    assert (await call("consume", "T", "--from", "latest", "--until-end"))[1] == ""
+    (row,) = rows((await call("consume", "T", "--from", "earliest", "--count", "1", "--json"))[1])
     assert (row["broker"], row["queue"], row["offset"], row["tags"], row["body"]) == ("broker-a", 0, 0, "even", "m0")
-    later = await run("consume", "T", "--from", str(row["stored_ms"] + 3_600_000), "--until-end")
+    later = await call("consume", "T", "--from", str(row["stored_ms"] + 3_600_000), "--until-end")
     assert later[1] == ""
-    _, out, _ = await run(
+    _, out, _ = await call(
         "consume", "T", "--from", "2026-01-01", "-m", "1", "--format", "{broker}:{queue} {offset} {tags}"
     )
     assert out == "broker-a:0 0 even\n"
     # Nothing of it was committed.
-    assert (await run("offsets", "show", "TOOLS_CONSUMER"))[0] == 1
+    assert (await call("offsets", "show", "TOOLS_CONSUMER"))[0] == 1
 
 
-async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
+async def test_a_filter_that_brokers_refuse_is_one_clear_line(call, filled):
     # SQL92 is off in brokers unless enablePropertyFilter is set.
-    code, out, err = await run("consume", "T", "--from", "earliest", "--until-end", "--sql", "n > 6 AND n < 9")
+    code, out, err = await call("consume", "T", "--from", "earliest", "--until-end", "--sql", "n > 6 AND n < 9")
     assert (code, out) == (1, "")
     assert "does not support consumer to filter" in err
     assert "`triomq broker --set enablePropertyFilter=true`" in err
     assert "another broker may do" not in err
-    code, _, err = await run("pull", "T", "--sql", "n > 6")
+    code, _, err = await call("pull", "T", "--sql", "n > 6")
     assert (code, "`triomq broker --set enablePropertyFilter=true`" in err) == (1, True)
 
 
@@ -74,28 +74,28 @@ async def test_a_filter_that_brokers_refuse_is_one_clear_line(run, filled):
         ["offsets", "reset", "G", "T", "0", "--queue", "broker-a:77", "--yes"],
     ],
 )
-async def test_a_queue_that_does_not_exist_is_answered_by_those_that_do(run, filled, arguments):
-    code, out, err = await run(*arguments)
+async def test_a_queue_that_does_not_exist_is_answered_by_those_that_do(call, filled, arguments):
+    code, out, err = await call(*arguments)
     assert (code, out) == (1, "")
     assert err.startswith("Error: topic T has no queue ")
     assert err.endswith(", only broker-a:0 to broker-a:1\n")
 
 
-async def test_an_unknown_topic_names_the_commands_about_topics(run, cluster):
+async def test_an_unknown_topic_names_the_commands_about_topics(call, cluster):
     for command in ("consume", "pull", "topics"):
-        code, out, err = await run(command, "nowhere")
+        code, out, err = await call(command, "nowhere")
         assert (code, out) == (1, "")
         assert "`triomq topics TOPIC --create`" in err
 
 
-async def test_groups_that_no_broker_knows(run, filled):
+async def test_groups_that_no_broker_knows(call, filled):
     for arguments in (
         ["groups", "X"],
         ["offsets", "show", "X"],
         ["offsets", "show", "X", "T"],
         ["offsets", "reset", "X", "T", "earliest", "--yes"],
     ):
-        code, out, err = await run(*arguments)
+        code, out, err = await call(*arguments)
         assert (code, out) == (1, "")
         assert "; `triomq groups` lists groups" in err
 
@@ -113,64 +113,64 @@ async def test_groups_that_no_broker_knows(run, filled):
         (["offsets", "reset", "G", "T", "latest", "--queue", "broker-a:0"], "needs an OFFSET"),
     ],
 )
-async def test_mistakes_are_one_clear_line(run, filled, arguments, what):
-    code, out, err = await run(*arguments)
+async def test_mistakes_are_one_clear_line(call, filled, arguments, what):
+    code, out, err = await call(*arguments)
     assert (code, out) == (2, "")
     assert what in err
     assert "Traceback" not in err
 
 
-async def test_a_group_consumes_and_shows_its_lag(run, filled):
-    assert (await run("consume", "T", "-g", "G", "--from", "earliest", "-m", "4"))[1].split() == [
+async def test_a_group_consumes_and_shows_its_lag(call, filled):
+    assert (await call("consume", "T", "-g", "G", "--from", "earliest", "-m", "4"))[1].split() == [
         "m0",
         "m1",
         "m2",
         "m3",
     ]
-    code, out, _ = await run("offsets", "show", "G", "T", "--json")
+    code, out, _ = await call("offsets", "show", "G", "T", "--json")
     assert code == 0
     assert [(row["queue"], row["committed"], row["end"], row["lag"]) for row in rows(out)] == [
         (0, 4, 10, 6), (1, 0, 0, 0),
     ]  # fmt: skip
-    assert "lag in all" in (await run("offsets", "show", "G"))[1]
-    assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == [f"m{n}" for n in range(4, 10)]
-    _, out, _ = await run("groups", "--json")
+    assert "lag in all" in (await call("offsets", "show", "G"))[1]
+    assert (await call("consume", "T", "-g", "G", "--until-end"))[1].split() == [f"m{n}" for n in range(4, 10)]
+    _, out, _ = await call("groups", "--json")
     (row,) = [row for row in rows(out) if row["group"] == "G"]
     assert (row["members"], row["lag"], row["topics"]) == (0, 0, ["T"])
-    assert "no member is online" in (await run("groups", "G"))[1]
-    code, _, err = await run("groups", "unknown-group")
+    assert "no member is online" in (await call("groups", "G"))[1]
+    code, _, err = await call("groups", "unknown-group")
     assert code == 1
     assert "no broker knows the consumer group unknown-group" in err
 
 
-async def test_offsets_of_a_group_that_is_offline(run, filled):
-    await run("consume", "T", "-g", "G", "--from", "earliest", "--until-end")
-    code, out, err = await run("offsets", "reset", "G", "T", "earliest", "--json", "--yes")
+async def test_offsets_of_a_group_that_is_offline(call, filled):
+    await call("consume", "T", "-g", "G", "--from", "earliest", "--until-end")
+    code, out, err = await call("offsets", "reset", "G", "T", "earliest", "--json", "--yes")
     assert (code, err) == (0, "")
     assert {(row["queue"], row["offset"], row["how"]) for row in rows(out)} == {
         (0, 0, "set at its broker (no member is online)"), (1, 0, "set at its broker (no member is online)"),
     }  # fmt: skip
-    _, out, _ = await run("offsets", "reset", "G", "T", "2", "--queue", "broker-a:0", "--yes")
+    _, out, _ = await call("offsets", "reset", "G", "T", "2", "--queue", "broker-a:0", "--yes")
     assert [line.split(maxsplit=3) for line in out.splitlines()] == [
         ["BROKER", "QUEUE", "OFFSET", "HOW"],
         ["broker-a", "0", "2", "set at its broker (no member is online)"],
     ]
-    await run("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0", "--yes")
-    assert (await run("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
-    code, _, _ = await run("offsets", "reset", "to-come", "T", "3", "--queue", "broker-a:0", "--yes")
+    await call("offsets", "reset", "G", "T", "6", "--queue", "broker-a:0", "--yes")
+    assert (await call("consume", "T", "-g", "G", "--until-end"))[1].split() == ["m6", "m7", "m8", "m9"]
+    code, _, _ = await call("offsets", "reset", "to-come", "T", "3", "--queue", "broker-a:0", "--yes")
     assert code == 0
-    assert (await run("consume", "T", "-g", "to-come", "--until-end"))[1].split()[0] == "m3"
-    code, _, err = await run("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0", "--yes")
+    assert (await call("consume", "T", "-g", "to-come", "--until-end"))[1].split()[0] == "m3"
+    code, _, err = await call("offsets", "reset", "G", "T", "11", "--queue", "broker-a:0", "--yes")
     assert (code, "only 0 to 10" in err) == (1, True)
-    await run("offsets", "reset", "G", "T", "2026-01-01T00:00", "--yes")
-    assert len((await run("consume", "T", "-g", "G", "--until-end"))[1].split()) == 10
-    await run("offsets", "reset", "G", "T", "earliest", "--yes")
-    await run("offsets", "reset", "G", "T", "latest", "--yes")
-    assert (await run("consume", "T", "-g", "G", "--until-end"))[1] == ""
+    await call("offsets", "reset", "G", "T", "2026-01-01T00:00", "--yes")
+    assert len((await call("consume", "T", "-g", "G", "--until-end"))[1].split()) == 10
+    await call("offsets", "reset", "G", "T", "earliest", "--yes")
+    await call("offsets", "reset", "G", "T", "latest", "--yes")
+    assert (await call("consume", "T", "-g", "G", "--until-end"))[1] == ""
 
 
 @pytest.mark.slow
-async def test_offsets_of_a_group_that_is_online(run, filled, client):
+async def test_offsets_of_a_group_that_is_online(call, filled, client):
     seen = []
 
     async def handle(message):
@@ -183,13 +183,13 @@ async def test_offsets_of_a_group_that_is_online(run, filled, client):
         with trio.fail_after(120):
             while len(seen) < 10:  # noqa: ASYNC110 - the handler is what is waited for
                 await trio.sleep(0.1)
-        code, out, _ = await run("groups", "G")
+        code, out, _ = await call("groups", "G")
         assert code == 0
         assert f"member {client.client_id}" in out
         assert "subscribes T: * (TAG)" in out
-        code, _, err = await run("offsets", "reset", "G", "T", "3", "--yes")
+        code, _, err = await call("offsets", "reset", "G", "T", "3", "--yes")
         assert (code, "has members online" in err) == (2, True)
-        code, out, _ = await run("offsets", "reset", "G", "T", "earliest", "--yes")
+        code, out, _ = await call("offsets", "reset", "G", "T", "earliest", "--yes")
         assert code == 0
         assert "its members were notified" in out
         # They take ten seconds, so that handlers under way can end.

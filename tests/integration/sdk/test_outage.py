@@ -51,9 +51,9 @@ def rows(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-async def test_one_set_without_a_master(cluster, client, filled, run):
+async def test_one_set_without_a_master(cluster, client, filled, call):
     assert (await client.groups.progress("G")).lag == 4
-    assert (await run("groups"))[0] == 0
+    assert (await call("groups"))[0] == 0
     await cluster["broker-a"].stop()
     progress = await client.groups.progress("G")
     assert progress.lag is None
@@ -64,25 +64,25 @@ async def test_one_set_without_a_master(cluster, client, filled, run):
     # The slave knows the queue.
     assert stats.offset_table[triomq.MessageQueue("T", "broker-a", 0)].max_offset == 3
     for arguments in (["groups"], ["groups", "G"], ["offsets", "show", "G"], ["topics"], ["topics", "T"]):
-        code, out, err = await run(*arguments)
+        code, out, err = await call(*arguments)
         assert (code, "broker broker-a: no master is registered" in err) == (1, True), (arguments, out, err)
         assert "broker-b:" not in err
-    _, out, _ = await run("groups", "--json")
+    _, out, _ = await call("groups", "--json")
     (row,) = [row for row in rows(out) if row["group"] == "G"]
     assert (row["lag"], row["without_master"]) == (None, ["broker-a"])
-    assert "unknown" in (await run("groups"))[1]
-    _, out, _ = await run("offsets", "show", "G", "T", "--json")
+    assert "unknown" in (await call("groups"))[1]
+    _, out, _ = await call("offsets", "show", "G", "T", "--json")
     assert {row["broker"]: row["lag"] for row in rows(out)}["broker-b"] == 2
     assert [row["lag"] for row in rows(out) if row["broker"] == "broker-a"] in ([], [None])
 
 
-async def test_no_set_has_a_master(cluster, client, filled, run):
+async def test_no_set_has_a_master(cluster, client, filled, call):
     for name in ("broker-a", "broker-b"):
         await cluster[name].stop()
     assert (await client.groups.progress("G")).lag is None
     for arguments in (["groups"], ["groups", "G"], ["offsets", "show", "G"], ["offsets", "show", "G", "T"], ["topics"],
                       ["topics", "T"], ["cluster-status"]):  # fmt: skip
-        code, out, err = await run(*arguments)
+        code, out, err = await call(*arguments)
         assert code == 1, (arguments, out, err)
         for name in ("broker-a", "broker-b"):
             assert f"broker {name}: no master is registered" in err, (arguments, out, err)
@@ -90,9 +90,9 @@ async def test_no_set_has_a_master(cluster, client, filled, run):
         assert "no broker knows" not in err
 
 
-async def test_no_broker_at_all(cluster, client, run):
+async def test_no_broker_at_all(cluster, client, call):
     for name in ("broker-a", "broker-a-s", "broker-b", "broker-b-s"):
         await cluster[name].stop()
     for arguments in (["groups"], ["offsets", "show", "G"], ["topics"], ["cluster-status"]):
-        code, out, err = await run(*arguments)
+        code, out, err = await call(*arguments)
         assert (code, "no broker is registered" in err) == (1, True), (arguments, out, err)
