@@ -235,6 +235,7 @@ class Admin(Proxy[_admin.Admin]):
     """Administrative calls; see :class:`triomq.Admin`."""
 
     create_topic = async_method(_admin.Admin.create_topic)
+    ensure_topic = async_method(_admin.Admin.ensure_topic)
     delete_topic = async_method(_admin.Admin.delete_topic)
     topics = async_method(_admin.Admin.topics)
     route = async_method(_admin.Admin.route)

@@ -265,6 +265,7 @@ class Admin(Proxy[_admin.Admin]):
     """Administrative calls; see :class:`triomq.Admin`."""
 
     create_topic = blocking_method(_admin.Admin.create_topic)
+    ensure_topic = blocking_method(_admin.Admin.ensure_topic)
     delete_topic = blocking_method(_admin.Admin.delete_topic)
     topics = blocking_method(_admin.Admin.topics)
     route = blocking_method(_admin.Admin.route)

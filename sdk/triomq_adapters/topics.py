@@ -21,7 +21,7 @@ async def ensure_topic(admin: triomq.aio.Admin, topic: str, queues: int) -> None
         await admin.route(topic)
     except triomq.errors.RouteNotFound:
         try:
-            await admin.create_topic(topic, queues=queues)
+            await admin.ensure_topic(topic, queues=queues)
         except triomq.MQError as error:
             _warn(topic, error)
 
@@ -32,7 +32,7 @@ def ensure_topic_blocking(admin: triomq.blocking.Admin, topic: str, queues: int)
         admin.route(topic)
     except triomq.errors.RouteNotFound:
         try:
-            admin.create_topic(topic, queues=queues)
+            admin.ensure_topic(topic, queues=queues)
         except triomq.MQError as error:
             _warn(topic, error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import attrs
@@ -21,6 +22,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._numbers import check_count
+from triomq._side_by_side import side_by_side
 from triomq._transport.links import Links
 from triomq.errors import (
     BrokerNotFound,
@@ -46,6 +48,8 @@ from triomq_protocol.requests import (
     CreateTopicRequest,
     DeleteTopicFromNamesrvRequest,
     DeleteTopicRequest,
+    GetMaxOffsetRequest,
+    GetMaxOffsetResponse,
     KVTable,
     TopicList,
     TopicRouteData,
@@ -66,6 +70,7 @@ CONTESTED_KEY: Final = "triomqIdContestedBy"
 QUEUES_MAX = 65_536
 """More queues than any topic needs; our brokers refuse more, RocketMQ's would walk them for ever."""
 
+PERM_READ_WRITE = flags.PERM_READ | flags.PERM_WRITE
 PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
 
 
@@ -101,7 +106,7 @@ class Admin(metaclass=NoPublicConstructor):
         queues: int = 8,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        perm: int = flags.PERM_READ | flags.PERM_WRITE,
+        perm: int = PERM_READ_WRITE,
         order: bool = False,
         brokers: Sequence[str] | None = None,
         cluster: str | None = None,
@@ -126,42 +131,55 @@ class Admin(metaclass=NoPublicConstructor):
             BrokerNotFound: a broker set has no master now; the others have it.
             MQError: a broker refused or could not be reached; the others have it.
         """
-        _check_own_topic(topic)
-        check_count("queues", queues, 1, QUEUES_MAX)
+        _check_creation(topic, queues)
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
                 check_count(name, number, 0, QUEUES_MAX)
         if perm & ~PERM_BITS:
             raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
-        header = CreateTopicRequest(
-            topic=self._routes.namespace.wrap(topic),
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=queues if read_queues is None else read_queues,
-            write_queue_nums=queues if write_queues is None else write_queues,
-            perm=perm,
-            topic_filter_type="SINGLE_TAG",
-            topic_sys_flag=0,
+        header = self._topic_header(
+            topic,
+            queues if read_queues is None else read_queues,
+            queues if write_queues is None else write_queues,
+            perm,
             order=order,
         )
-        masters, lacking = await self._masters(brokers, cluster)
-        failures: list[MQError] = []
-        created: list[str] = []
-        for address in masters:
-            request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-            try:
-                await self._request(address, request, f"create topic {topic}")
-                created.append(address)
-            except MQError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        if lacking:
-            raise BrokerNotFound(
-                f"topic {topic} is on {', '.join(created)} now, and not on {', '.join(lacking)}: no master of it is "
-                "registered; start it, then create the topic again",
-                address=self._name_servers.chosen or "",
-            )
+        created, error = await self._create(header, topic, brokers, cluster)
+        if error is not None:
+            raise error
         return created
+
+    async def ensure_topic(self, topic: str, *, queues: int = 8) -> bool:
+        """Create a topic on all masters unless it has a route; what exists is not changed.
+
+        A send of another client may let a broker create the topic at the same moment, with as many queues as the
+        broker's template has. The topic then has `queues` to write to, and as many to read from as hold messages.
+
+        Args:
+            topic: its name.
+            queues: number of queues per broker, 1 to 65536.
+
+        Returns:
+            Whether it was created.
+
+        Raises:
+            InvalidCall, BrokerNotFound, MQError: as :meth:`create_topic`.
+        """
+        with suppress(RouteNotFound):
+            await self.route(topic)
+            return False
+        _check_creation(topic, queues)
+        template = await self._routes.fetch(DEFAULT_TOPIC)
+        last = max((each.write_queue_nums for each in (template and template.queue_datas) or ()), default=0)
+        created, error = await self._create(
+            self._topic_header(topic, queues, queues, PERM_READ_WRITE), topic, None, None
+        )
+        if queues < last:
+            # Where a broker had more, nobody would read what they hold. From now on nothing comes to them.
+            await side_by_side(*(partial(self._show_queues, address, topic, queues, last) for address in created))
+        if error is not None:
+            raise error
+        return True
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
@@ -287,6 +305,60 @@ class Admin(metaclass=NoPublicConstructor):
         registered = addresses_of((await self.cluster_info()).broker_addr_table or {})
         return {**self._routes.broker_addresses(), **registered}
 
+    async def _create(
+        self, header: CreateTopicRequest, topic: str, brokers: Sequence[str] | None, cluster: str | None
+    ) -> tuple[list[str], MQError | None]:
+        """The addresses of the brokers that have the topic now, and why not all have it."""
+        masters, lacking = await self._masters(brokers, cluster)
+        failures: list[MQError] = []
+        created: list[str] = []
+        for address in masters:
+            request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+            try:
+                await self._request(address, request, f"create topic {topic}")
+                created.append(address)
+            except MQError as error:
+                failures.append(error)
+        if failures:
+            return created, failures[0]
+        if lacking:
+            return created, BrokerNotFound(
+                f"topic {topic} is on {', '.join(created)} now, and not on {', '.join(lacking)}: no master of it is "
+                "registered; start it, then create the topic again",
+                address=self._name_servers.chosen or "",
+            )
+        return created, None
+
+    async def _show_queues(self, address: str, topic: str, queues: int, last: int) -> None:
+        """Make the queues of a topic from number `queues` to `last` readable on a broker, up to the last that holds
+        messages."""
+        wanted = queues
+        for queue_id in range(queues, last):
+            header = GetMaxOffsetRequest(topic=self._routes.namespace.wrap(topic), queue_id=queue_id)
+            what = f"the end of queue {queue_id} of topic {topic}"
+            answer = await self._request(address, Command.request(RequestCode.GET_MAX_OFFSET, header), what)
+            if answer.header(GetMaxOffsetResponse).offset > 0:
+                wanted = queue_id + 1
+        if wanted > queues:
+            request = Command.request(
+                RequestCode.UPDATE_AND_CREATE_TOPIC, self._topic_header(topic, wanted, queues, PERM_READ_WRITE)
+            )
+            await self._request(address, request, f"create topic {topic}")
+
+    def _topic_header(
+        self, topic: str, read_queues: int, write_queues: int, perm: int, *, order: bool = False
+    ) -> CreateTopicRequest:
+        return CreateTopicRequest(
+            topic=self._routes.namespace.wrap(topic),
+            default_topic=DEFAULT_TOPIC,
+            read_queue_nums=read_queues,
+            write_queue_nums=write_queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=order,
+        )
+
     async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> tuple[list[str], list[str]]:
         """Addresses of masters, and the names of the broker sets that have none."""
         return await self._route_wait.until_there(lambda: self._masters_now(brokers, cluster), ADMIN_TIMEOUT_S)
@@ -337,6 +409,11 @@ class Admin(metaclass=NoPublicConstructor):
         """Ask a broker that must be there; waits for it."""
         link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
         return checked(await link.request(request, ADMIN_TIMEOUT_S), what, address)
+
+
+def _check_creation(topic: str, queues: int) -> None:
+    _check_own_topic(topic)
+    check_count("queues", queues, 1, QUEUES_MAX)
 
 
 def _check_own_topic(topic: str) -> None:

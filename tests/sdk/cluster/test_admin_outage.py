@@ -13,6 +13,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
     ConsumerConnection,
     ConsumeStats,
+    CreateTopicRequest,
     KVTable,
     OffsetWrapper,
     SubscriptionGroupTable,
@@ -113,6 +114,18 @@ async def test_a_topic_is_created_on_the_others_when_one_master_is_dead(autojump
         with pytest.raises(errors.ConnectFailed, match="broker-a"):
             await client.admin.create_topic("new")
     assert len(other.requests(CREATE)) == 1
+
+
+async def test_queues_of_the_others_stay_readable_when_one_master_is_dead(autojump_clock, cluster):
+    cluster.name_server.add_route("TBW102", cluster.broker, queues=3, perm=7)
+    other = cluster.add_master("broker-b")
+    await cluster.broker.stop()
+    other.queues["new", 1].append(object())
+    async with cluster.client() as client:
+        with pytest.raises(errors.ConnectFailed, match="broker-a"):
+            await client.admin.ensure_topic("new", queues=1)
+    created = [request.header(CreateTopicRequest) for request in other.requests(CREATE)]
+    assert [(each.read_queue_nums, each.write_queue_nums) for each in created] == [(1, 1), (2, 1)]
 
 
 async def test_a_slave_reports_for_a_member_while_its_master_is_dead(autojump_clock, cluster):
