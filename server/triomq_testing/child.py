@@ -1,8 +1,10 @@
 """The command of `triomq run`: its process, the signals it gets, its end, and the end of all that it has left behind.
 
-Only small modules of the standard library are imported here: the command starts before anything else is loaded. Linux
-gives a process whose parent has ended to the nearest subreaper, which this process becomes: so nothing that the command
-starts can hide.
+Only small modules of the standard library are imported here: the command starts before anything else is loaded. The
+command's parent is not the process of `triomq run` but a small watcher, forked from it: when that process is killed, the
+watcher is still there to end the command and to remove the cluster's files. Linux gives a process whose parent has ended
+to the nearest subreaper, which the watcher is: so nothing that the command starts can hide. Where the watcher is killed,
+the process of `triomq run` is the next one.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import FrameType
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,6 +29,10 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 KILLED = 128
 """Exit statuses as shells have them; the number of the signal is added to the last."""
+
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END = signal.SIGUSR1
+"""To the watcher, from its parent: the cluster has ended."""
 
 
 class Child:
@@ -40,6 +47,7 @@ class Child:
 
     Attributes:
         pid: the command's.
+        descriptor: can be read when it has ended.
         status: its exit status once it has ended; that of shells where a signal ended it.
         deadline: when it is killed, by the monotonic clock; None until the first signal.
 
@@ -50,51 +58,28 @@ class Child:
         self._grace_s = grace_s
         self.status: int | None = None
         self.deadline: float | None = None
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)  # until both sides know what to do with them
-        before = {number: signal.getsignal(number) for number in self._signals}
-        failure_end, write_end = os.pipe2(os.O_CLOEXEC)
+        _become_subreaper()
+        # Until all know what to do with them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, _END, signal.SIGCHLD))
+        started, tell_start = os.pipe2(os.O_CLOEXEC)
+        self.descriptor, tell_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.descriptor, False)
         parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become(command, environment, before, parent, write_end)
-        os.close(write_end)
-        for each in self._signals:
-            if before[each] is not signal.SIG_IGN:
+        self._watcher = os.fork()
+        if self._watcher == 0:
+            _watch(command, environment, mask, parent, tell_start, tell_end)
+        os.close(tell_start)
+        os.close(tell_end)
+        for each in _PASSED_ON:
+            if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, self._pass_on)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-        with open(failure_end, "rb") as pipe:
-            failure = pipe.read()
+        with open(started, "rb") as pipe:
+            pid, _, failure = pipe.read().partition(b" ")
+        self.pid = int(pid or 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if failure:
-            os.waitpid(self.pid, 0)
-            errno = int(failure)
-            raise OSError(errno, os.strerror(errno), command[0])
-
-    def _become(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        before: Mapping[signal.Signals, object],
-        parent: int,
-        write_end: int,
-    ) -> None:
-        """In the forked process: turn into the command."""
-        try:
-            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(KILLED + signal.SIGTERM)
-            # Python's own handlers and what Python ignores would be strange to the command.
-            for each in (*self._signals, signal.SIGPIPE):
-                if before.get(each) is not signal.SIG_IGN:
-                    signal.signal(each, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-            os.execvpe(command[0], list(command), dict(environment))
-        except OSError as error:
-            os.write(write_end, str(error.errno).encode())
-        finally:
-            os._exit(NOT_FOUND)
+            self.end()
+            raise OSError(int(failure), os.strerror(int(failure)), command[0])
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         if self.deadline is None:
@@ -105,40 +90,109 @@ class Child:
 
     def send(self, number: int) -> None:
         """Send a signal to the command, if it has not ended."""
-        if self.status is None:
+        if not self.has_ended() and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def has_ended(self) -> bool:
         """Whether the command has ended; `status` says how."""
         if self.status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                self.status = code if code >= 0 else KILLED - code
+            with contextlib.suppress(BlockingIOError):
+                # Nothing where the watcher was killed, of which the command cannot live longer.
+                self.status = int(os.read(self.descriptor, 16) or KILLED + signal.SIGKILL)
         return self.status is not None
 
-    def end_descendants(self) -> int:
-        """End what the command has left behind: first asked, then killed.
+    def end(self) -> None:
+        """End what the command has left behind: first asked, then killed. Call it when the cluster has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._watcher, _END)
+        if os.waitpid(self._watcher, 0)[1]:  # it was killed, and they are this process's now
+            end_descendants()
 
-        Returns:
-            How many processes there were.
-        """
-        asked: set[int] = set()
-        deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
-        while True:
-            _reap()
-            left = descendants(os.getpid())
-            if not left:
-                return len(asked)
-            late = time.monotonic() > deadline
-            for pid in left:
-                if late or pid not in asked:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-                        os.kill(pid, signal.SIGCONT)
-            asked |= left
-            time.sleep(0.01)
+
+def _watch(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mask: Collection[int],
+    parent: int,
+    tell_start: int,
+    tell_end: int,
+) -> NoReturn:
+    """In the watcher: start the command, and end what is left of it when the parent says so, or has been killed."""
+    status = 0
+    try:
+        _close_all_but(tell_start, tell_end)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how the command has ended
+        libc = _become_subreaper()
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        watcher = os.getpid()
+        child = os.fork()
+        if child == 0:
+            _become(command, environment, mask, watcher, tell_start)
+        os.close(tell_start)
+        while os.getppid() == parent:
+            got = signal.sigwaitinfo((*_PASSED_ON, _END, signal.SIGCHLD))
+            if got.si_signo == _END and got.si_pid == parent:
+                break
+            _reap(child, tell_end)
+        end_descendants()
+        if os.getppid() != parent:
+            from triomq_testing.directories import remove_left_behind
+
+            remove_left_behind()
+    except Exception:  # noqa: BLE001 - told here, since nothing is above
+        status = 1
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
+
+
+def _become(
+    command: Sequence[str], environment: Mapping[str, str], mask: Collection[int], watcher: int, tell_start: int
+) -> NoReturn:
+    """In the watcher's child: turn into the command."""
+    try:
+        os.write(tell_start, b"%d " % os.getpid())
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != watcher:
+            os._exit(KILLED + signal.SIGTERM)
+        # Python's own handlers and what Python ignores would be strange to the command.
+        for each in (*_PASSED_ON, signal.SIGPIPE):
+            if each is signal.SIGPIPE or signal.getsignal(each) is not signal.SIG_IGN:
+                signal.signal(each, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvpe(command[0], list(command), dict(environment))
+    except OSError as error:
+        os.write(tell_start, str(error.errno).encode())
+    finally:
+        os._exit(NOT_FOUND)
+
+
+def _close_all_but(*kept: int) -> None:
+    """Close what belongs to this program; what it was given for the command stays."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            if int(name) not in kept and not os.get_inheritable(int(name)):
+                os.close(int(name))
+
+
+def end_descendants() -> None:
+    """End all processes below this one: first asked, then killed."""
+    asked: set[int] = set()
+    deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
+    while True:
+        _reap()
+        left = descendants(os.getpid())
+        if not left:
+            return
+        late = time.monotonic() > deadline
+        for pid in left:
+            if late or pid not in asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                    os.kill(pid, signal.SIGCONT)
+        asked |= left
+        time.sleep(0.01)
 
 
 def descendants(ancestor: int) -> set[int]:
@@ -160,10 +214,25 @@ def descendants(ancestor: int) -> set[int]:
     return found
 
 
-def _reap() -> None:
+def _reap(child: int = 0, tell_end: int = -1) -> None:
+    """Take leave of children that have ended; before that, tell how the given one did, whose number is its own until then."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if ended.si_pid == child:
+                code = ended.si_status if ended.si_code == os.CLD_EXITED else KILLED + ended.si_status
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(tell_end, b"%d" % code)
+            os.waitpid(ended.si_pid, 0)
+
+
+def _become_subreaper() -> ctypes.CDLL:
+    libc = _libc()
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    return libc
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _in_foreground() -> bool:

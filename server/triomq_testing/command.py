@@ -117,7 +117,7 @@ def run(
                 },
             )
         finally:
-            child.end_descendants()
+            child.end()
     if failure is not None:
         click.echo(f"Error: the cluster ended: {failure}", err=True)
         sys.exit(_EXIT_FAILED)

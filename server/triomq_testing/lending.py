@@ -6,7 +6,6 @@ listens, and connections wait until all brokers have registered.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
@@ -101,17 +100,11 @@ async def _lend(
 
 async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
     """Cancel the scope when the command has ended; kill it if it takes too long after a signal."""
-    descriptor = os.pidfd_open(child.pid)
-    try:
-        while True:
-            with trio.move_on_after(0.2):  # a signal sets the deadline, and wakes no task
-                await trio.lowlevel.wait_readable(descriptor)
-            if child.has_ended():
-                break
-            if child.deadline is not None and time.monotonic() > child.deadline:
-                child.send(signal.SIGKILL)
-    finally:
-        os.close(descriptor)
+    while not child.has_ended():
+        if child.deadline is not None and time.monotonic() > child.deadline:
+            child.send(signal.SIGKILL)
+        with trio.move_on_after(0.2):  # a signal sets the deadline, and wakes no task
+            await trio.lowlevel.wait_readable(child.descriptor)
     scope.cancel()
 
 
