@@ -11,6 +11,7 @@ import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from triomq_dashboard.history import Point
+from triomq_protocol.names import RETRY_PREFIX
 
 BODY_SHOWN_MAX: Final = 64 * 1024
 """Bytes of a body that a page shows."""
@@ -134,5 +135,6 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, size=size, moment=moment, visible=text)
+    environment.tests["retry_topic"] = lambda name: name.startswith(RETRY_PREFIX)
     environment.globals["link"] = link
     return environment

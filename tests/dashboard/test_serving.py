@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +11,15 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+from chromium import CHROMIUM, open_browser
 from click.testing import CliRunner
+from pictures import LOOKS, wrong_with
 
 import triomq
 from triomq_dashboard import DashboardSettings
 from triomq_dashboard.command import PASSWORD_ENVIRONMENT, dashboard, serve_until
 from triomq_server.cluster import open_cluster
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<script>document.title='broken'</script><img src=x onerror=console.error('broken')>"
 
 
@@ -89,32 +89,43 @@ def test_a_port_in_use() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 async def test_pages_in_chromium(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    async def look(name: str, address: str, width: int, scheme: int) -> tuple[str, str]:
-        """The page's elements after its scripts have run, and what the console said; a picture stays in the folder."""
-        assert CHROMIUM is not None
-        result = await trio.run_process(
-            [
-                CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / name}",
-                f"--blink-settings=preferredColorScheme={scheme}", f"--window-size={width},900", "--virtual-time-budget=1000",
-                "--enable-logging=stderr", f"--screenshot={tmp_path / name}.png", "--dump-dom", address,
-            ],
-            capture_stdout=True,
-            capture_stderr=True,
-        )  # fmt: skip
-        said = [line for line in result.stderr.decode().splitlines() if "CONSOLE" in line]
-        return result.stdout.decode(), "\n".join(said)
-
-    async with served(capfd) as (address, client):
+    """No script of a message runs, the console says nothing, and no page or menu is wider than a phone."""
+    async with served(capfd) as (address, client), open_browser(tmp_path / "profile") as browser:
         found = (await client.messages.by_key("orders", "k"))[0]
         place = f"topic=orders&broker={found.queue.broker_name}&queue={found.queue_id}&offset={found.queue_offset}"
-        pages = {
-            "cluster": ("/", 1280, 1),
-            "message": (f"/message?{place}", 500, 0),
-        }
-        seen = {name: await look(name, address + path, width, scheme) for name, (path, width, scheme) in pages.items()}
-    for name, (page, said) in seen.items():
-        assert said == "", name
-        assert "<title>broken" not in page
-        assert re.search(r"<img[^>]*onerror", page) is None
-        assert (tmp_path / f"{name}.png").stat().st_size > 5000
-    assert "&lt;script&gt;" in seen["message"][0]
+        for number, path in enumerate(
+            (
+                "/",
+                "/topics",
+                "/topic?name=orders",
+                "/groups",
+                "/messages?topic=orders",
+                f"/message?{place}",
+                "/dead-letters",
+            )
+        ):
+            for look, (width, scheme) in LOOKS.items():
+                picture = tmp_path / f"{number}-{look}.png"
+                shown = await browser.look(address + path, picture, width=width, scheme=scheme)
+                assert wrong_with(shown, address + path, width) == [], path
+                assert "<title>broken" not in shown.html
+                assert re.search(r"<img[^>]*onerror", shown.html) is None
+                assert picture.stat().st_size > 5000
+                assert ("&lt;script&gt;" in shown.html) is path.startswith("/message")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+async def test_what_the_pictures_find(tmp_path: Path) -> None:
+    page = tmp_path / "wide.html"
+    page.write_text(
+        "<meta name=viewport content='width=device-width'><header><a style='margin-left: 900px' href='/'>far</a></header>"
+        "<p style='width: 900px'>wide</p><script>console.warn('said', 7); nothing()</script>"
+    )
+    async with open_browser(tmp_path / "profile") as browser:
+        shown = await browser.look(page.as_uri(), tmp_path / "wide.png", width=360, scheme="dark")
+    found = "\n".join(wrong_with(shown, page.as_uri(), 360))
+    assert "the console says warning: said 7" in found
+    assert "nothing is not defined" in found
+    assert "pixels wide in a window of 360" in found
+    assert "beyond the window's edge: far" in found

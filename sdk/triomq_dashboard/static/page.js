@@ -41,10 +41,11 @@ function tailing() {
     if (paused || event.data === undefined) return;
     const message = JSON.parse(event.data);
     const row = document.createElement("tr");
-    const cells = [[message.stored, ""], [message.broker + ":" + message.queue + " @ " + message.offset, "wide"],
-      [message.tags, "wide"], [message.keys, "wide"], [message.body, "body"]];
-    for (const [value, kind] of cells) {
+    const cells = [["Stored (UTC)", message.stored, "time"], ["Queue", message.broker + ":" + message.queue + " @ " + message.offset, "wide"],
+      ["Tag", message.tags, "wide"], ["Keys", message.keys, "wide"], ["Body", message.body, "body"]];
+    for (const [label, value, kind] of cells) {
       const cell = document.createElement("td");
+      cell.dataset.label = label;
       cell.className = kind;
       cell.textContent = value;
       row.append(cell);
