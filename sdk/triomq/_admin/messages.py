@@ -60,7 +60,7 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
 from triomq_protocol.requests.pull import PullMessageRequest, decode_pull_answer
-from triomq_protocol.requests.query import UNIQUE_KEY_QUERY
+from triomq_protocol.requests.query import INDEX_TYPE_UNIQUE
 from triomq_protocol.trace import TraceKind, TraceRecord, decode_records
 from triomq_protocol.wire.command import Command
 
@@ -580,11 +580,13 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             max_num=most,
             begin_timestamp=max(0, start_ms - INDEX_STEP_MS),
             end_timestamp=end_ms,
+            index_type=INDEX_TYPE_UNIQUE if unique else None,
         )
 
         def request() -> Command:
-            fields = {UNIQUE_KEY_QUERY: "true" if unique else "false"}
-            return Command.request(RequestCode.QUERY_MESSAGE, header, fields=fields)
+            # Java sends a field UNIQUE_KEY_QUERY, too, which must not be signed for 4.9 and must be for 5. All that it
+            # does is to set max_num for unique keys, and the type of index, which 4.9 does not have.
+            return Command.request(RequestCode.QUERY_MESSAGE, header)
 
         found = await ask_sets(self._links, sets, request, QUERY_TIMEOUT_S)
         messages: list[ReceivedMessage] = []

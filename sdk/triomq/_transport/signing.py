@@ -19,9 +19,6 @@ from triomq_protocol.wire.command import Command, decode_json_command
 from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.lengths import frame_lengths
 
-_NOT_SIGNED: Final = ("_UNIQUE_KEY_QUERY",)
-"""Fields that brokers leave out of the signature: one of queries by key."""
-
 _ADDED: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 _EXT: Final = b',"extFields":{'
 _decode_fields = msgspec.json.Decoder(dict[str, str | None]).decode
@@ -41,8 +38,6 @@ def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
         return frame
     fields = _fields_of(command)
     names = len(fields)
-    for name in _NOT_SIGNED:
-        fields.pop(name, None)
     signed = sign(
         fields,
         body,

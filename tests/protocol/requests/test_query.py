@@ -16,7 +16,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 
 HEADERS = [
-    HeaderCase(QueryMessageRequest, "topic* key* maxNum*:int32 beginTimestamp*:int64 endTimestamp*:int64"),
+    HeaderCase(QueryMessageRequest, "topic* key* maxNum*:int32 beginTimestamp*:int64 endTimestamp*:int64 indexType"),
     HeaderCase(QueryMessageResponse, "indexLastUpdateTimestamp*:int64 indexLastUpdatePhyoffset*:int64"),
     HeaderCase(ViewMessageRequest, "offset*:int64"),
 ]
