@@ -113,7 +113,7 @@ class Case:
         return received
 
 
-_FIELDS = {"topic": TOPIC, "consumerGroup": GROUP, "group": GROUP, "producerGroup": "PG", "queueId": "0", "a": "PG",
+FIELDS = {"topic": TOPIC, "consumerGroup": GROUP, "group": GROUP, "producerGroup": "PG", "queueId": "0", "a": "PG",
            "b": TOPIC, "clientID": "client", "commitOffset": "0"}  # fmt: skip
 _HEARTBEAT = HeartbeatData(
     client_id="client",
@@ -148,11 +148,11 @@ def cases(codes: frozenset[int] = frozenset()) -> Iterator[Case]:
     for code in sorted({*map(int, RequestCode), *OWN_CODES, UNKNOWN_CODE, *codes}):
         needs = _NEEDS.get(code, frozenset())
         java = frozenset() if code in LEFT_TO_EVERY_ACCOUNT | NOT_IN_JAVA else needs
-        yield Case(code, "", _FIELDS, _HEARTBEAT if code == RequestCode.HEART_BEAT else b"", needs, java)
+        yield Case(code, "", FIELDS, _HEARTBEAT if code == RequestCode.HEART_BEAT else b"", needs, java)
     retry = {"topic": RETRY, "b": RETRY, "producerGroup": GROUP, "a": GROUP, "queueId": "0"}
     of_group = frozenset({GROUP_SUB})
     yield Case(10, ", to a retry topic", retry, needs=of_group)
     yield Case(310, ", to a retry topic", retry, needs=of_group, java_needs=of_group)
     yield Case(320, ", to a retry topic", retry, needs=of_group)
-    yield Case(325, ", to a topic for replies", _FIELDS | {"b": "DefaultCluster_REPLY_TOPIC"})
-    yield Case(310, ", to `RMQ_SYS_TRACE_TOPIC`", _FIELDS | {"b": "RMQ_SYS_TRACE_TOPIC"})
+    yield Case(325, ", to a topic for replies", FIELDS | {"b": "DefaultCluster_REPLY_TOPIC"})
+    yield Case(310, ", to `RMQ_SYS_TRACE_TOPIC`", FIELDS | {"b": "RMQ_SYS_TRACE_TOPIC"})
