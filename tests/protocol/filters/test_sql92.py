@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from triomq_protocol.filters import sql92
 from triomq_protocol.filters.evaluation import EvaluationError, compile_filter
 from triomq_protocol.filters.sql92 import DEPTH_MAX, OPERANDS_MAX, TEXT_MAX, Sql92Error, parse
 
@@ -127,11 +129,31 @@ def test_the_error_names_the_place() -> None:
         "1e" + "9" * 16_000,
         "a = '" + "x" * TEXT_MAX,
         " OR ".join(["a=1"] * (OPERANDS_MAX // 2 + 1)),
+        " OR ".join(["(" * 9 + "a" + ")" * 9] * (OPERANDS_MAX // 10 + 1)),
+        " OR ".join(["- + - + 1 < a"] * (OPERANDS_MAX // 6 + 1)),
+        " OR ".join(["NOT NOT NOT a"] * (OPERANDS_MAX // 4 + 1)),
     ],
 )
 def test_too_long_or_too_deep(text: str) -> None:
     with pytest.raises(Sql92Error):
         compile_filter(text)
+
+
+def test_a_line_end_is_not_looked_for_at_every_minus(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    class Counting:
+        def match(self, text: str, at: int) -> re.Match[str] | None:
+            looked.append(at)
+            return pattern.match(text, at)
+
+    pattern = sql92._TOKEN
+    monkeypatch.setattr(sql92, "_TOKEN", Counting())
+    minuses = " OR ".join(["-" * 20 + "1 < a"] * 90)
+    assert outcome(minuses, {"a": "2"}) is True
+    assert looked == []
+    assert outcome(f"a = 5 -- {minuses}\n OR {minuses}", {"a": "2"}) is True
+    assert len(looked) < 10
 
 
 def test_as_deep_and_as_long_as_allowed() -> None:
