@@ -46,14 +46,15 @@ def settle(future: asyncio.Future[None], error: Exception | None = None) -> None
         future.set_exception(error)
 
 
-async def wait_all(future: asyncio.Future[Any]) -> None:
-    """Wait for a future's end, also when cancelled, and raise the cancellation afterwards."""
+async def wait_all(*futures: asyncio.Future[Any]) -> None:
+    """Wait for the end of futures, also when cancelled, and raise the cancellation afterwards."""
     cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait((future,))
-        except asyncio.CancelledError as error:
-            cancelled = error
+    for future in futures:
+        while not future.done():
+            try:
+                await asyncio.wait((future,))
+            except asyncio.CancelledError as error:
+                cancelled = error
     if cancelled is not None:
         raise cancelled
 
@@ -106,7 +107,11 @@ class GuestRun:
         try:
             await asyncio.shield(self._ready)
         except BaseException:
-            self.left(session)
+            try:
+                await wait_all(self._ready)
+            finally:
+                self.left(session)
+                await self.wait_ended()
             raise
         self.ticks.wake()
         self.nursery.start_soon(session.hold)
@@ -139,9 +144,6 @@ class GuestRun:
             self.nursery = nursery
             self._stop = trio.Event()
             settle(self._ready)
-            if not self._sessions:  # who began it was cancelled meanwhile
-                self._ending = True
-                return
             await self._stop.wait()
 
     def _done(self, end: outcome.Outcome[None]) -> None:
@@ -189,8 +191,7 @@ class GuestRun:
     async def wait_ended(self) -> None:
         """Wait until nothing of the run is left in the loop, if it is about to end."""
         if self._ending:
-            await wait_all(self._ended)
-            await wait_all(self._guard)
+            await wait_all(self._ended, self._guard)
 
 
 class _ClosedAtOnceError(Exception):
@@ -258,11 +259,15 @@ class Session(Generic[Value]):
         self._stop.set()
 
     async def wait_open(self) -> None:
-        """Wait until it is open; when cancelled it is closed again."""
+        """Wait until it is open; when that is cancelled, or fails, until nothing of it is left."""
         try:
             await asyncio.shield(self._opened)
-        except asyncio.CancelledError:
-            await self.close(at_once=True)
+        except BaseException:
+            try:
+                await self.close(at_once=True)
+            finally:
+                await self._run.wait_ended()
+                self._opened.exception()  # otherwise asyncio logs that nobody has asked for it
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
@@ -279,8 +284,10 @@ class Session(Generic[Value]):
         self._stop.set()
         if not self._opened.done():
             self._scope.cancel()
-        await wait_all(self._ended)
-        await self._run.wait_ended()
+        try:
+            await wait_all(self._ended)
+        finally:
+            await self._run.wait_ended()
 
     async def call(self, run: Callable[[], Awaitable[R]]) -> R:
         """Run something in trio and wait for its end; a cancellation reaches it.

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -63,6 +63,34 @@ class Call(Generic[R]):
         return end.unwrap()
 
 
+class _Opening:
+    """What a loop thread and who waits for its session know of each other.
+
+    Attributes:
+        scope: of the loop.
+        ended: None when the session is open, or why it is not.
+    """
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._given_up = False
+
+    def begun(self) -> None:
+        """The loop runs; called in it."""
+        self._token = trio.lowlevel.current_trio_token()
+        if self._given_up:
+            self.scope.cancel()
+
+    def give_up(self) -> None:
+        """Nobody waits any more: leave the session as soon as may be."""
+        self._given_up = True
+        if self._token is not None:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self.scope.cancel)
+
+
 class LoopThread(Generic[Session]):
     """A thread in which an asynchronous context manager is entered, and left when the thread is to end.
 
@@ -83,27 +111,34 @@ class LoopThread(Generic[Session]):
         self._open = session
         self._token: trio.lowlevel.TrioToken
         self._stop: trio.Event
-        started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        opening = _Opening()
         # A daemon, so that a client that is still open cannot keep the process from ending.
-        self._thread = threading.Thread(target=self._serve, args=(started,), name=name, daemon=True)
-        self._thread.start()
-        failure = started.get()
+        self._thread = threading.Thread(target=self._serve, args=(opening,), name=name, daemon=True)
+        try:
+            self._thread.start()
+            failure = opening.ended.get()
+        except BaseException:  # an interrupt, which trio does not hear of in a thread of its own
+            opening.give_up()
+            self._thread.join(JOIN_TIMEOUT_S)
+            raise
         if failure is not None:
             self._thread.join()
             raise failure
 
-    def _serve(self, started: queue.SimpleQueue[BaseException | None]) -> None:
+    def _serve(self, opening: _Opening) -> None:
         async def main() -> None:
             self._token = trio.lowlevel.current_trio_token()
             self._stop = trio.Event()
-            async with self._open() as self.session:
-                started.put(None)
-                await self._stop.wait()
+            with opening.scope:
+                opening.begun()
+                async with self._open() as self.session:
+                    opening.ended.put(None)
+                    await self._stop.wait()
 
         try:
             trio.run(main)
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that opens the session
-            started.put(error)
+            opening.ended.put(error)
 
     @property
     def is_over(self) -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import functools
+import itertools
 import logging
 import os
 import signal
@@ -17,7 +20,7 @@ import trio
 import uvloop
 
 import triomq
-from triomq import errors
+from triomq import _opening, errors
 from triomq._aio import guest_run, ticks
 from triomq_protocol.codes import RequestCode
 
@@ -261,6 +264,145 @@ def test_cancelling_while_opening_and_closing(run, system_cluster, steps):
         assert len(asyncio.all_tasks()) == 1
 
     run(main)
+
+
+class CancelledAt:
+    """Awaits a coroutine and cancels the task while it waits for the n-th time.
+
+    Attributes:
+        left: how many waits before the cancellation; more than 0 afterwards if there were fewer.
+    """
+
+    def __init__(self, coroutine, wait, turns):
+        self._coroutine = coroutine
+        self._turns = turns
+        self.left = wait
+
+    def __await__(self):
+        step = functools.partial(self._coroutine.send, None)
+        while True:
+            try:
+                waits_for = step()
+            except StopIteration as end:
+                return end.value
+            self.left -= 1
+            if self.left == 0:
+                self._cancel_after(asyncio.current_task(), self._turns)
+            try:
+                step = functools.partial(self._coroutine.send, (yield waits_for))
+            except BaseException as error:  # noqa: BLE001 - raised in the coroutine
+                step = functools.partial(self._coroutine.throw, error)
+
+    def _cancel_after(self, task, turns):
+        if turns == 0:
+            task.cancel()
+        else:
+            asyncio.get_running_loop().call_soon(self._cancel_after, task, turns - 1)
+
+
+async def send_all_ways(cluster):
+    async with open_client(cluster) as client, client.producer("P", transactions=commit) as producer:
+        await producer.send(triomq.Message("T", b"x"), queue=QUEUE)
+        await producer.send_batch([triomq.Message("T", b"x")])
+        async with producer.transaction(triomq.Message("T", b"x")):
+            pass
+
+
+def commit(_):
+    return triomq.TransactionState.COMMIT
+
+
+async def push(cluster):
+    async with open_client(cluster) as client, client.push_consumer("G", start_from="earliest", drain_s=0) as consumer:
+        await consumer.subscribe("T")
+        async for delivery in consumer:
+            async with delivery:
+                break
+
+
+async def lite_pull(cluster):
+    async with open_client(cluster) as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([QUEUE])
+        await consumer.seek(QUEUE, 0)
+        await consumer.poll()
+        await consumer.commit()
+
+
+async def share(cluster):
+    async with open_client(cluster) as client, client.pull_consumer("H").share("T") as pulls:
+        async for _ in pulls:
+            break
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+@pytest.mark.parametrize("use", [send_all_ways, push, lite_pull, share])
+def test_cancelling_each_wait_leaves_nothing(run, groups, use, turns):
+    """No task, thread or descriptor, as soon as the cancellation has come out; some turns of the loop after the wait began."""
+
+    async def main():
+        await use(groups)
+        before = threading.active_count(), descriptors(), asyncio.all_tasks()
+        for wait in itertools.count(1):
+            cancelled = CancelledAt(use(groups), wait, turns)
+            task = asyncio.create_task(awaited(cancelled))
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert nothing_more_than(before), wait
+            assert guest_run._thread.run is None
+            if cancelled.left > 0:
+                break
+            assert task.cancelled(), wait
+        assert wait > 3
+
+    run(main)
+
+
+def nothing_more_than(before):
+    """Than there was; threads and descriptors of earlier tests may have ended since."""
+    threads, open_before, tasks = before
+    return threading.active_count() <= threads and descriptors() <= open_before and asyncio.all_tasks() == tasks
+
+
+async def awaited(awaitable):
+    return await awaitable
+
+
+def test_a_client_that_cannot_be_opened_leaves_nothing(run, system_cluster, monkeypatch):
+    @contextlib.asynccontextmanager
+    async def fail(*_, **__):
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError
+        yield
+
+    async def main():
+        async with open_client(system_cluster):
+            pass
+        before = threading.active_count(), descriptors(), asyncio.all_tasks()
+        monkeypatch.setattr(_opening, "open_client", fail)
+        with pytest.raises(ZeroDivisionError):
+            await open_client(system_cluster)
+        assert nothing_more_than(before)
+
+    run(main)
+
+
+def test_asyncio_run_twice(system_cluster):
+    """In one thread, each with a loop of its own, the second after one that ended by an error within the block."""
+
+    async def main(body, error=None):
+        async with open_client(system_cluster) as client:
+            await client.producer("P").send(triomq.Message("T", body))
+            if error is not None:
+                raise error
+
+    before = threading.active_count(), descriptors()
+    asyncio.run(main(b"one"))
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(main(b"two", ZeroDivisionError()))
+    asyncio.run(main(b"three"))
+    assert threading.active_count() <= before[0]
+    assert descriptors() <= before[1]
+    assert system_cluster.broker.bodies("T") == [b"one", b"two", b"three"]
 
 
 # --- the user's code ---------------------------------------------------------------------------------------------

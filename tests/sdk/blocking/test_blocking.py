@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -11,9 +12,11 @@ import time
 import traceback
 
 import pytest
+import trio
 
 import triomq
 from triomq import errors
+from triomq._blocking import loop_thread
 from triomq_protocol.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -142,28 +145,72 @@ def test_closing_from_another_thread_ends_a_waiting_call(system_cluster):
     assert not loop_threads()
 
 
+@contextlib.contextmanager
+def interrupted_once(ready):
+    """Raises SIGINT in the main thread when something is so."""
+    main = threading.main_thread().ident
+
+    def interrupt():
+        while not ready():
+            time.sleep(0.001)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    # A process that was started with SIGINT ignored, by `&` in a script or by nohup, would never see it.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        yield
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+
+
 def test_an_interrupt_cancels_the_call(system_cluster):
     system_cluster.broker.script(RequestCode.PULL_MESSAGE, None)
     with open_client(system_cluster) as client:
         consumer = client.pull_consumer("G")
-        main = threading.main_thread().ident
-
-        def interrupt():
-            while not system_cluster.broker.requests(RequestCode.PULL_MESSAGE):
-                time.sleep(0.001)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        # A process that was started with SIGINT ignored, by `&` in a script or by nohup, would never see it.
-        inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
-                consumer.pull(QUEUE, 0, block=True)
-            thread.join()
-        finally:
-            signal.signal(signal.SIGINT, inherited)
+        with (
+            interrupted_once(lambda: system_cluster.broker.requests(RequestCode.PULL_MESSAGE)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            consumer.pull(QUEUE, 0, block=True)
         assert consumer.pull(QUEUE, 0).status is triomq.PullStatus.NO_NEW_MESSAGE
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_while_opening_leaves_no_thread(before, monkeypatch):
+    """Also one that comes before the thread's loop runs."""
+    steps = []
+    run = trio.run
+
+    def run_late(main):
+        if before:
+            steps.append("in the thread")
+            while "interrupted" not in steps:
+                time.sleep(0.001)
+        run(main)
+
+    @contextlib.asynccontextmanager
+    async def never_open():
+        steps.append("opening")
+        try:
+            await trio.sleep_forever()
+            yield
+        finally:
+            steps.append("left")
+
+    give_up = loop_thread._Opening.give_up
+    monkeypatch.setattr(trio, "run", run_late)
+    monkeypatch.setattr(
+        loop_thread._Opening, "give_up", lambda opening: (give_up(opening), steps.append("interrupted"))
+    )
+    with interrupted_once(lambda: steps), pytest.raises(KeyboardInterrupt):
+        loop_thread.LoopThread(never_open, name="triomq")
+    assert not loop_threads()
+    assert steps == (
+        ["in the thread", "interrupted", "opening", "left"] if before else ["opening", "interrupted", "left"]
+    )
 
 
 def test_a_client_that_is_never_closed_ends_with_its_last_reference(system_cluster):
