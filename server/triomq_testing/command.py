@@ -6,6 +6,7 @@ cluster, so that they need not wait for it.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -42,13 +43,13 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
     return settings
 
 
-# What follows the command's name belongs to it, also without --.
 def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is no number of seconds", ctx, param)
     return value
 
 
+# What follows the command's name belongs to it, also without --.
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--topics", default="", metavar="A,B", callback=_read_topics, help="Topics that are there at once.")
 @click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
@@ -119,9 +120,24 @@ def run(
         finally:
             child.end()
     if failure is not None:
-        click.echo(f"Error: the cluster ended: {failure}", err=True)
+        click.echo(f"Error: the cluster ended: {_cause(failure, settings)}", err=True)
         sys.exit(_EXIT_FAILED)
     sys.exit(child.status)
+
+
+def _cause(error: Exception, settings: dict[str, str]) -> str:
+    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+        return str(error)
+    ports = [(key, int(value)) for key, value in settings.items() if key.endswith("Port") and value.isdecimal()]
+    if not ports:
+        return "another program has taken a port that was free a moment before; run it again"
+    given = " and ".join(
+        f"{key}={port}" + (f" (with {port - 2} and {port + 1})" if key == "listenPort" else "") for key, port in ports
+    )
+    return (
+        f"a port is in use already, and --set has {given}; leave that out, and every broker gets free ports, or give "
+        "another port (a second broker cannot have the same one)"
+    )
 
 
 def _listen() -> socket.socket:

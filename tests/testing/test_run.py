@@ -109,6 +109,18 @@ def test_options_that_cannot_be(options: list[str], status: int, error: str) -> 
     assert error in done.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--slaves", "1"]])
+def test_a_port_that_is_taken(options: list[str]) -> None:
+    """By another program, or by the first broker."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        if options:
+            taken.close()
+        done = run(*options, "--set", f"listenPort={port}", "--", "sleep", "1000")
+    assert done.returncode == 1
+    assert f"--set has listenPort={port} (with {port - 2} and {port + 1}); leave that out" in done.stderr
+
+
 @pytest.mark.parametrize("ending", ["exit 4", "kill -9 $$"])
 def test_what_the_command_leaves_running_is_ended(ending: str) -> None:
     # In a session of its own, with a parent that has ended, which ignores SIGTERM.
