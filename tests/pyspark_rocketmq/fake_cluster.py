@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import trio
+from pulled_records import PullsInRuns
 from stored_records import encode_record
 
 from pyspark_rocketmq.offsets import QueueId
@@ -40,7 +41,7 @@ def stored_ms(offset: int) -> int:
     return T0_MS + offset // 3
 
 
-class FakeCluster:
+class FakeCluster(PullsInRuns):
     """What the source uses of a client and of a pull consumer: queues of topic T, with a master and a slave each.
 
     Args:

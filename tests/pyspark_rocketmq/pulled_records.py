@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from hypothesis import strategies as st
 from stored_records import encode_record
 
-from triomq import MessageQueue
+from triomq import MessageQueue, PullResult, PullStatus
 from triomq_protocol.properties import encode_properties_bytes
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -20,6 +23,22 @@ def record(offset: int, body: bytes = b"x", properties: bytes = b"", **changes: 
         "reconsume_times": offset % 3, **changes,
     }  # fmt: skip
     return encode_record(b"T", 3, body, properties, **fields)  # type: ignore[arg-type]
+
+
+class PullsInRuns:
+    """The runs of a fake consumer: one pull after the other."""
+
+    async def _pull_run(
+        self, queue: MessageQueue, offset: int, go_on: Callable[[PullResult], int], *, max_messages: int, **options: Any
+    ) -> PullResult:
+        while True:
+            result: PullResult = await self.pull(queue, offset, max_messages=max_messages, **options)  # type: ignore[attr-defined]
+            if result.status is not PullStatus.FOUND:
+                return result
+            offset, max_messages = result.next_offset, go_on(result)
+            if not max_messages:
+                result.taken = True
+                return result
 
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "CLUSTER", "a", "a longer name of a property"])

@@ -46,6 +46,9 @@ BEHIND_PAUSE_S: Final = 0.2
 BEHIND_PAUSE_MAX_S: Final = 3.0
 """The longest such pause."""
 
+RUN_PULLS: Final = 8
+"""How many pulls follow each other before a task looks at them: a wait for a broker is counted from the first of them."""
+
 PAGE_MAX: Final = 1024
 """How many messages one pull asks for; brokers give fewer."""
 
@@ -80,7 +83,7 @@ class PullPlan:
 
 @attrs.define
 class _Stride:
-    start: int
+    at: int
     end: int
     pages: list[bytes] = attrs.field(factory=list)
     is_done: bool = False
@@ -143,19 +146,14 @@ class Strides:
         self._flush()
 
     async def _pull_stride(self, stride: _Stride) -> None:
-        at = stride.start
-        while at < stride.end:
-            while self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES:
+        while stride.at < stride.end:
+            while self._is_full(stride):
                 await self._taken.wait()
-            result = await self._page(at, stride.end)
+            result = await self._page(stride)
             if result is None:
                 break
-            if result.status is PullStatus.FOUND:
-                # A broker that filters goes on to the next match, which may belong to the next stride.
-                page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
-                if page:
-                    self._keep(stride, page)
-            at = result.next_offset
+            if not result.taken:
+                self._take(stride, result)
         stride.is_done = True
         while self._open and self._open[0].is_done:
             self._open.pop(0)
@@ -165,6 +163,17 @@ class Strides:
                     self._bundle_up(page)
                 self._open[0].pages.clear()
                 self._wake_lanes()
+
+    def _is_full(self, stride: _Stride) -> bool:
+        return self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES
+
+    def _take(self, stride: _Stride, result: PullResult) -> None:
+        if result.status is PullStatus.FOUND:
+            # A broker that filters goes on to the next match, which may belong to the next stride.
+            page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
+            if page:
+                self._keep(stride, page)
+        stride.at = result.next_offset
 
     def _keep(self, stride: _Stride, page: bytes) -> None:
         if stride is self._open[0]:
@@ -192,16 +201,33 @@ class Strides:
 
     # --- one answer ------------------------------------------------------------------------------------------
 
-    async def _page(self, at: int, end: int) -> PullResult | None:
-        """The answer for an offset, with messages or a later offset; None when there is nothing left before `end`."""
-        result = await self._asked(at, end)
-        if _leads_on(result, at):
+    async def _page(self, stride: _Stride) -> PullResult | None:
+        """An answer with messages or a later offset, perhaps after others, which have been taken with all their messages;
+        None when there is nothing left in the stride."""
+        result = await self._run(stride)
+        if result.taken or _leads_on(result, stride.at):
             return result
-        return await self._elsewhere(at, end, result)
+        return await self._elsewhere(stride.at, stride.end, result)
 
-    async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
+    async def _run(self, stride: _Stride) -> PullResult:
+        """Pull from the stride's offset on, as far as the answers are plain: a switch of tasks costs as much as ten
+        messages do."""
+        plan, pulls = self._plan, 1
+
+        def go_on(result: PullResult) -> int:
+            nonlocal pulls
+            pulls += 1
+            self._take(stride, result)
+            return 0 if pulls > RUN_PULLS or self._is_full(stride) else max(0, min(stride.end - stride.at, PAGE_MAX))
+
         # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice. With one this
         # bounds the matches, not the offsets.
+        count = min(stride.end - stride.at, PAGE_MAX)
+        return await self._session.consumer._pull_run(  # noqa: SLF001
+            plan.queue, stride.at, go_on, tags=plan.tags, sql=plan.sql, max_messages=count
+        )
+
+    async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
         count = min(end - at, PAGE_MAX)
         plan = self._plan
         return await self._session.consumer.pull(

@@ -386,6 +386,56 @@ class PullConsumer(metaclass=NoPublicConstructor):
             puller = self._pullers[preference] = self._make_puller(preference=preference)
         return puller
 
+    async def _pull_run(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        go_on: Callable[[PullResult], int],
+        *,
+        tags: str | None = None,
+        sql: str | None = None,
+        max_messages: int,
+    ) -> PullResult:
+        """Pull as :meth:`pull` does, and again as long as ``go_on`` wants more, without a switch of tasks in between.
+
+        Args:
+            queue: what to pull.
+            offset: from where.
+            go_on: takes a result with messages, plain and quickly; how many to pull next, 0 for none. It does not get
+                the results after which a task has to decide, and none where hooks see all of them.
+            tags: as for :meth:`pull`.
+            sql: as for :meth:`pull`.
+            max_messages: for the first pull.
+
+        Returns:
+            The last result; ``taken`` says whether ``go_on`` had it.
+
+        Raises:
+            MQError: no broker of the queue could answer; what ``go_on`` had before was right.
+        """
+        self._check_open()
+        call = PullCall(
+            queue,
+            offset,
+            max_messages=max_messages,
+            suspend_ms=0,
+            subscription=self._subscription(queue.topic, tags, sql),
+            sub_version=0,
+            timeout_s=PULL_TIMEOUT_S,
+        )
+
+        def goes_on(result: PullResult) -> bool:
+            wanted = go_on(result)
+            call.offset = result.next_offset
+            call.max_messages = wanted or call.max_messages
+            return wanted > 0
+
+        result = await self._client.route_wait.until_there(
+            lambda: self._puller.pull(call, goes_on), PULL_TIMEOUT_S, queue=queue
+        )
+        self._note_availability(call.offset, result)
+        return result
+
     def _scan_with(self, scan: RecordScan) -> None:
         """Have the records of answers found by another function: for readers that take their bytes alone."""
         self._make_puller.keywords["scan"] = scan

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import trio
+from pulled_records import PullsInRuns
 from stored_records import encode_record
 
 from pyspark_rocketmq.clients import Session
@@ -87,7 +88,7 @@ class FakeBroker:
         )  # fmt: skip
 
 
-class FakePair:
+class FakePair(PullsInRuns):
     """A consumer: it pulls from one broker unless it is to pull from the master."""
 
     def __init__(self, preferred: FakeBroker, master: FakeBroker) -> None:

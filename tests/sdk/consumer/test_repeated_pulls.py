@@ -208,3 +208,46 @@ async def test_a_block_that_is_cancelled_from_outside_is_cancelled(autojump_cloc
         async with group_cluster.client():
             await trio.sleep(60)
     assert scope.cancelled_caught
+
+
+async def test_a_pull_consumers_run_goes_on_as_its_reader_says(autojump_clock, group_cluster, counted):
+    fill(group_cluster, 100)
+    found: list[bytes] = []
+
+    def go_on(result):
+        found.extend(message.body for message in result)
+        return min(10, 50 - len(found))
+
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        result = await consumer._pull_run(Q0, 5, go_on, max_messages=10)
+        assert (result.taken, result.next_offset) == (True, 55)
+        assert found == [b"%d" % number for number in range(5, 55)]
+        assert pulls(group_cluster.broker) == [5, 15, 25, 35, 45]
+        assert counted == [5]
+        # What is no message ends a run, and its reader decides; what it had before is right.
+        found.clear()
+        result = await consumer._pull_run(Q0, 80, go_on, max_messages=10)
+        assert (result.taken, result.status, result.next_offset) == (False, triomq.PullStatus.NO_NEW_MESSAGE, 100)
+        assert found == [b"%d" % number for number in range(80, 100)]
+
+
+async def test_a_pull_consumers_run_goes_on_where_its_link_was_lost(autojump_clock, group_cluster):
+    fill(group_cluster, 30)
+    found: list[bytes] = []
+    broken: list[int] = []
+
+    def go_on(result):
+        found.extend(message.body for message in result)
+        if not broken:
+            broken.append(len(found))
+            for link in client._links.open_links():
+                link.close()
+        return min(10, 30 - len(found))
+
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        result = await consumer._pull_run(Q0, 0, go_on, max_messages=10)
+        assert result.taken
+    assert broken == [10]
+    assert found == [b"%d" % number for number in range(30)]
