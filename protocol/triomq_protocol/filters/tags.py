@@ -17,6 +17,7 @@ __all__ = [
     "java_hash_with_prefix",
     "java_long_hash",
     "parse_subscription",
+    "read_tags",
     "select_by_hash",
     "tags_code",
 ]
@@ -61,8 +62,7 @@ class TagFilter:
         return not self.tags or tag in self.tags
 
 
-@lru_cache(4096)
-def parse_subscription(expression: str | None) -> TagFilter:
+def read_tags(expression: str | None) -> TagFilter:
     """Parse `A || B`. None, empty and `*` mean all. Raises LocalProtocolError for an expression without any tag."""
     if not expression or expression == "*":
         return TagFilter("*", (), frozenset())
@@ -73,6 +73,10 @@ def parse_subscription(expression: str | None) -> TagFilter:
     if not tags:
         raise LocalProtocolError(f"subscription {expression!r} names no tag")
     return TagFilter(expression, tags, frozenset(map(java_hash, tags)))
+
+
+parse_subscription = lru_cache(4096)(read_tags)
+"""`read_tags` for programs whose expressions are their own: it keeps the results."""
 
 
 def check_tags(expression: str | None) -> TagFilter:

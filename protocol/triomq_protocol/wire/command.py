@@ -110,6 +110,11 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
         return self.flag & ONEWAY != 0
 
     @property
+    def received_bytes(self) -> int:
+        """The length of what a received command keeps in memory: ext fields, remark and body."""
+        return memoryview(self.raw_ext).nbytes + len(self.remark or "") + len(self.body)
+
+    @property
     def fields(self) -> dict[str, str] | None:
         """All ext fields as text, in wire order; None if the frame had none. Decoded at every call.
 

@@ -198,6 +198,22 @@ async def test_a_heartbeat_with_long_property_filters_is_refused(desk: Any, clie
     assert desk.broker.filters.find("t0", "g") is None
 
 
+async def test_a_heartbeat_with_very_many_tags_is_refused(desk: Any, client_link: Any) -> None:
+    def beat(count: int, topics: int) -> Command:
+        subscriptions = [
+            SubscriptionData(topic=f"t{number}", sub_string="a", code_set=list(range(count)))
+            for number in range(topics)
+        ]
+        data = HeartbeatData(
+            client_id="c", consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=subscriptions)]
+        )
+        return Command.request(34, body=data.encode())
+
+    desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(2500, 4))
+    with pytest.raises(BodyError, match="10004 tags"):
+        desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(2501, 4))
+
+
 async def test_topics_made_by_sends_end_at_the_limit_and_an_administrators_do_not(
     open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

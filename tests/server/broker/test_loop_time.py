@@ -132,7 +132,7 @@ REQUESTS: dict[int, tuple[dict[str, str], Callable[[], bytes]]] = {
 """A request that finds much of what there is, for every code that is answered without waiting."""
 
 BOUNDED = {
-    Code.HEART_BEAT: "MOST_GROUPS, MOST_SUBSCRIPTIONS and MOST_FILTER_CHARACTERS bound it; members are notified in turns",
+    Code.HEART_BEAT: "MOST_GROUPS, MOST_SUBSCRIPTIONS, MOST_TAGS and MOST_FILTER_CHARACTERS bound it; members are notified in turns",
     Code.GET_CONSUMER_LIST_BY_GROUP: "a list of ids of at most maxConnections members: 10,000 take 5 ms",
     Code.GET_BROKER_RUNTIME_INFO: "sums MOST_COUNTERS counters: 20,000 take 4 ms",
     Code.UNLOCK_BATCH_MQ: "10,000 queues in a request",

@@ -48,6 +48,8 @@ MOST_GROUPS = 500
 MOST_SUBSCRIPTIONS = 2000
 MOST_FILTER_CHARACTERS = 16_384
 """Of all property filters; compiling so much takes up to 40 ms."""
+MOST_TAGS = 10_000
+"""Tags, and codes of tags, of all subscriptions: they are kept."""
 MOST_NAME_CHARACTERS = 255
 """Of one heartbeat, which is handled without a pause."""
 
@@ -112,6 +114,13 @@ def _check_counts(data: HeartbeatData) -> None:
     subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
     if subscriptions > MOST_SUBSCRIPTIONS:
         raise BodyError("HeartbeatData", f"{subscriptions} subscriptions; at most {MOST_SUBSCRIPTIONS} are possible")
+    tags = sum(
+        max(len(subscription.code_set), len(subscription.tags_set))
+        for consumer in data.consumer_data_set
+        for subscription in consumer.subscription_data_set
+    )
+    if tags > MOST_TAGS:
+        raise BodyError("HeartbeatData", f"{tags} tags; at most {MOST_TAGS} are possible")
     characters = sum(
         len(subscription.sub_string or "")
         for consumer in data.consumer_data_set

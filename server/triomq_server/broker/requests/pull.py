@@ -7,14 +7,14 @@ answers to `PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections import OrderedDict
 
 import trio
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode, SerializeType
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.filters.sql92 import TEXT_MAX, Sql92Error
-from triomq_protocol.filters.tags import parse_subscription
+from triomq_protocol.filters.sql92 import Sql92Error
+from triomq_protocol.filters.tags import read_tags
 from triomq_protocol.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from triomq_protocol.names import DELAY, KEYS, OFFSET_MOVED_TOPIC, RETRY_PREFIX, TAGS
 from triomq_protocol.properties import encode_properties
@@ -34,6 +34,11 @@ from triomq_server.wire import Answer, Handlers, Link
 
 LONGEST_WAIT_MS = 600_000
 """How long a pull is held at most; clients ask for 15 to 30 s."""
+
+MOST_INLINE_CHARACTERS = 16_384
+"""Of an expression that comes with a pull; reading more takes long."""
+MOST_KEPT_CHARACTERS = 1 << 20
+"""Of all expressions whose filters are kept."""
 
 _REMARKS = {status: status.name for status in ReadStatus}
 
@@ -71,6 +76,7 @@ class Pulling:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics.table
+        self._inline_filters = InlineFilters()
         self.read_config()
 
     def read_config(self) -> None:
@@ -165,7 +171,7 @@ class Pulling:
         else:
             subscription = self._subscription(header, group)
             kind = subscription.expression_type or ""
-            matcher = _registered_matcher(subscription) if is_tag_type(kind) else self._compiled(header)
+            matcher = self._registered(header, subscription) if is_tag_type(kind) else self._compiled(header)
         if is_tag_type(kind):
             if self._filters_retries and header.topic.startswith(RETRY_PREFIX):
                 return RetryMatcher(self._broker.filters, header.consumer_group)
@@ -177,14 +183,18 @@ class Pulling:
 
     def _inline(self, header: PullMessageRequest) -> TagMatcher | None:
         """The filter that the request itself brings; raises RefusedError."""
-        if not is_tag_type(header.expression_type):
-            return _inline_property_matcher(header.expression_type or "", header.subscription)
         try:
-            return _inline_matcher(header.subscription)
+            return self._inline_filters.find(header.expression_type, header.subscription)
         except LocalProtocolError:
             raise RefusedError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
             ) from None
+
+    def _registered(self, header: PullMessageRequest, subscription: SubscriptionData) -> TagMatcher | None:
+        """The filter of a subscription as heartbeats brought it (`DefaultMessageFilter`)."""
+        if subscription.class_filter_mode or subscription.sub_string == "*":
+            return None
+        return TagCodes(self._broker.clients.consumers[header.consumer_group].tag_codes[header.topic])
 
     def _compiled(self, header: PullMessageRequest) -> TagMatcher:
         """The property filter that a heartbeat brought; raises RefusedError."""
@@ -321,31 +331,49 @@ class Pulling:
         )
 
 
-@lru_cache(maxsize=4096)
-def _inline_matcher(expression: str | None) -> TagMatcher | None:
-    """The filter of a tag expression. Raises LocalProtocolError for one without any tag."""
-    wanted = parse_subscription(expression)
-    return TagCodes(wanted.codes) if wanted.codes else None
+class InlineFilters:
+    """The filters of expressions that came with pulls, the latest ones: a reader sends its own with every pull.
+
+    Any reader may send any expression, so the length of all that are kept is bounded; a filter takes about as much
+    memory as 25 texts of the expression's length.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str | None, str | None], TagMatcher | None] = OrderedDict()
+        self._characters = 0
+
+    def find(self, kind: str | None, expression: str | None) -> TagMatcher | None:
+        """The filter of an expression.
+
+        One of properties that cannot be compiled lets everything pass, as in 4.9. Raises LocalProtocolError for an
+        expression of tags without any tag, or that is too long.
+        """
+        key = (kind, expression)
+        kept = self._kept
+        if key in kept:
+            kept.move_to_end(key)
+            return kept[key]
+        if len(expression or "") > MOST_INLINE_CHARACTERS:
+            if is_tag_type(kind):
+                raise LocalProtocolError(f"the expression has more than {MOST_INLINE_CHARACTERS} characters")
+            return None
+        found = kept[key] = _inline_matcher(kind, expression)
+        self._characters += _weight(key)
+        while self._characters > MOST_KEPT_CHARACTERS:
+            self._characters -= _weight(kept.popitem(last=False)[0])
+        return found
 
 
-def _inline_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
-    """The filter of an expression that came with a pull; one that cannot be compiled lets everything pass, as in
-    4.9."""
-    if len(expression or "") > TEXT_MAX:
-        return None  # nor is it kept in the cache
-    return _cached_property_matcher(kind, expression)
+def _weight(key: tuple[str | None, str | None]) -> int:
+    kind, expression = key
+    return 64 + len(kind or "") + len(expression or "")
 
 
-@lru_cache(maxsize=512)
-def _cached_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
+def _inline_matcher(kind: str | None, expression: str | None) -> TagMatcher | None:
+    if is_tag_type(kind):
+        wanted = read_tags(expression)
+        return TagCodes(wanted.codes) if wanted.codes else None
     try:
-        return PropertyMatcher(compiled(kind, expression))
+        return PropertyMatcher(compiled(kind or "", expression))
     except Sql92Error:
         return None
-
-
-def _registered_matcher(subscription: SubscriptionData) -> TagMatcher | None:
-    """The filter of a subscription as heartbeats brought it (`DefaultMessageFilter`)."""
-    if subscription.class_filter_mode or subscription.sub_string == "*":
-        return None
-    return TagCodes(frozenset(subscription.code_set))

@@ -51,6 +51,8 @@ class ConsumerGroup:
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
     channels: dict[Link, ClientChannel] = attrs.Factory(dict)
     subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
+    tag_codes: dict[str, frozenset[int]] = attrs.Factory(dict)
+    """The codes of each subscription; all pulls share them."""
 
     def client_ids(self) -> list[str]:
         """The ids of all members, in the order in which they came."""
@@ -89,12 +91,13 @@ class ConsumerGroup:
             known = self.subscriptions.get(topic)
             if known is None:
                 changed = True
-                self.subscriptions[topic] = data
-            elif data.sub_version > known.sub_version:
-                self.subscriptions[topic] = data
+            elif data.sub_version <= known.sub_version:
+                continue
+            self.subscriptions[topic] = data
+            self.tag_codes[topic] = frozenset(data.code_set)
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             changed = True
-            del self.subscriptions[topic]
+            del self.subscriptions[topic], self.tag_codes[topic]
         return changed
 
 

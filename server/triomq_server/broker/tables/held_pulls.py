@@ -28,6 +28,10 @@ SCAN_S = 5.0
 LEAST_SHARE = 1000
 """Pulls that any one link, and any one host, may have held."""
 
+BYTES_PER_PLACE = 1024
+"""A held pull keeps its request, whose fields and body may be long: for every so many bytes it takes the place of one
+more pull."""
+
 AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
 
@@ -46,6 +50,7 @@ class HeldPull:
         link, command: who asked, and what.
         topic, queue_id, offset: where it reads.
         matcher: its filter; None wants every message.
+        places: how many usual pulls it is counted as.
         deadline: when it is answered in any case, on trio's clock.
         examines: its filter looks into the records themselves.
         examined: up to this queue offset it has done so, and found nothing.
@@ -63,6 +68,7 @@ class HeldPull:
         "matcher",
         "number",
         "offset",
+        "places",
         "queue_id",
         "topic",
         "waits",
@@ -89,14 +95,15 @@ class HeldPull:
         self.examines = False
         self.examined = self.examine_to = offset
         self.number = 0
+        self.places = 1 + command.received_bytes // BYTES_PER_PLACE
 
 
 class HeldPulls:
     """All held pulls of a broker.
 
     Args:
-        limit: how many may be held at once; of one link a tenth of them, of one client's host a half, but 1000 in any
-            case, so that no reader takes the places of the others.
+        limit: how many may be held at once, by their places; of one link a tenth of them, of one client's host a half,
+            but 1000 in any case, so that no reader takes the places of the others.
         host_of: what a link's host is counted by.
         scan_s: None (the safe rule): deadlines are exact. A number: deadlines are only checked this often, as
             RocketMQ 4.9 does.
@@ -133,6 +140,8 @@ class HeldPulls:
         self.queues: dict[tuple[str, int], dict[int, HeldPull]] = {}
         """The held pulls of each queue that has any."""
         self._links: dict[Link, dict[int, HeldPull]] = {}
+        self._places_of_links: Counter[Link] = Counter()
+        self._places = 0
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self._next_number = 0
         self._earlier = trio.Event()
@@ -141,18 +150,21 @@ class HeldPulls:
 
     def hold(self, held: HeldPull) -> bool:
         """Hold a pull until a message comes for it or its deadline passes; false if there are too many already."""
-        limit, host = self._limit, self._host_of(held.link)
+        limit, link, host = self._limit, held.link, self._host_of(held.link)
+        more = held.places - 1
         if (
-            self.waiting >= limit
-            or len(self._links.get(held.link, ())) >= max(limit // 10, LEAST_SHARE)
-            or self._hosts[host] >= max(limit // 2, LEAST_SHARE)
+            self._places + more >= limit
+            or self._places_of_links[link] + more >= max(limit // 10, LEAST_SHARE)
+            or self._hosts[host] + more >= max(limit // 2, LEAST_SHARE)
         ):
             return False
-        self._hosts[host] += 1
+        self._places += held.places
+        self._places_of_links[link] += held.places
+        self._hosts[host] += held.places
         number = held.number = self._next_number
         self._next_number = number + 1
         self.queues.setdefault((held.topic, held.queue_id), {})[number] = held
-        self._links.setdefault(held.link, {})[number] = held
+        self._links.setdefault(link, {})[number] = held
         if not self._deadlines or held.deadline < self._deadlines[0][0]:
             self._earlier.set()
         heapq.heappush(self._deadlines, (held.deadline, number, held))
@@ -270,10 +282,9 @@ class HeldPulls:
 
     def _forget(self, held: HeldPull) -> None:
         held.waits = False
-        host = self._host_of(held.link)
-        self._hosts[host] -= 1
-        if not self._hosts[host]:
-            del self._hosts[host]
+        self._places -= held.places
+        _take(self._hosts, self._host_of(held.link), held.places)
+        _take(self._places_of_links, held.link, held.places)
         self.waiting -= 1
         _remove(self.queues, (held.topic, held.queue_id), held.number)
         _remove(self._links, held.link, held.number)
@@ -281,6 +292,13 @@ class HeldPulls:
         if len(self._deadlines) > 2 * self.waiting + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
             heapq.heapify(self._deadlines)
+
+
+def _take(counts: Counter[K], key: K, places: int) -> None:
+    """Give places back, and an empty count out of the table."""
+    counts[key] -= places
+    if not counts[key]:
+        del counts[key]
 
 
 def _remove(table: dict[K, dict[int, HeldPull]], key: K, number: int) -> None:

@@ -152,3 +152,19 @@ def test_nothing_is_kept_of_links_that_are_gone(table: ClientTable) -> None:
     table.register_producer("PG", channel(link))
     table.drop_link(cast("Any", link))
     assert not any((table._consumer_groups, table._producer_groups, table._producer_of_client))
+
+
+def test_the_codes_of_a_subscription_are_those_that_count_in_the_group() -> None:
+    table, member = ClientTable(), channel()
+
+    def beat(codes: list[int], version: int) -> Any:
+        data = SubscriptionData(topic="A", sub_string="x || y", sub_version=version, code_set=codes)
+        table.register_consumer(ConsumerData(group_name="CG", subscription_data_set=[data]), member)
+        return table.consumers["CG"].tag_codes["A"]
+
+    first = beat([1, 2], 1)
+    assert first == {1, 2}
+    assert beat([3], 1) is first
+    assert beat([3], 2) == {3}
+    table.register_consumer(ConsumerData(group_name="CG"), member)
+    assert table.consumers["CG"].tag_codes == {}

@@ -10,7 +10,7 @@ import trio.testing
 
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.requests.pull import TagCodes
-from triomq_server.broker.tables.held_pulls import AT_ONCE, HeldPull, HeldPulls
+from triomq_server.broker.tables.held_pulls import AT_ONCE, BYTES_PER_PLACE, LEAST_SHARE, HeldPull, HeldPulls
 from triomq_server.store import Arrival
 
 
@@ -257,3 +257,23 @@ async def test_long_answers_of_woken_pulls_leave_others_their_turn(autojump_cloc
         await trio.testing.wait_all_tasks_blocked()
         assert [pull.queue_id for pull in log.woken] == [*range(50)]
         nursery.cancel_scope.cancel()
+
+
+async def test_long_requests_take_the_places_of_several_pulls() -> None:
+    log, link, other = Log(limit=100 * LEAST_SHARE, host_of=lambda _: "one host"), Party(), Party()
+
+    def long_pull(party: Party, places: int) -> HeldPull:
+        command = Command(body=bytes((places - 1) * BYTES_PER_PLACE))
+        return HeldPull(party, command, "T", 0, 0, None, 15.0)  # type: ignore[arg-type]
+
+    share = 10 * LEAST_SHARE
+    assert not log.pulls.hold(long_pull(link, share + 1))
+    assert log.pulls.hold(long_pull(link, share - 1))
+    assert log.pulls.hold(held(link))
+    assert not log.pulls.hold(held(link))
+    for party in [Party() for _ in range(4)]:
+        assert log.pulls.hold(long_pull(party, share))
+    assert not log.pulls.hold(held(other))
+    assert log.pulls.waiting == 6
+    log.pulls.drop_link(link)  # type: ignore[arg-type]
+    assert log.pulls.hold(long_pull(other, share))
