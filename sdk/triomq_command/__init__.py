@@ -1,7 +1,7 @@
 """The entry point of the command ``triomq``, apart from the package so that Ctrl-C is quiet from the first moment.
 
 Importing :mod:`triomq` takes half a second, and an interrupt meanwhile would print a traceback.  This module imports
-nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them.
+nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them, nor do those of the servers.
 """
 
 import sys
@@ -18,6 +18,9 @@ def main() -> None:
         from triomq_command.overview import show
 
         code = show(sys.argv[1:])
+        if code is not None:
+            sys.exit(code)
+        code = import_module("triomq_command.servers").run(sys.argv[1:])
         if code is not None:
             sys.exit(code)
         if sys.argv[1:2] == ["run"]:

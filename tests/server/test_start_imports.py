@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
+
+from triomq._cli import messages
+from triomq_command import servers
 
 UNUSED = ("yaml", "cryptography", "rich", "multiprocessing", "asyncio")
 
@@ -15,3 +19,37 @@ def test_a_start_imports_no_library_for_what_is_switched_off(module: str) -> Non
     code = f"import sys, triomq_server.__main__, {module}; print(*(set({UNUSED}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("command", sorted(servers.COMMANDS))
+def test_the_commands_of_servers_do_not_import_the_client(command: str) -> None:
+    code = (
+        "import sys; from triomq_command import main\n"
+        "try: main()\n"
+        "finally: print(*(sorted({'triomq', 'rich', 'triomq_testing'} & set(sys.modules))), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command, "--help"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr.split()) == (0, [])
+    assert done.stdout.startswith(f"Usage: triomq {command} ")
+
+
+def test_the_commands_of_servers_are_the_entry_points() -> None:
+    entries = {entry.name: entry.value for entry in entry_points(group="triomq.commands")}
+    of_servers = {name: value for name, value in entries.items() if value.startswith("triomq_server")}
+    assert {name: f"{module}:{name}" for name, module in servers.COMMANDS.items()} == of_servers
+
+
+@pytest.mark.parametrize("arguments", [[], ["topics"], ["--help"], ["run", "broker"]])
+def test_other_arguments_are_for_the_other_commands(arguments: list[str]) -> None:
+    assert servers.run(arguments) is None
+
+
+def test_what_cannot_be_loaded_is_left_to_the_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triomq_server.commands.broker", None)
+    assert servers.run(["broker", "--help"]) is None
+
+
+@pytest.mark.parametrize("arguments", [["broker", "--nonsense"], ["cluster", "-h"], ["namesrv", "--port", "x"]])
+def test_they_say_and_end_as_among_the_other_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    alone = servers.run(arguments), *capsys.readouterr()
+    assert alone == (messages.run(arguments), *capsys.readouterr())

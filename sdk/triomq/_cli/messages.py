@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -32,8 +31,7 @@ from triomq._cli.servers import brokers, kv, name_servers_command
 from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
 from triomq.errors import InvalidCall
-
-EXIT_INTERRUPTED = 130
+from triomq_command.running import QuietGroup, exit_code_of
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""
@@ -54,7 +52,7 @@ EXTRAS = {
 """What to install for a command of another package that cannot be loaded."""
 
 
-class Commands(click.Group):
+class Commands(QuietGroup):
     """A group that also finds commands of other packages; they are imported when they are needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -73,13 +71,6 @@ class Commands(click.Group):
         except (ImportError, AttributeError) as error:
             return _missing(cmd_name, entry, error)
         return command if isinstance(command, click.Command) else None
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Run a command; click would answer Ctrl-C with an empty line of output."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise click.Abort from None
 
 
 def _found() -> dict[str, importlib.metadata.EntryPoint]:
@@ -317,35 +308,15 @@ def run(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
-    code = EXIT_INTERRUPTED
-    try:
-        code = _run(arguments)
-    except* KeyboardInterrupt:
-        # An interrupted task's nurseries wrap it; either way the user wanted it to end.
-        pass
-    return code
+    return exit_code_of(lambda: _run(arguments))
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run(arguments: list[str] | None) -> object:
     try:
-        code = triomq.main(arguments, prog_name="triomq", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        return EXIT_INTERRUPTED
+        return triomq.main(arguments, prog_name="triomq", standalone_mode=False)
     except InvalidCall as error:
         click.echo(f"Error: {error}", err=True)
         return 2
     except MQError as error:
         click.echo("\n".join([f"Error: {error}", *getattr(error, "__notes__", [])]), err=True)
         return 1
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to be written, not even at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        click.echo(f"Error: {error}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code if isinstance(code, int) else 0

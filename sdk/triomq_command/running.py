@@ -1,0 +1,60 @@
+"""How a command of ``triomq`` runs and ends, the SDK's and the servers' alike: what is said, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+EXIT_INTERRUPTED: Final = 130
+
+
+class QuietGroup(click.Group):
+    """A group of commands that Ctrl-C ends without a word."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; click would answer Ctrl-C with an empty line of output."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+
+
+def exit_code_of(main: Callable[[], object]) -> int:
+    """Run a command line.
+
+    Args:
+        main: runs it, and returns its exit code, if that is a number.
+
+    Returns:
+        The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
+    """
+    code = EXIT_INTERRUPTED
+    try:
+        code = _run(main)
+    except* KeyboardInterrupt:
+        # An interrupted task's nurseries wrap it; either way the user wanted it to end.
+        pass
+    return code
+
+
+def _run(main: Callable[[], object]) -> int:
+    try:
+        code = main()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing is left to be written, not even at the interpreter's end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        click.echo(f"Error: {error}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,35 @@
+"""The commands of the servers, run without the client: a broker that starts needs none of what the others import."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+COMMANDS: Final = {
+    "admin": "triomq_server.__main__",
+    "broker": "triomq_server.commands.broker",
+    "cluster": "triomq_server.commands.cluster",
+    "namesrv": "triomq_server.commands.namesrv",
+}
+"""Command -> the module that has it, by its name. A test compares them with the distribution's entry points."""
+
+
+def run(arguments: list[str]) -> int | None:
+    """Run a command of the servers if these arguments ask for one, and it can be loaded.
+
+    Returns:
+        The exit code; None if the other commands have to answer.
+    """
+    name = arguments[0] if arguments else ""
+    if name not in COMMANDS:
+        return None
+    try:
+        running = import_module("triomq_command.running")
+        command = getattr(import_module(COMMANDS[name]), name)
+    except ImportError:
+        return None  # the other way says what is not installed
+    group = running.QuietGroup(
+        "triomq", commands={name: command}, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    code: int = running.exit_code_of(lambda: group.main(arguments, prog_name="triomq", standalone_mode=False))
+    return code
