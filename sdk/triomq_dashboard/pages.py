@@ -299,7 +299,7 @@ class Pages:
         bodies = []
         for letter in letters:
             try:
-                bodies.append(body_text(letter.message.body[:500]).text)
+                bodies.append(body_text(letter.message.body, 500).text)
             except MQError as error:
                 bodies.append(f"({error.reason})")
         return self._render(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -60,6 +61,9 @@ def _visible(letter: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+_utf8 = codecs.getincrementaldecoder("utf-8")
+
+
 @attrs.frozen
 class BodyText:
     """A body for people.
@@ -77,12 +81,12 @@ class BodyText:
     cut: bool
 
 
-def body_text(body: bytes) -> BodyText:
-    """A body for people, or its beginning."""
-    shown = body[:BODY_SHOWN_MAX]
-    decoded = shown.decode("utf-8", "backslashreplace")
-    is_text = shown.decode("utf-8", "ignore") == decoded
-    return BodyText(text(decoded), is_text, len(body), len(body) > len(shown))
+def body_text(body: bytes, bytes_max: int = BODY_SHOWN_MAX) -> BodyText:
+    """A body for people, or its beginning, which ends with a whole character."""
+    shown = body[:bytes_max]
+    cut = len(body) > len(shown)
+    decoded, ignoring = (_utf8(errors).decode(shown, final=not cut) for errors in ("backslashreplace", "ignore"))
+    return BodyText(text(decoded), ignoring == decoded, len(body), cut)
 
 
 @attrs.frozen

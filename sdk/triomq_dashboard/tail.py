@@ -36,7 +36,7 @@ def event(name: str, value: object) -> bytes:
 def row_of(message: ReceivedMessage) -> dict[str, object]:
     """A message for the page."""
     try:
-        body = body_text(message.body[:BODY_MAX]).text
+        body = body_text(message.body, BODY_MAX).text
     except MQError as error:
         body = f"({error.reason})"
     return {

@@ -49,6 +49,11 @@ def test_bodies():
     assert body_text("grün".encode()).is_text
     assert body_text(b"\xff\x00").text == "\\xff\\x00"
     assert not body_text(b"\xff\x00").is_text
+    for most in range(2, 7):  # characters of two and of four bytes, cut anywhere
+        begun = body_text("ü😀x".encode(), most)
+        assert (begun.is_text, begun.cut, begun.text) == (True, True, "ü😀" if most == 6 else "ü")
+    broken = body_text(b"x\xc3", 2)  # not cut: nothing follows
+    assert (broken.is_text, broken.text) == (False, "x\\xc3")
     large = body_text(b"x" * (BODY_SHOWN_MAX + 1))
     assert (large.cut, len(large.text), large.size_bytes) == (True, BODY_SHOWN_MAX, BODY_SHOWN_MAX + 1)
 
