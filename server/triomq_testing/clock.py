@@ -39,13 +39,18 @@ class SteeredClock:
         return wall_ms() + self._offset_ms
 
     async def advance(self, by_ms: int) -> None:
-        """Go forward, from one time that a task waits for to the next and from hour to hour, until all is done."""
+        """Go forward, from one time that a task waits for to the next, until all is done.
+
+        The last day before such a time, and before the end, goes from hour to hour: files expire in certain hours, and all
+        that has expired by then is found in one day.
+        """
         target_ms = self() + by_ms
         await self.waits.wait_idle()
         while (now_ms := self()) < target_ms:
             due_ms = self.waits.next_due_ms()
-            full_hour_ms = (now_ms // _HOUR_MS + 1) * _HOUR_MS  # files expire in certain hours
-            self._set(min(target_ms, full_hour_ms, target_ms if due_ms is None else max(due_ms, now_ms)))
+            next_ms = target_ms if due_ms is None else min(target_ms, max(due_ms, now_ms))
+            full_hour_ms = (max(now_ms, next_ms - 25 * _HOUR_MS) // _HOUR_MS + 1) * _HOUR_MS
+            self._set(min(next_ms, full_hour_ms))
             await self.waits.wait_idle()
         for tell in self.passed:
             await tell()

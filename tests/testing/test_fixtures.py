@@ -24,6 +24,7 @@ import triomq.aio
 import triomq.blocking
 from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import RocketMQ, Servers, directories
+from triomq_testing.clock import SteeredClock
 from triomq_testing.sharing import SharedCluster
 
 pytest_plugins = ["pytester"]
@@ -93,6 +94,27 @@ def test_two_hours_pass_at_once(rocketmq: RocketMQ) -> None:
     assert 7_200_000 <= late.stored_ms - before.timestamp() * 1000 < 7_260_000
     with pytest.raises(ValueError, match="forward only"):
         rocketmq.clock.advance(seconds=-1)
+
+
+async def test_ten_years_pass_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through every hour of the day before anything is due, and of the last day."""
+    clock = SteeredClock()
+    hour_ms, day_ms = 3_600_000, 86_400_000
+    began = clock()
+    due_ms: int | None = began + 1000 * day_ms
+    shown: list[int] = []
+
+    def next_due_ms() -> int | None:
+        shown.append(clock())
+        return due_ms if due_ms is not None and clock() < due_ms else None
+
+    monkeypatch.setattr(clock.waits, "next_due_ms", next_due_ms)
+    await clock.advance(3660 * day_ms)
+    for last in (began + 1000 * day_ms, began + 3660 * day_ms):
+        hours = {time_ms // hour_ms % 24 for time_ms in shown if last - 25 * hour_ms <= time_ms < last + hour_ms}
+        assert hours == set(range(24))
+    assert any(time_ms // 1000 == (began + 1000 * day_ms) // 1000 for time_ms in shown)
+    assert len(shown) < 100
 
 
 async def test_sixteen_retries_pass_at_once(rocketmq: RocketMQ, figures: Callable[[str], None]) -> None:
