@@ -75,6 +75,12 @@ class Group:
     def shares_evenly(self) -> bool:
         return len(self.stopped.queues()) == len(self.other.queues()) == QUEUES // 2
 
+    async def stop_one(self) -> None:
+        """Stop it as soon as it is at work."""
+        await until(lambda: len(self.stopped.bodies()) >= 4)
+        os.kill(self.stopped.process.pid, signal.SIGSTOP)
+        self.before = set(self.stopped.bodies())
+
     def handled(self) -> set[str]:
         return self.before | set(self.other.bodies())
 
@@ -133,13 +139,14 @@ async def test_members_that_were_stopped_do_not_move_offsets_back(start: Callabl
             for name in ("concurrent", "ordered")
         ]
         await until(lambda: all(group.shares_evenly() for group in groups))
-        for number, body in enumerate(sent):
-            await producer.send(triomq.Message("T", body.encode()), queue=queues[number % QUEUES])
+        # While messages are still sent: on a busy machine that takes longer than handling them.
+        async with trio.open_nursery() as nursery:
+            for group in groups:
+                nursery.start_soon(group.stop_one)
+            for number, body in enumerate(sent):
+                await producer.send(triomq.Message("T", body.encode()), queue=queues[number % QUEUES])
         for group in groups:
-            await until(lambda group=group: len(group.stopped.bodies()) >= 4)  # type: ignore[misc]
-            os.kill(group.stopped.process.pid, signal.SIGSTOP)
-            group.before = set(group.stopped.bodies())
-            assert len(group.before) < BACKLOG // 4, "it is stopped during its work"
+            assert len(group.before) < BACKLOG // 2 - AT_WORK, "it is stopped during its work"
 
         # The others take their queues over and handle everything that was not committed.
         reached = {}
