@@ -336,8 +336,8 @@ async def test_messages_with_many_keys_are_answered_when_the_index_has_them(open
     ("body", "fields", "code"),
     [
         (b"", {}, 1),
-        (batch(*[b"a"] * 5000)[:-3], {}, 1),
-        (batch(*[b"a"] * 300_000), {}, 13),
+        ((batch(b"a") * 5000)[:-3], {}, 1),
+        (batch(b"a") * 300_000, {}, 13),
         (encode_batch_element(b"", b"") * 65_537, {}, 1),
         (batch(b"a", b"b")[:-3], {}, 1),
         (b"\0\0", {}, 1),
