@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import runpy
 import signal
 import socket
@@ -113,6 +114,30 @@ def test_django(rocketmq: RocketMQ, tmp_path: Path) -> None:
     shell = [*django, "shell", "--no-imports", "-c", count]
     done = subprocess.run(shell, cwd=tmp_path, env=settings, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "3"
+
+
+def test_django_by_asgi(rocketmq: RocketMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lifespan opens a client in the server's loop, and lets the server end; views that are awaited send by it."""
+    write_files("docs/how-to/web/django.md", tmp_path, rocketmq.namesrv_addr)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "settings")
+    log = tmp_path / "log"
+    with worker(
+        "hypercorn", ["--bind", "127.0.0.1:0", "--error-logfile", "-", "asgi:application"], tmp_path, log
+    ) as server:
+
+        def address() -> list[str]:
+            return re.findall(r"Running on (http://[0-9.:]+)", log.read_text())
+
+        wait_until(address, "hypercorn's address")
+        with httpx.Client(base_url=address()[0], timeout=60) as web:
+            answers = [web.post("/questions", content=b"%d" % number) for number in range(3)]
+        end(server, log)
+    assert [answer.status_code for answer in answers] == [200] * 3, log.read_text()
+    found = rocketmq.messages("questions")
+    assert sorted(message.body for message in found) == [b"0", b"1", b"2"]
+    assert {message.message_id for message in found} == {answer.json()["id"] for answer in answers}
+    assert server.returncode == 0
+    assert not re.search("Error|Traceback", log.read_text())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
