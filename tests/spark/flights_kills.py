@@ -75,7 +75,7 @@ class Workers:
     """
 
     def __init__(self, spark: SparkCluster) -> None:
-        self._spark = spark
+        self.spark = spark
         self._pids = list(spark.workers)
         self._started = ExitStack()
 
@@ -91,16 +91,24 @@ class Workers:
 
     def start(self, number: int) -> None:
         """Start it again; the Master lists it soon after."""
-        spark, name = self._spark, f"worker-{number}"
+        spark, name = self.spark, f"worker-{number}"
         command, environment = _spark_class(spark.directory, spark.mark)
         argv = [*command, WORKER, "--host", LOOPBACK, "--cores", "1", "--memory", "1g", "--webui-port", "0"]
         argv += ["--work-dir", str(spark.directory / name), spark.master]
         child = Child(f"Spark {name}", argv, spark.directory / f"{name}.log", env=environment)
         self._pids[number] = self._started.enter_context(child).pid
 
-    def executors(self) -> list[int]:
-        """The process ids of the executors that live."""
-        return [pid for pid in self._spark.processes() if EXECUTOR in _command_line(pid)]
+    def processes(self, word: bytes) -> list[int]:
+        """The cluster's processes that live and have a word in their command line."""
+        return [pid for pid in self.spark.processes() if word in _command_line(pid)]
+
+    def kill_executor(self, chance: random.Random) -> bool:
+        """Kill one of the executors; returns whether there was one."""
+        executors = self.processes(EXECUTOR)
+        if executors:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(chance.choice(executors), signal.SIGKILL)
+        return bool(executors)
 
     def __len__(self) -> int:
         return len(self._pids)
@@ -160,7 +168,7 @@ class Killer:
                 victim = self._chance.choice(("worker", "executor"))
                 if victim == "worker":
                     self._kill_worker(self._chance.randrange(len(self._workers)))
-                elif not self._kill_executor():
+                elif not self._workers.kill_executor(self._chance):
                     continue
                 self._counts.kills[victim] += 1
                 self._say(f"killed {victim}, number {self._counts.kills.total()}")
@@ -171,14 +179,6 @@ class Killer:
         self._workers.kill(number)
         self._over.wait(self._chance.uniform(*DEAD_S))
         self._workers.start(number)
-
-    def _kill_executor(self) -> bool:
-        """Returns whether there was one."""
-        executors = self._workers.executors()
-        if executors:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._chance.choice(executors), signal.SIGKILL)
-        return bool(executors)
 
 
 def run_kills(kills: int, seed: int, say: Callable[[str], None]) -> Counts:

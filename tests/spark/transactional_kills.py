@@ -1,16 +1,21 @@
 """A transactional stream whose driver, Python workers and master are killed; then a plain consumer counts.
 
     python tests/spark/transactional_kills.py --kills 30 --seed 1
+    python tests/spark/transactional_kills.py --kills 40 --cluster --minutes 20
 
 A stream copies numbered messages from one topic to another with `transactional=true`, some hundred per trigger. Meanwhile
 one of its processes, or the master, is killed with SIGKILL at a random time, and started again. When the stream is through,
 every message has to be in the second topic once. The exit status is 1 if one is lost or repeated.
+
+With `--cluster` the stream runs on a standalone Spark cluster of two Workers, and Workers and executors are killed, too.
+With `--minutes` the killing ends after that time, though there may be kills left.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import signal
@@ -24,14 +29,22 @@ from pathlib import Path
 
 import attrs
 import trio
+from flights_kills import Workers
 
 import triomq
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
+from triomq_benchmarks.spark.cluster import open_spark_cluster
 
 SOURCE, TARGET, DECISIONS = "kills-in", "kills-out", "spark-sink-decisions"
 PER_TRIGGER = 100
 RUN_LIMIT_S = 1800.0
+SETTINGS = {
+    "spark.executor.memory": "512m",
+    # Tasks that fail because their process was killed are not to end the stream after four kills.
+    "spark.task.maxFailures": "1000",
+}
 VICTIMS = ("driver", "driver", "worker", "master")
+CLUSTER_VICTIMS = ("driver", "worker", "master", "executor", "Spark worker")
 
 
 @attrs.define
@@ -45,12 +58,36 @@ class Counts:
     rows: int = 0
 
 
-def drive(name_servers: str, checkpoint: str) -> None:
+@attrs.frozen
+class Schedule:
+    """How many are killed, and until when; `workers` are those of a Spark cluster, if the stream runs on one.
+
+    Args:
+        kills: how many.
+        until_s: no kills after this time of the monotonic clock.
+        workers: of the Spark cluster.
+    """
+
+    kills: int
+    until_s: float = math.inf
+    workers: Workers | None = None
+
+    def left(self, counts: Counts) -> int:
+        """How many kills are left."""
+        return max(0, self.kills - counts.kills.total()) if time.monotonic() < self.until_s else 0
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Who may be killed."""
+        return VICTIMS if self.workers is None else CLUSTER_VICTIMS
+
+
+def drive(name_servers: str, checkpoint: str, master: str) -> None:
     """The driver: copies what is there, and ends."""
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
     from triomq_benchmarks.spark.environment import open_session
 
-    with open_session("local[2]", name="transactional-kills", short_lived=True) as spark:
+    with open_session(master, name="transactional-kills", settings=SETTINGS, short_lived=True) as spark:
         rows = spark.readStream.format("rocketmq").options(namesrv=name_servers, topic=SOURCE)
         rows = rows.options(startingOffsets="earliest", maxOffsetsPerTrigger=PER_TRIGGER, consumerGroup="kills-lag")
         sink = rows.load().select("body").writeStream.format("rocketmq").option("namesrv", name_servers)
@@ -86,10 +123,19 @@ async def delivered(name_servers: str) -> Counter[bytes]:
 
 
 class Stream:
-    """The driver's process, with all that it has started."""
+    """The driver's process, with all that it has started.
 
-    def __init__(self, name_servers: str, folder: Path) -> None:
+    Args:
+        name_servers: of the topics.
+        folder: for checkpoint and log.
+        workers: those of the Spark cluster it runs on; None: on threads of its own.
+    """
+
+    def __init__(self, name_servers: str, folder: Path, workers: Workers | None) -> None:
+        master = "local[2]" if workers is None else workers.spark.master
         self._argv = [sys.executable, __file__, "--drive", name_servers, "--checkpoint", str(folder / "checkpoint")]
+        self._argv += ["--master", master]
+        self._workers = workers
         self._log = folder / "driver.log"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -113,6 +159,8 @@ class Stream:
         """Kill one of the Python processes that Spark runs tasks and commits in; returns whether there was one."""
         assert self.process is not None
         workers = _descendants(self.process.pid, b"pyspark")
+        if self._workers is not None:
+            workers += self._workers.processes(b"pyspark.daemon")
         if workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(workers), signal.SIGKILL)
@@ -138,11 +186,23 @@ def _descendants(session: int, word: bytes) -> list[int]:
     return found
 
 
-def run_kills(kills: int, seed: int, folder: Path, say: Callable[[str], None]) -> Counts:
+def run_on_cluster(kills: int, seed: int, minutes: float, folder: Path, say: Callable[[str], None]) -> Counts:
+    """The same as `run_kills`, on a Spark cluster that is started for it."""
+
+    async def run() -> Counts:
+        async with open_spark_cluster(workers=2) as spark:
+            with Workers(spark) as workers:
+                schedule = Schedule(kills, time.monotonic() + 60 * minutes, workers)
+                return await trio.to_thread.run_sync(run_kills, schedule, seed, folder, say)
+
+    return trio.run(run)
+
+
+def run_kills(schedule: Schedule, seed: int, folder: Path, say: Callable[[str], None]) -> Counts:
     """Run until so many processes have been killed and all is copied, and count.
 
     Args:
-        kills: how many.
+        schedule: how many, and until when.
         seed: chooses whom and when.
         folder: for checkpoint and log.
         say: gets lines for people.
@@ -151,15 +211,15 @@ def run_kills(kills: int, seed: int, folder: Path, say: Callable[[str], None]) -
     counts = Counts()
     with open_cluster(slaves=0) as cluster:
         sent = 0
-        stream = Stream(cluster.name_servers, folder)
+        stream = Stream(cluster.name_servers, folder, schedule.workers)
         try:
             while True:
-                left = kills - counts.kills.total()
+                left = schedule.left(counts)
                 # What is copied without a kill ends the stream, which starts again with more.
                 more = PER_TRIGGER * 6 if left else PER_TRIGGER
                 trio.run(fill, cluster.name_servers, sent, more)
                 sent += more
-                _run_stream(stream, cluster, chance, counts, kills, say)
+                _run_stream(stream, cluster, chance, counts, schedule, say)
                 if not left:
                     break
         finally:
@@ -172,7 +232,12 @@ def run_kills(kills: int, seed: int, folder: Path, say: Callable[[str], None]) -
 
 
 def _run_stream(
-    stream: Stream, cluster: OurCluster, chance: random.Random, counts: Counts, kills: int, say: Callable[[str], None]
+    stream: Stream,
+    cluster: OurCluster,
+    chance: random.Random,
+    counts: Counts,
+    schedule: Schedule,
+    say: Callable[[str], None],
 ) -> None:
     """Start the stream, again after each death, until it ends by itself."""
     deadline = time.monotonic() + RUN_LIMIT_S
@@ -181,13 +246,20 @@ def _run_stream(
         stream.start()
         counts.starts += 1
         assert stream.process is not None
-        while stream.process.poll() is None and counts.kills.total() < kills:
+        while stream.process.poll() is None and schedule.left(counts):
             time.sleep(chance.uniform(0.2, 4.0))
-            victim = chance.choice(VICTIMS)
+            victim = chance.choice(schedule.victims)
             if stream.process.poll() is not None:
                 break
             if victim == "worker" and not stream.kill_worker(chance):
                 continue
+            if schedule.workers is not None and victim == "executor" and not schedule.workers.kill_executor(chance):
+                continue
+            if schedule.workers is not None and victim == "Spark worker":
+                number = chance.randrange(len(schedule.workers))
+                schedule.workers.kill(number)
+                time.sleep(chance.uniform(0.0, 2.0))
+                schedule.workers.start(number)
             if victim == "master":
                 cluster.kill_node("broker-a")
                 cluster.wait_ended("broker-a")
@@ -206,9 +278,13 @@ def _run_stream(
             return
         if status != -signal.SIGKILL:
             failures += 1
-            if failures > 3 and counts.kills.total() >= kills:
+            if failures > 3 and not schedule.left(counts):
                 raise RuntimeError(f"the stream fails again and again: {stream.tail()}")
         deadline = time.monotonic() + RUN_LIMIT_S
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def main() -> int:
@@ -216,14 +292,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cluster", action="store_true", help="on a standalone Spark cluster")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end the killing after this time")
+    parser.add_argument("--master", help=argparse.SUPPRESS)
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.drive:
-        drive(given.drive, given.checkpoint)
+        drive(given.drive, given.checkpoint, given.master)
         return 0
     with tempfile.TemporaryDirectory(prefix="triomq-kills-", ignore_cleanup_errors=True) as folder:
-        counts = run_kills(given.kills, given.seed, Path(folder), lambda text: print(text, flush=True))
+        if given.cluster:
+            counts = run_on_cluster(given.kills, given.seed, given.minutes, Path(folder), _say)
+        else:
+            schedule = Schedule(given.kills, time.monotonic() + 60 * given.minutes)
+            counts = run_kills(schedule, given.seed, Path(folder), _say)
     print(
         f"{counts.kills.total()} kills {dict(counts.kills)}, {counts.starts} starts of the driver, {counts.rows} rows: ",
         end="",
