@@ -265,7 +265,14 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return value
 
     async def kv_put(self, namespace: str, key: str, value: str) -> None:
-        """Set a key at every name server: each has its own pairs."""
+        """Set a key at every name server: each has its own pairs.
+
+        Raises:
+            InvalidCall: namespace or key is blank.
+        """
+        for name, text in (("namespace", namespace), ("key", key)):
+            if not text.strip():
+                raise InvalidCall(f"the {name} is blank; give a name that readers can ask for")
         header = PutKVConfigRequest(namespace=namespace, key=key, value=value)
         await self._at_all(RequestCode.PUT_KV_CONFIG, header, f"key {key} of namespace {namespace}")
 

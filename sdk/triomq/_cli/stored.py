@@ -12,6 +12,7 @@ import msgspec
 from triomq import (
     Client,
     ConsumeMessageDirectlyResult,
+    MessageQueue,
     MessageTrack,
     MQError,
     ReceivedMessage,
@@ -22,6 +23,7 @@ from triomq._cli.options import (
     ask,
     body_text,
     check_can_ask,
+    checked_queue,
     json_option,
     name_servers_option,
     printable,
@@ -31,7 +33,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
-from triomq_protocol.names import TRACE_TOPIC
+from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -178,6 +180,7 @@ def at_offset(topic: str, queue: str, offset: int, name_servers: str, tracks: bo
     place = queue_of(topic, queue)
 
     async def work(client: Client) -> None:
+        await _check_queue(client, place)
         await _show(client, [await client.messages.at(place, offset)], tracks=tracks, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
@@ -232,11 +235,18 @@ def by_time(
     start_ms, end_ms = time_of(start), None if until is None else time_of(until)
 
     async def work(client: Client) -> None:
+        await _check_queue(client, place)
         found = await client.messages.by_time(place, start_ms, end_ms=end_ms, max_messages=most)
         _check_found(found, f"queue {queue} of topic {topic} stored no message in that time")
         await _show(client, found, tracks=tracks, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+async def _check_queue(client: Client, queue: MessageQueue) -> None:
+    """Refuse a queue that its topic does not have, with those that it has."""
+    async with client.pull_consumer(TOOLS_GROUP) as looker:
+        checked_queue(queue, await looker.fetch_queues(queue.topic))
 
 
 @message.command("resend")

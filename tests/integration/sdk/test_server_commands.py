@@ -38,6 +38,10 @@ async def test_mistakes(call, cluster):
         (["brokers", "set", "broker-a", "x", "--yes"], 2, "is not KEY=VALUE"),
         (["brokers", "set", "broker-a", "fileReservedTime=1"], 2, "give --yes"),
         (["brokers", "write-permission", "vm", "off", "--yes"], 1, "broker vm is not registered"),
+        (["kv", "put", " ", "k", "v"], 2, "the namespace is blank"),
+        (["kv", "put", "N", "", "v"], 2, "the key is blank"),
+        (["message", "at", "TBW102", "broker-a:99", "0"], 1, "has no queue broker-a:99, only broker-a:0 to broker-a:7"),
+        (["message", "time", "TBW102", "vm:0", "2026-01-01"], 1, "has no queue vm:0, only broker-a:0 to"),
         (["kv", "get", "N", "k"], 1, "key k of namespace N"),
     ):
         code, out, err = await call(*arguments)
