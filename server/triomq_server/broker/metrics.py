@@ -34,6 +34,15 @@ TOPIC_MESSAGES: Final = Family("triomq_topic_messages_in_total", "counter", "Mes
 TOPIC_BYTES: Final = Family("triomq_topic_bytes_in_total", "counter", "Bytes of records stored.", ("topic",))
 GROUP_MESSAGES: Final = Family("triomq_group_messages_out_total", "counter", "Messages given.", ("topic", "group"))
 GROUP_BYTES: Final = Family("triomq_group_bytes_out_total", "counter", "Bytes of records given.", ("topic", "group"))
+TOPIC_WAITS: Final = Family(
+    "triomq_topic_send_wait_seconds", "summary", "How long sends waited for disk or slave.", ("topic",)
+)
+PULL_AGE: Final = Family(
+    "triomq_group_pull_age_seconds",
+    "summary",
+    "At each pull that found messages, how long ago the first was stored.",
+    ("topic", "group"),
+)
 RETRIES: Final = Family("triomq_group_retries_total", "counter", "Messages given back for a retry.", ("topic", "group"))
 LAG: Final = Family(
     "triomq_group_lag_messages", "gauge", "Messages behind the committed offset.", ("topic", "group", "queue")
@@ -106,14 +115,22 @@ def _write_replication(writer: TextWriter, broker: Broker) -> None:
 
 def _write_topics(writer: TextWriter, broker: Broker) -> Iterator[None]:
     puts = broker.stats.puts()
-    yield from writer.rows(TOPIC_MESSAGES, (((topic,), counter.messages) for topic, counter in puts))
-    yield from writer.rows(TOPIC_BYTES, (((topic,), counter.size_bytes) for topic, counter in puts))
+    yield from writer.columns(
+        (TOPIC_MESSAGES, TOPIC_BYTES), (((topic,), (of.messages, of.size_bytes)) for topic, of in puts)
+    )
+    waits = (((topic,), (of.waited_us / 1_000_000, of.waits)) for topic, of in puts if of.waits)
+    yield from writer.columns((TOPIC_WAITS,), waits)
 
 
 def _write_groups(writer: TextWriter, broker: Broker) -> Iterator[None]:
     stats = broker.stats
-    yield from writer.rows(GROUP_MESSAGES, (((topic, group), of.messages) for topic, group, of in stats.gets()))
-    yield from writer.rows(GROUP_BYTES, (((topic, group), of.size_bytes) for topic, group, of in stats.gets()))
+    yield from writer.columns(
+        (GROUP_MESSAGES, GROUP_BYTES, PULL_AGE),
+        (
+            ((topic, group), (of.messages, of.size_bytes, of.age_ms / 1000, of.calls))
+            for topic, group, of in stats.gets()
+        ),
+    )
     yield from writer.rows(RETRIES, ((key, counter.messages) for key, counter in stats.send_backs()))
     groups = list(broker.clients.consumers.items())
     yield from writer.rows(MEMBERS, (((name,), len(group.channels)) for name, group in groups))

@@ -1,3 +1,4 @@
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ class SendBursts:
         queues: Mapping[tuple[str, int], ConsumeQueue],
         is_plain_topic: Callable[[str, TopicConfig], bool],
         count: Callable[[str, int, int, int], None],
+        requests: Counter[int],
         checksum: Callable[[bytes], int],
         arrival: Callable[[str, int, int, int, int], Arrival],
         batch_properties: Callable[[str], bytes | None],

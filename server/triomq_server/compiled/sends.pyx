@@ -666,12 +666,13 @@ cdef class SendBursts:
         queues: the table of consume queues, by topic and queue id.
         is_plain_topic: whether messages of a topic need nothing special, called with its configuration.
         count: called with a topic, and the messages, bytes and sends stored for it.
+        requests: counts requests by their codes.
         checksum: CRC-32 of long bodies.
         arrival: makes an arrival from topic, queue id, next offset, tags code and store time.
         batch_properties: what a batch's property string adds to each element's; None where Python has to decide.
     """
 
-    cdef object _store, _topics, _queues, _is_plain_topic, _count, _checksum, _arrival, _batch_properties
+    cdef object _store, _topics, _queues, _is_plain_topic, _count, _requests, _checksum, _arrival, _batch_properties
     cdef dict _shared
     cdef bytes _cluster, _answer_middle, _answer_end, _store_host, _host_id
     cdef int64_t _body_most
@@ -704,12 +705,13 @@ cdef class SendBursts:
         free(self._out)
         free(self._elements)
 
-    def __init__(self, store, topics, queues, is_plain_topic, count, checksum, arrival, batch_properties):
+    def __init__(self, store, topics, queues, is_plain_topic, count, requests, checksum, arrival, batch_properties):
         self._store = store
         self._topics = topics
         self._queues = queues
         self._is_plain_topic = is_plain_topic
         self._count = count
+        self._requests = requests
         self._checksum = checksum
         self._arrival = arrival
         self._batch_properties = batch_properties
@@ -757,6 +759,7 @@ cdef class SendBursts:
         cdef int64_t position = 0, first_position = 0, limit = 0, offset = 0, now = 0
         cdef int64_t stored
         cdef bytes born_host
+        cdef int64_t long_sends = 0, short_sends = 0, batches = 0
         cdef list hashes = []
         cdef list arrivals = []
         cdef bint indexed = False
@@ -829,6 +832,12 @@ cdef class SendBursts:
                     raise
                 if stored <= 0:
                     break
+                if header.code == 310:
+                    short_sends += 1
+                elif header.code == 10:
+                    long_sends += 1
+                else:
+                    batches += 1
                 position += stored
                 offset += stored
                 done += 4 + total
@@ -838,6 +847,12 @@ cdef class SendBursts:
             if opened:
                 PyBuffer_Release(&log)
                 self._release(position - first_position, now, hashes, arrivals)
+            if short_sends:
+                self._requests[310] += short_sends
+            if long_sends:
+                self._requests[10] += long_sends
+            if batches:
+                self._requests[320] += batches
             if self._out_used:
                 link.unsent.append(PyBytes_FromStringAndSize(self._out, self._out_used))
                 link.unsent_bytes += self._out_used

@@ -25,6 +25,10 @@ class CountedTraffic(Protocol):
     refused: int
 
     @property
+    def requests(self) -> dict[int, int]:
+        """How many came, by request code."""
+
+    @property
     def errors(self) -> dict[tuple[int, int], int]:
         """Answers by request code and code."""
 
@@ -47,6 +51,9 @@ RECEIVES: Final = Family(
     "histogram",
     "Time for all requests that were received together, answers included.",
 )
+REQUESTS: Final = Family(
+    "triomq_requests_total", "counter", "Requests that came, by request code (-1: unknown).", ("request",)
+)
 ERRORS: Final = Family(
     "triomq_errors_total",
     "counter",
@@ -68,6 +75,7 @@ def write_server(writer: TextWriter, traffic: CountedTraffic, budgets: dict[str,
     writer.value(REFUSED, traffic.refused)
     writer.value(WAITING, traffic.waiting_requests)
     writer.histogram(RECEIVES, traffic.receive_times)
+    writer.few(REQUESTS, [((str(request),), n) for request, n in sorted(traffic.requests.items())])
     writer.few(ERRORS, [((str(request), str(code)), n) for (request, code), n in sorted(traffic.errors.items())])
     writer.few(HELD, [((name,), budget.held_bytes) for name, budget in budgets.items()])
     writer.few(LIMIT, [((name,), budget.limit_bytes) for name, budget in budgets.items()])

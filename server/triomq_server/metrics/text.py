@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -23,6 +23,9 @@ SLICE_S: Final = 0.002
 ROWS_PER_LOOK: Final = 64
 """Rows between two looks at the clock."""
 
+LINES_PER_PIECE: Final = 4096
+"""Lines of a column that become bytes before other tasks have their turn."""
+
 _ESCAPES: Final = {
     **{number: f"\\\\x{number:02x}" for number in (*range(32), *range(127, 160))},
     0x0A: "\\n",
@@ -33,7 +36,7 @@ _ESCAPES: Final = {
     0x2029: "\\\\u2029",
 }
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal["counter", "gauge", "histogram", "summary"]
 
 
 @attrs.frozen
@@ -94,6 +97,35 @@ class TextWriter:
                 yield
                 self._slice_ends = self._now() + SLICE_S
 
+    def columns(
+        self, families: Sequence[Family], rows: Iterable[tuple[tuple[str, ...], Sequence[float]]]
+    ) -> Iterator[None]:
+        """Write metrics that have the same labels side by side: a row has a value of each.
+
+        A summary has two values, the sum of what was observed and how often.
+        """
+        labels = families[0].labels
+        form = ",".join(f'{label}="%s"' for label in labels) + "} "
+        begins = [f"{family.name}{part}{{" for family in families for part in _parts(family)]
+        columns: list[list[str]] = [[] for _ in begins]
+        targets = [(column.append, begin) for column, begin in zip(columns, begins, strict=True)]
+        for number, (names, values) in enumerate(rows, 1):
+            label = form % tuple(map(escaped, names))
+            for (append, begin), value in zip(targets, values, strict=True):
+                append(f"{begin}{label}{value}\n")
+            if number % ROWS_PER_LOOK == 0 and self._now() > self._slice_ends:
+                yield
+                self._slice_ends = self._now() + SLICE_S
+        left = iter(columns)
+        for family in families:
+            self._head(family)
+            for column in [next(left) for _ in _parts(family)]:
+                for at in range(0, len(column), LINES_PER_PIECE):
+                    self._lines += column[at : at + LINES_PER_PIECE]
+                    self._end_piece()
+                    yield
+        self._slice_ends = self._now() + SLICE_S
+
     def value(self, family: Family, value: float) -> None:
         """Write a metric without labels."""
         self._head(family)
@@ -126,6 +158,10 @@ class TextWriter:
             # A name that was no UTF-8 on the wire has no place in the text.
             self.pieces.append("".join(self._lines).encode("utf-8", "backslashreplace"))
             self._lines.clear()
+
+
+def _parts(family: Family) -> tuple[str, ...]:
+    return ("_sum", "_count") if family.kind == "summary" else ("",)
 
 
 def _number(value: float) -> str:

@@ -134,6 +134,7 @@ class Hub:
         ``finish_slices``.
         """
         plain = self._handlers.plain.get
+        requests = self.limits.traffic.requests
         unsent = link.unsent
         output_most = self.limits.output_bytes
         now, turn_ends = self._now, self._turn_ends
@@ -144,6 +145,7 @@ class Hub:
             if handler is None or command.flag & 1:
                 self._dispatch_other(link, command)
             else:
+                requests[command.code] += 1
                 try:
                     answer = handler(link, command)
                 except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
@@ -170,6 +172,7 @@ class Hub:
             if not link.answered(command):
                 _log.debug("%s sent an answer that no request waits for, opaque %d", link.peer, command.opaque)
             return
+        self.limits.traffic.requests[command.code if self._handlers.knows(command.code) else -1] += 1
         sliced = self._handlers.sliced.get(command.code)
         if sliced is not None:
             slices = sliced(link, command)

@@ -26,6 +26,7 @@ class Traffic:
     Attributes:
         hubs: those that serve now.
         receive_times: how long the handlers of what was received together took, their answers included.
+        requests: how many came, by request code. Those of unknown codes are those of -1.
         errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1.
         refused: connections beyond `Limits.connections`.
     """
@@ -33,6 +34,7 @@ class Traffic:
     def __init__(self) -> None:
         self.hubs: list[LinkHolder] = []
         self.receive_times = Histogram()
+        self.requests: Counter[int] = Counter()
         self.errors: Counter[tuple[int, int]] = Counter()
         self.refused = 0
 

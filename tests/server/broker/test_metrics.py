@@ -72,6 +72,9 @@ async def test_what_a_broker_counts(open_broker: Any) -> None:
         assert found["triomq_connections"][()] == 1
         assert found["triomq_errors_total"]["-1", "3"] == 1
         assert found["triomq_receive_duration_seconds_count"][()] >= 6
+        assert found["triomq_requests_total"]["15",] == 1
+        assert found["triomq_requests_total"]["-1",] == 1
+        assert found["triomq_group_pull_age_seconds_count"] == {("T1", "CG"): 1}
         assert found["triomq_log_end_bytes"][()] > 0
 
 
@@ -81,7 +84,35 @@ async def test_sends_that_wait_for_the_disk_are_timed(open_broker: Any) -> None:
         await peer.put()
         found = await scrape(broker.network)
         assert found["triomq_send_wait_seconds_count"][()] == 1
+        assert found["triomq_topic_send_wait_seconds_count"] == {("T1",): 1}
+        assert found["triomq_topic_send_wait_seconds_sum"]["T1",] == pytest.approx(
+            found["triomq_send_wait_seconds_sum"][()], abs=1e-6
+        )
         assert found["triomq_flush_duration_seconds_count"][()] >= 1
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+async def test_sends_are_counted_by_code_and_the_age_of_what_is_pulled(open_broker: Any, compiled: bool) -> None:
+    """Plain sends of one receive, done by the compiled module where there is one, and those that Python does."""
+    async with open_broker(metricsPort="9000", **({} if compiled else {"flushDiskType": "SYNC_FLUSH"})) as broker:
+        peer = await broker.peer()
+        for _ in range(3):
+            await peer.put()
+        await trio.sleep(7)
+        await peer.pull()
+        found = await scrape(broker.network)
+        assert (
+            sum(
+                found["triomq_requests_total"][code,]
+                for code in ("10", "310")
+                if (code,) in found["triomq_requests_total"]
+            )
+            == 3
+        )
+        assert found["triomq_requests_total"]["11",] == 1
+        ages = found["triomq_group_pull_age_seconds_sum"]
+        assert list(ages.values()) == [pytest.approx(7, abs=0.5)]
+        assert ("triomq_topic_send_wait_seconds_count" in found) is not compiled
 
 
 async def test_no_port_unless_asked(open_broker: Any) -> None:
@@ -118,7 +149,7 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         for target in panel["targets"]:
             used = re.findall(r"\b(?:triomq|process)_\w+", target["expr"])
             assert used, panel["title"]
-            plain = {re.sub("_bucket$", "", name) for name in used}
+            plain = {re.sub("_(bucket|sum|count)$", "", name) if name not in names else name for name in used}
             assert plain <= set(names), panel["title"]
             labels = {label for name in plain for label in names[name].labels} | {"instance", "le"}
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, panel["title"]

@@ -18,6 +18,7 @@ from triomq_protocol.filters.tags import read_tags
 from triomq_protocol.flags import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from triomq_protocol.names import DELAY, KEYS, OFFSET_MOVED_TOPIC, RETRY_PREFIX, TAGS
 from triomq_protocol.properties import encode_properties
+from triomq_protocol.record.check import store_timestamp_of
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import BROADCASTING, SubscriptionData
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse, encode_pull_answer_head
@@ -272,7 +273,11 @@ class Pulling:
                 )
             ]
         if outcome.code == ResponseCode.SUCCESS:
-            broker.stats.count_get(topic, queue_id, header.consumer_group, read.message_count, read.bytes_total)
+            stored_ms = store_timestamp_of(read.slices[0])
+            age_ms = max(0, broker.clock() - stored_ms) if stored_ms > 0 else 0
+            broker.stats.count_get(
+                topic, queue_id, header.consumer_group, read.message_count, read.bytes_total, age_ms=age_ms
+            )
         else:
             broker.stats.count_miss()
             if first and header.sys_flag & PULL_SUSPEND and outcome.code == ResponseCode.PULL_NOT_FOUND:

@@ -58,9 +58,9 @@ class SendCompletion:
             return None
         return self.encode(command, message_id, queue_id, queue_offset, code)
 
-    def note_end(self, command: Command, code: int, waited_s: float) -> None:
+    def note_end(self, command: Command, topic: str, code: int, waited_s: float) -> None:
         """A held answer is sent."""
-        self._broker.stats.send_waits.observe(waited_s)
+        self._broker.stats.count_wait(topic, waited_s)
         if code:
             self._broker.traffic.count_error(command, code)
 
@@ -157,7 +157,7 @@ class _HeldAnswer:
         self.left -= 1
         if self.left:
             return
-        self.completion.note_end(self.command, self.code, trio.current_time() - self.began)
+        self.completion.note_end(self.command, self.topic, self.code, trio.current_time() - self.began)
         answer = self.send(self.code)
         if answer is not None and not self.link.closed:
             self.link.send(answer)

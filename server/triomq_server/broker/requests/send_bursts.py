@@ -41,6 +41,7 @@ def compiled_sends(broker: Broker) -> sends.SendBursts | None:
         queues=broker.store.consume_queues.table,
         is_plain_topic=is_plain_topic,
         count=broker.stats.count_put,
+        requests=broker.traffic.requests,
         checksum=raw_crc32,
         arrival=Arrival,
         batch_properties=partial(_batch_properties, broker),
