@@ -70,7 +70,7 @@ class PeerLog:
         kind: object = None,
         exc_info: BaseException | None = None,
     ) -> None:
-        """Write a line, or count it for the next one of its kind.
+        """Write a line with the peer as its field ``address``, or count it for the next one of its kind.
 
         Args:
             level: of `logging`.
@@ -92,9 +92,9 @@ class PeerLog:
             return
         count, hosts = due
         if count == 1:
-            self._log.log(level, message, *args, exc_info=exc_info)
+            self._log.log(level, message, *args, exc_info=exc_info, extra={"address": peer})
         else:
             self._log.log(
                 level, f"{message} (and %d more like it since the last such line, of %s)", *args, count - 1, hosts,
-                exc_info=exc_info,
+                exc_info=exc_info, extra={"address": peer},
             )  # fmt: skip

@@ -314,7 +314,12 @@ class _NameServer:
             self._note_failure(text, remedy="")
             return None
         if not self.registered:
-            _log.info("registered %s at name server %s", owner.identity.address, self._address)
+            _log.info(
+                "registered %s at name server %s",
+                owner.identity.address,
+                self._address,
+                extra={"address": self._address},
+            )
         self.registered = True
         self._complaint = None
         self._pauses.reset()
@@ -329,7 +334,7 @@ class _NameServer:
         """Log a failure once, not at every attempt: a server that is away may fail in several ways."""
         complaint = remedy or text
         if complaint != self._complaint:
-            _log.warning("name server %s: %s%s", self._address, text, remedy)
+            _log.warning("name server %s: %s%s", self._address, text, remedy, extra={"address": self._address})
         self._complaint = complaint
 
 
@@ -387,7 +392,12 @@ async def other_master(members: Mapping[int, str], own_address: str, open_link: 
                 await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), OTHER_MASTER_TIMEOUT_S)
         except _FAILURES as error:
             reason = failure_reason(error)
-            _log.info("%s is registered as the master of this set, but does not answer: %s", known, reason)
+            _log.info(
+                "%s is registered as the master of this set, but does not answer: %s",
+                known,
+                reason,
+                extra={"address": known},
+            )
         else:
             return known
     return None

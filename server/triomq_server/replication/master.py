@@ -278,7 +278,12 @@ class HaMaster:
         now = trio.current_time()
         if now >= self._next_stranger_line:
             self._next_stranger_line = now + _STRANGERS_LINE_S
-            _log.warning("%s is not among haSlaveAddresses and gets nothing; refused so far: %d", peer, self._strangers)
+            _log.warning(
+                "%s is not among haSlaveAddresses and gets nothing; refused so far: %d",
+                peer,
+                self._strangers,
+                extra={"address": peer},
+            )
 
     @contextmanager
     def _connected(self, link: SlaveLink) -> Iterator[None]:

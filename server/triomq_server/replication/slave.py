@@ -159,7 +159,12 @@ class HaSlave:
         now = trio.current_time()
         self._doubted_since = min(self._doubted_since, now)
         if now >= self._doubted_since + MOVE_AFTER_S:
-            _log.warning("leaving %s, all name servers say that the master is %s", self._linked, master)
+            _log.warning(
+                "leaving %s, all name servers say that the master is %s",
+                self._linked,
+                master,
+                extra={"address": self._linked},
+            )
             self._link_scope.cancel()
 
     async def run(self) -> None:
@@ -210,7 +215,9 @@ class HaSlave:
             now = trio.current_time()
             if self._unasked_since > now:
                 self._unasked_since = now
-                _log.warning("master %s is followed without comparing the logs: %s", master, error)
+                _log.warning(
+                    "master %s is followed without comparing the logs: %s", master, error, extra={"address": master}
+                )
             self._begin = self._start if now < self._unasked_since + UNASKED_S else None
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
             self._note_end(master, f"the logs could not be compared: {failure_reason(error)}")
@@ -251,7 +258,7 @@ class HaSlave:
             _log.error(
                 "master %s is not followed, %s; nothing is dropped without an order: `triomq admin cut` drops what the "
                 "master does not have, `triomq admin role` makes this broker the master",
-                master, text,
+                master, text, extra={"address": master},
             )  # fmt: skip
         self.status.last_error = text
 
@@ -266,7 +273,9 @@ class HaSlave:
             async with stream:
                 self.status.connected = True
                 self.status.links += 1
-                _log.info("following master %s from offset %d", master, self._log.log_max_offset)
+                _log.info(
+                    "following master %s from offset %d", master, self._log.log_max_offset, extra={"address": master}
+                )
                 with self._link_scope:
                     await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
@@ -285,7 +294,7 @@ class HaSlave:
     def _note_end(self, master: str, reason: str) -> None:
         """Log a loss once, not every second."""
         if reason != self.status.last_error:
-            _log.warning("master %s: %s", master, reason)
+            _log.warning("master %s: %s", master, reason, extra={"address": master})
         self.status.last_error = reason
 
     async def _follow(self, stream: trio.abc.Stream) -> None:

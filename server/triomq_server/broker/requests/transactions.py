@@ -71,6 +71,7 @@ class Ending:
                 _log.warning(
                     "%d ends of transactions are refused, of producer groups %s; the last one, of %s for %s: %s",
                     *due, link.peer, for_log(header.msg_id), refused.remark,
+                    extra={"address": link.peer, "group": header.producer_group, "message_id": header.msg_id},
                 )  # fmt: skip
             return command.answer(refused.code, refused.remark)
         return command.answer(ResponseCode.SUCCESS, NOT_SET_REMARK)

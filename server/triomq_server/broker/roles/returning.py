@@ -98,7 +98,7 @@ def log_two_masters(members: Mapping[int, str], own_address: str, broker_name: s
             "%s is registered as the master of %s too: the logs of two masters diverge, and consumers miss the "
             "messages of "
             "one of them; stop one, or make this broker a slave with `triomq admin role`",
-            members[0], broker_name,
+            members[0], broker_name, extra={"broker": broker_name, "address": members[0]},
         )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ async def fetch_lost_delay_offsets(
                 if not await _has_copy(link, store):
                     _log.error(
                         "%s is registered as a slave, but is not known to have a copy of this log: its progress with "
-                        "delayed messages is not taken", slave,
+                        "delayed messages is not taken", slave, extra={"address": slave},
                     )  # fmt: skip
                     return
                 answer = await link.request(Command.request(RequestCode.GET_ALL_DELAY_OFFSET), LIMIT_S)
@@ -192,7 +192,12 @@ async def fetch_lost_delay_offsets(
                 answered += 1
         except (*_FAILURES, NotComparableError) as error:
             reason = failure_reason(error)
-            _log.warning("cannot ask slave %s for its progress with delayed messages: %s", slave, reason)
+            _log.warning(
+                "cannot ask slave %s for its progress with delayed messages: %s",
+                slave,
+                reason,
+                extra={"address": slave},
+            )
 
     with trio.move_on_after(LIMIT_S):
         async with trio.open_nursery() as nursery:

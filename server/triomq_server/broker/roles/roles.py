@@ -115,6 +115,7 @@ class Roles:
             "makes it "
             "master again; with followOtherMaster=false it starts as a second master",
             master, broker.config.broker_name, broker_id,
+            extra={"broker": broker.config.broker_name, "address": master},
         )  # fmt: skip
         await broker.store.demote()
         await self._take_role(BrokerRole.SLAVE, broker_id, keep=False)
@@ -271,7 +272,12 @@ class Roles:
             if await has_identity(suspect, config.broker_name, config.broker_id, self._open_link):
                 found = suspect
         if found is None and known.contested_by is not None:
-            _log.warning("id %d of %s is no longer contested", config.broker_id, config.broker_name)
+            _log.warning(
+                "id %d of %s is no longer contested",
+                config.broker_id,
+                config.broker_name,
+                extra={"broker": config.broker_name},
+            )
             self._next_contested_line = -math.inf
         known.contested_by = found
         # Two masters are logged elsewhere: then more is wrong than the id.
@@ -281,6 +287,7 @@ class Roles:
                 "id %d of %s is contested: %s has it too, and name servers list only the one of the two that registered "
                 "last; stop one, or give it another id: `triomq admin role %s slave --id %d`",
                 config.broker_id, config.broker_name, found, broker.address, known.free_id(members),
+                extra={"broker": config.broker_name, "address": found},
             )  # fmt: skip
         return found
 

@@ -256,7 +256,7 @@ class CheckBack:
                 _log.warning(
                     "%d transactions are not checked: no producer takes what it is asked, of groups %s "
                     "(%s for %d rounds)",
-                    *due, for_log(group), mute_rounds,
+                    *due, for_log(group), mute_rounds, extra={"group": group},
                 )  # fmt: skip
             return self._store_again(current, half, copy_of(half, checked if counted else properties))[0]
         if link is not None:
