@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamReader
 
+WAIT_LIMIT_S = 240
 _numbers = itertools.count()
 
 
@@ -26,6 +27,7 @@ class Topics:
         self.name_servers = cluster.name_servers
         self.client = client
         self._reader = client.pull_consumer("source-tests")
+        self._masters = client.pull_consumer("source-tests-masters", read_preference="master")
         self._slaves = client.pull_consumer("source-tests-slaves", read_preference="slave")
         self.producer = client.producer("source-tests", send_timeout_s=30.0)
 
@@ -39,15 +41,41 @@ class Topics:
         """Its queues."""
         return self.producer.queues(topic)
 
-    def wait_for_slaves(self, topic: str) -> None:
-        """Until slaves hand out the last message of every queue; a slave that the name server does not know is no
-        help."""
-        last = {queue: self._reader.max_offset(queue) - 1 for queue in self.queues(topic)}
-        deadline = time.monotonic() + 60
+    def first_offsets(
+        self, queues: Sequence[triomq.MessageQueue], without: Container[str]
+    ) -> dict[tuple[str, int], int]:
+        """The first message of every queue, by broker and number, that neither slave nor master has deleted, but for
+        masters that are away."""
+        starts: dict[tuple[str, int], int] = {}
+        for queue in queues:
+            readers = (self._slaves,) if queue.broker_name in without else (self._slaves, self._masters)
+            # That of the broker that answers; `min_offset` would ask the master.
+            starts[queue.broker_name, queue.queue_id] = max(reader.pull(queue, 0).min_offset for reader in readers)
+        return starts
+
+    def wait_for_masters(self, queues: Sequence[triomq.MessageQueue]) -> None:
+        """Until the master of every queue answers."""
+        deadline = time.monotonic() + WAIT_LIMIT_S
+        for queue in queues:
+            while True:
+                try:
+                    self._masters.pull(queue, 0)
+                    break
+                except triomq.MQError:
+                    assert time.monotonic() < deadline, queue
+                    time.sleep(0.05)
+
+    def wait_for_slaves(self, topic: str, queues: Sequence[triomq.MessageQueue] = ()) -> None:
+        """Until slaves hand out the last message of every queue, or of these; a slave that the name server does not
+        know is no help."""
+        last = {queue: self._reader.max_offset(queue) - 1 for queue in queues or self.queues(topic)}
+        deadline = time.monotonic() + WAIT_LIMIT_S
         for queue, offset in last.items():
             while offset >= 0:
                 try:
-                    if self._slaves.pull(queue, offset).status is triomq.PullStatus.FOUND:
+                    result = self._slaves.pull(queue, offset)
+                    # A message that has been deleted was there.
+                    if result.status is triomq.PullStatus.FOUND or result.min_offset > offset:
                         break
                 except triomq.MQError:
                     pass
