@@ -26,6 +26,7 @@ UNLIMITED = {
     "broker/requests/transactions.py:Ending.end": _REPEATS,
     "broker/requests/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
     "broker/tables/consumer_filters.py:ConsumerFilters._compile": _REPEATS,
+    "broker/tables/consumer_filters.py:ConsumerFilters.load": "at the start",
     "broker/tables/consumer_filters.py:ConsumerFilters.persist": _DISK,
     "broker/tables/consumer_filters.py:ConsumerFilters.persist_in_background": _DISK,
     "broker/tables/consumer_offsets.py:OffsetTable._note_failure": _DISK,

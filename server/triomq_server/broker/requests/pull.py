@@ -7,8 +7,6 @@ answers to `PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import trio
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode, SerializeType
@@ -27,7 +25,13 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.suggestion import pull_outcome
-from triomq_server.broker.tables.consumer_filters import PropertyMatcher, RetryMatcher, compiled, is_tag_type
+from triomq_server.broker.tables.consumer_filters import (
+    LatestByText,
+    PropertyMatcher,
+    RetryMatcher,
+    compiled,
+    is_tag_type,
+)
 from triomq_server.broker.tables.held_pulls import HeldPull
 from triomq_server.replication.divergence import drop_own_messages, first_own_offset
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
@@ -37,9 +41,9 @@ LONGEST_WAIT_MS = 600_000
 """How long a pull is held at most; clients ask for 15 to 30 s."""
 
 MOST_INLINE_CHARACTERS = 16_384
-"""Of an expression that comes with a pull; reading more takes long."""
+"""Of tags that come with a pull; reading more takes long."""
 MOST_KEPT_CHARACTERS = 1 << 20
-"""Of all expressions whose filters are kept."""
+"""Of all tags that came with pulls and whose codes are kept, which take 25 times the memory."""
 
 _REMARKS = {status: status.name for status in ReadStatus}
 
@@ -77,7 +81,7 @@ class Pulling:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics.table
-        self._inline_filters = InlineFilters()
+        self._inline_tags: LatestByText[TagMatcher | None] = LatestByText(MOST_KEPT_CHARACTERS)
         self.read_config()
 
     def read_config(self) -> None:
@@ -184,8 +188,11 @@ class Pulling:
 
     def _inline(self, header: PullMessageRequest) -> TagMatcher | None:
         """The filter that the request itself brings; raises RefusedError."""
+        if not is_tag_type(header.expression_type):
+            return _inline_property_matcher(header.expression_type or "", header.subscription)
+        expression = header.subscription or ""
         try:
-            return self._inline_filters.find(header.expression_type, header.subscription)
+            return self._inline_tags.find(expression, _tag_matcher)
         except LocalProtocolError:
             raise RefusedError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
@@ -336,49 +343,19 @@ class Pulling:
         )
 
 
-class InlineFilters:
-    """The filters of expressions that came with pulls, the latest ones: a reader sends its own with every pull.
-
-    Any reader may send any expression, so the length of all that are kept is bounded; a filter takes about as much
-    memory as 25 texts of the expression's length.
-    """
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str | None, str | None], TagMatcher | None] = OrderedDict()
-        self._characters = 0
-
-    def find(self, kind: str | None, expression: str | None) -> TagMatcher | None:
-        """The filter of an expression.
-
-        One of properties that cannot be compiled lets everything pass, as in 4.9. Raises LocalProtocolError for an
-        expression of tags without any tag, or that is too long.
-        """
-        key = (kind, expression)
-        kept = self._kept
-        if key in kept:
-            kept.move_to_end(key)
-            return kept[key]
-        if len(expression or "") > MOST_INLINE_CHARACTERS:
-            if is_tag_type(kind):
-                raise LocalProtocolError(f"the expression has more than {MOST_INLINE_CHARACTERS} characters")
-            return None
-        found = kept[key] = _inline_matcher(kind, expression)
-        self._characters += _weight(key)
-        while self._characters > MOST_KEPT_CHARACTERS:
-            self._characters -= _weight(kept.popitem(last=False)[0])
-        return found
+def _tag_matcher(expression: str) -> TagMatcher | None:
+    """The filter of a tag expression. Raises LocalProtocolError for one without any tag, and one that is too long."""
+    if len(expression) > MOST_INLINE_CHARACTERS:
+        raise LocalProtocolError(f"the expression has more than {MOST_INLINE_CHARACTERS} characters")
+    wanted = read_tags(expression)
+    return TagCodes(wanted.codes) if wanted.codes else None
 
 
-def _weight(key: tuple[str | None, str | None]) -> int:
-    kind, expression = key
-    return 64 + len(kind or "") + len(expression or "")
-
-
-def _inline_matcher(kind: str | None, expression: str | None) -> TagMatcher | None:
-    if is_tag_type(kind):
-        wanted = read_tags(expression)
-        return TagCodes(wanted.codes) if wanted.codes else None
+def _inline_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
+    """The filter of an expression that came with a pull; one that cannot be compiled lets everything pass, as in
+    4.9."""
     try:
-        return PropertyMatcher(compiled(kind or "", expression))
+        compiled(kind, expression)
     except Sql92Error:
         return None
+    return PropertyMatcher(expression or "")

@@ -8,7 +8,9 @@ and §21.3.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 from zlib import crc32
 
 import attrs
@@ -22,6 +24,7 @@ from triomq_protocol.names import RETRY_TOPIC
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.wire import fastjson
+from triomq_server.config.settings import shown
 from triomq_server.repeats import Repeats
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
@@ -39,7 +42,44 @@ MOST_FILTERS = 10_000
 """Filters of a broker: clients choose topics and groups, and a filter without a subscriber is kept for a day. The file
 is made of a copy of all."""
 
+MOST_COMPILED_CHARACTERS = 262_144
+"""Of all expressions that are compiled at a time: a character may be an object for the garbage collector, which looks at
+all of them in up to 45 ms."""
+
+V = TypeVar("V")
+
 Online = Callable[[str, str], SubscriptionData | None]
+
+
+class LatestByText(Generic[V]):
+    """Values that are made of texts: the latest used, as many as have texts of `most` characters together.
+
+    Clients choose the texts, so a limit of their number alone would let them fill the memory.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, V] = OrderedDict()
+        self._characters = 0
+
+    def find(self, text: str, make: Callable[[str], V]) -> V:
+        """The value of a text, made if it is not there."""
+        kept = self._kept
+        if text in kept:
+            kept.move_to_end(text)
+            return kept[text]
+        value = kept[text] = make(text)
+        self._characters += _weight(text)
+        while self._characters > self._most:
+            self._characters -= _weight(kept.popitem(last=False)[0])
+        return value
+
+
+def _weight(text: str) -> int:
+    return 64 + len(text)
+
+
+_compiled: LatestByText[Sql92Filter] = LatestByText(MOST_COMPILED_CHARACTERS)
 
 
 def is_tag_type(expression_type: str | None) -> bool:
@@ -51,16 +91,19 @@ def compiled(expression_type: str, expression: str | None) -> Sql92Filter:
     """The filter of an expression that is none of tags. Raises Sql92Error, also for an unknown type."""
     if expression_type != SQL92_TYPE:
         raise Sql92Error(f"there is no filter of type {expression_type}; the types are {TAG_TYPE} and {SQL92_TYPE}")
-    return compile_filter(expression or "")
+    return _compiled.find(expression or "", compile_filter)
 
 
 class PropertyMatcher:
-    """A pull's filter by properties: it reads records, since queue entries hold no properties."""
+    """A pull's filter by properties: it reads records, since queue entries hold no properties.
 
-    __slots__ = ("_filter",)
+    It compiles the expression, which has been compiled before, again if that was too long ago to be kept.
+    """
 
-    def __init__(self, found: Sql92Filter) -> None:
-        self._filter = found
+    __slots__ = ("_expression",)
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
 
     def by_consume_queue(self, tags_code: int) -> bool:  # noqa: ARG002
         """A tags code says nothing about properties."""
@@ -72,7 +115,7 @@ class PropertyMatcher:
             properties = RecordView(record).properties
         except BodyError:
             return False
-        return self._filter.matches(properties)
+        return compiled(SQL92_TYPE, self._expression).matches(properties)
 
 
 class RetryMatcher(PropertyMatcher):
@@ -91,7 +134,7 @@ class RetryMatcher(PropertyMatcher):
         except BodyError:
             return False
         found = self._filters.find(properties.get(RETRY_TOPIC, ""), self._group)
-        return found is None or found.compiled.matches(properties)
+        return found is None or compiled(SQL92_TYPE, found.expression).matches(properties)
 
 
 @attrs.define
@@ -109,7 +152,6 @@ class ConsumerFilter:
     group: str
     expression: str
     expression_type: str
-    compiled: Sql92Filter
     client_version: int
     born_ms: int
     dead_ms: int
@@ -117,7 +159,7 @@ class ConsumerFilter:
     matcher: PropertyMatcher = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.matcher = PropertyMatcher(self.compiled)
+        self.matcher = PropertyMatcher(self.expression)
 
 
 Row = tuple[ConsumerFilter, int, int]
@@ -164,7 +206,7 @@ class ConsumerFilters:
         known = self._table.get((topic, group))
         try:
             self._check_space(known)
-            found = compiled(data.expression_type, data.sub_string)
+            compiled(data.expression_type, data.sub_string)
         except Sql92Error as error:
             if (due := self._not_compiled.add(f"{group} of {topic}")) is not None:
                 _log.warning(
@@ -179,7 +221,6 @@ class ConsumerFilters:
             group,
             data.sub_string or "",
             data.expression_type,
-            found,
             data.sub_version,
             self._clock(),
             0,
@@ -215,25 +256,31 @@ class ConsumerFilters:
     # -- file
 
     def load(self) -> None:
-        """Read `consumerFilter.json`; what cannot be compiled is left out. Raises OSError or ConfigFileDamaged."""
+        """Read `consumerFilter.json`; what cannot be compiled is left out and logged. Raises OSError or ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
         topics = data.get("filterDataByTopic") if isinstance(data, Mapping) else None
         if self._file is None or not isinstance(topics, Mapping):
             return
+        left_out: list[str] = []
         try:
             found = [entry for topic in topics.values() for entry in topic["groupFilterData"].values()]
             for entry in found:
-                self._read(entry)
+                try:
+                    self._read(entry)
+                except Sql92Error as error:
+                    left_out.append(f"{entry['consumerGroup']} of {entry['topic']}: {error}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise damaged(self._file.path, f"does not hold what it should: {error!r}") from error
+        if left_out:
+            _log.warning(
+                "%s: %d filters cannot be compiled and are left out until their groups subscribe again; the first one: %s",
+                self._file.path, len(left_out), shown(left_out[0]),
+            )  # fmt: skip
 
     def _read(self, entry: Mapping[str, object]) -> None:
         text, kind = str(entry["expression"]), str(entry.get("expressionType") or TAG_TYPE)
-        try:
-            made = compiled(kind, text)
-        except Sql92Error:
-            return
         topic, group = str(entry["topic"]), str(entry["consumerGroup"])
+        compiled(kind, text)
         bloom = entry.get("bloomFilterData")
         positions = bloom.get("bitPos") if isinstance(bloom, Mapping) else None
         version, born, dead = (int(str(entry.get(name, 0))) for name in ("clientVersion", "bornTime", "deadTime"))
@@ -242,7 +289,6 @@ class ConsumerFilters:
             group,
             text,
             kind,
-            made,
             version,
             born,
             dead,

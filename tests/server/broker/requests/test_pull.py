@@ -14,7 +14,7 @@ from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.requests.pull import MOST_INLINE_CHARACTERS, MOST_KEPT_CHARACTERS, InlineFilters
+from triomq_server.broker.requests.pull import MOST_INLINE_CHARACTERS
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 SUSPEND, INLINE, COMMIT = 2, 4, 1
@@ -178,19 +178,6 @@ async def test_tags_that_come_with_a_pull_are_limited(open_broker: Any) -> None:
         most = "A||" + "b" * (MOST_INLINE_CHARACTERS - 3)
         assert (await peer.pull(subscription=most)).code == 0
         assert (await peer.pull(subscription=most + "b")).code == 23
-
-
-def test_filters_are_kept_until_their_expressions_are_long_together() -> None:
-    filters = InlineFilters()
-    kept = filters.find("TAG", "A")
-    sql = filters.find("SQL92", "a > 1")
-    for number in range(2 * MOST_KEPT_CHARACTERS // MOST_INLINE_CHARACTERS):
-        text = f"{number}||" + "b" * (MOST_INLINE_CHARACTERS - 10)
-        assert filters.find("TAG", text) is filters.find("TAG", text)
-        assert filters.find("TAG", "A") is kept  # used again and again
-    assert filters.find("SQL92", "a > 1") is not sql
-    assert sum(len(expression or "") for _, expression in filters._kept) <= MOST_KEPT_CHARACTERS
-    assert len(filters._kept) > MOST_KEPT_CHARACTERS // MOST_INLINE_CHARACTERS // 2
 
 
 # -- offsets

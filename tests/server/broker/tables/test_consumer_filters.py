@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -11,10 +12,16 @@ import trio
 from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.filters.evaluation import Sql92Filter
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.heartbeat import CheckClientConfigBody, SubscriptionData
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.tables.consumer_filters import ConsumerFilters
+from triomq_server.broker.tables import consumer_filters
+from triomq_server.broker.tables.consumer_filters import (
+    ConsumerFilters,
+    LatestByText,
+    compiled,
+)
 from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
 
 ON = {"enablePropertyFilter": "true"}
@@ -337,7 +344,7 @@ def test_a_file_of_java() -> None:
     filters.load()
     found = filters.find("T1", "CGSQL")
     assert found is not None
-    assert found.compiled.matches({"a": "1", "TAGS": "TagA"})
+    assert compiled("SQL92", found.expression).matches({"a": "1", "TAGS": "TagA"})
     filters.changed = True
     filters.persist()
     assert json.loads(disk.read("/f")) == json.loads(text)
@@ -376,3 +383,49 @@ async def test_filters_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert [filters.find(f"t{number}", "g") is not None for number in range(4)] == [True, True, False, False]
     assert len(caplog.messages) == 1, "and the log too"
     assert "the broker has 2 filters already" in caplog.text
+
+
+def test_values_are_kept_while_their_texts_are_short_together() -> None:
+    made: list[str] = []
+    latest: LatestByText[str] = LatestByText(1000)
+
+    def make(text: str) -> str:
+        made.append(text)
+        return text.upper()
+
+    for number in range(100):
+        for text in ("used", f"{number}" + "x" * 100):
+            assert latest.find(text, make) == text.upper()
+    assert len(made) == 101
+    assert latest.find("99" + "x" * 100, make) == "99" + "X" * 100
+    assert len(made) == 101
+    latest.find("x" * 2000, make)  # longer than all may be
+    latest.find("used", make)
+    assert made[-1] == "used"
+    assert sum(map(len, latest._kept)) < 1000
+
+
+def test_filters_of_any_number_of_groups_leave_few_objects_to_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_filters, "_compiled", LatestByText(30_000))
+    filters = ConsumerFilters(None, clock=lambda: 0)
+    many = [f"a{number} = 1" + " OR (b > 2)" * 500 for number in range(20)]
+    for number, text in enumerate(many):
+        filters.update(f"G{number}", [SubscriptionData(topic="T", expression_type="SQL92", sub_string=text)])
+    assert None not in [filters.find("T", f"G{number}") for number in range(len(many))]
+    assert compiled("SQL92", many[-1]) is compiled("SQL92", many[-1])
+    kept = [one for one in gc.get_objects() if isinstance(one, Sql92Filter) and one.expression in many]
+    assert 0 < sum(len(one.expression) for one in kept) <= 30_000
+    assert compiled("SQL92", many[0]).matches({"a0": "1"})
+
+
+def test_a_filter_of_the_file_that_cannot_be_compiled_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    entry = {"topic": "T", "consumerGroup": "G", "expressionType": "SQL92", "expression": "a = 1 OR " * 2000 + "b = 2"}
+    table = {"filterDataByTopic": {"T": {"topic": "T", "groupFilterData": {"G": entry}}}}
+    disk.write("/f", json.dumps(table).encode())
+    filters = ConsumerFilters(ConfigFile("/f", disk), lambda: 0)
+    filters.load()
+    assert filters.find("T", "G") is None
+    assert "G of T" in caplog.text
