@@ -17,6 +17,7 @@ from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SLICE_WEIGHT
 from triomq_server.broker.requests import offsets as offset_requests
+from triomq_server.broker.requests.clients import CHARACTERS_PER_FILTER, MOST_FILTER_CHARACTERS
 from triomq_server.broker.tables.versioned_table import SMALL_TABLE
 from triomq_server.store.reading.queue_reads import _MOST_SCANNED
 
@@ -193,9 +194,23 @@ async def test_a_heartbeat_with_long_property_filters_is_refused(desk: Any, clie
     data = HeartbeatData(
         client_id="c", consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=subscriptions)]
     )
-    with pytest.raises(BodyError, match="property filters of 36020 characters"):
+    with pytest.raises(BodyError, match="property filters of 36084 characters"):
         desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), Command.request(34, body=data.encode()))
     assert desk.broker.filters.find("t0", "g") is None
+
+
+async def test_a_heartbeat_with_very_many_short_property_filters_is_refused(desk: Any, client_link: Any) -> None:
+    def beat(count: int) -> Command:
+        subscriptions = [SubscriptionData(topic=f"t{n}", sub_string="a", expression_type="SQL92") for n in range(count)]
+        data = HeartbeatData(
+            client_id="c", consumer_data_set=[ConsumerData(group_name="g", subscription_data_set=subscriptions)]
+        )
+        return Command.request(34, body=data.encode())
+
+    most = MOST_FILTER_CHARACTERS // (1 + CHARACTERS_PER_FILTER)
+    desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(most))
+    with pytest.raises(BodyError, match="property filters of"):
+        desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(most + 1))
 
 
 async def test_a_heartbeat_with_very_many_tags_is_refused(desk: Any, client_link: Any) -> None:
