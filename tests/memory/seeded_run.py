@@ -6,13 +6,46 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+import attrs
+import pytest
 import trio
 import trio._core._run as scheduler
-import trio.testing
 
+from triomq_server.broker.tables import held_pulls
+from triomq_server.store.reading import queue_reads
 from triomq_server.wire import hub
 
 T = TypeVar("T")
+
+
+@attrs.define
+class VirtualClock(trio.abc.Clock):
+    """A clock that goes on to the next deadline as soon as no task can run; it begins at 0.
+
+    `trio.testing.MockClock` needs a second turn of the loop for each such step, and the loop's statistics. Here the
+    loop's question how long to wait is the step: it is asked when nothing can run, and neither threads nor sockets
+    could wake a task.
+    """
+
+    now: float = 0.0
+
+    def start_clock(self) -> None:
+        """Nothing has to be started."""
+
+    def current_time(self) -> float:
+        """The virtual time in seconds."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """Go on to the deadline; without one the loop waits to be woken."""
+        if deadline == math.inf:
+            return math.inf
+        self.now = max(self.now, deadline)
+        return 0.0
+
+
+_TURNS = ((hub, "TURN_S"), (held_pulls, "TURN_S"), (queue_reads, "FILTER_TURN_S"))
+"""How much real time a turn of a server's loop may take."""
 
 
 def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -21,11 +54,12 @@ def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
     trio deliberately shuffles tasks that could run at the same moment; here the seed does. A server ends a turn of its
     loop after 10 ms of real time; here only a turn's work ends it.
     """
-    shuffled, turn_s = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, hub.TURN_S
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING, hub.TURN_S = True, math.inf
-    scheduler._r.seed(seed)
-    try:
-        return trio.run(main, *args, clock=trio.testing.MockClock(autojump_threshold=0))
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING, hub.TURN_S = shuffled, turn_s
-        scheduler._r.seed()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+        for module, name in _TURNS:
+            patch.setattr(module, name, math.inf)
+        scheduler._r.seed(seed)
+        try:
+            return trio.run(main, *args, clock=VirtualClock())
+        finally:
+            scheduler._r.seed()
