@@ -126,8 +126,8 @@ class BrokerConfig(ServerNetworkConfig):
     acl_credentials_file: str | None = setting(None, fixed=True)
     """Ours, unknown to RocketMQ: a file like its ``tools.yml``, with the account that signs this broker's own requests
     to the other brokers of its set; without, they are not signed."""
-    start_accept_send_request_time_stamp: int = 0
-    """Milliseconds since 1970."""
+    start_accept_send_request_time_stamp: int = setting(0, most=253_370_764_800_000)
+    """Milliseconds since 1970, until 9999-01-01: the answer to a send before it names the time."""
     enable_detail_stat: bool = True
     auto_delete_unused_stats: bool = False
     commercial_enable: bool = True

@@ -102,6 +102,17 @@ async def test_a_new_topic_needs_the_number_of_queues_a_known_one_does_not(open_
         assert (await peer.put("New", code=code, default_topic_queue_nums=None)).code == 0
 
 
+async def test_sends_are_refused_until_the_latest_time_that_the_setting_takes(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        key, most = "startAcceptSendRequestTimeStamp", 253_370_764_800_000
+        for value, code in (((1 << 63) - 1, 1), (most + 1, 1), (most, 0)):
+            assert (await peer.ask(Command.request(25, body=b"%s=%d\n" % (key.encode(), value)))).code == code
+        answer = await peer.put()
+    assert answer.code == 1
+    assert answer.remark.startswith("broker unable to service, until 999")
+
+
 async def test_before_the_service_time(open_broker: Any) -> None:
     async with open_broker(startAcceptSendRequestTimeStamp=4_000_000_000_123) as broker:
         answer = await (await broker.peer()).put()
