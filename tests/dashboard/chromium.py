@@ -21,7 +21,7 @@ import trio
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LOAD_S = 60.0
 SCRIPTS_S = 1.0
-"""How long a page's scripts have run when its picture is taken; the live tail then has messages."""
+"""How long a page's scripts have run when its picture is taken. The live tail may have no message by then."""
 
 SHOWN = """({
   html: document.documentElement.outerHTML, width: document.documentElement.scrollWidth, height: document.documentElement.scrollHeight,

@@ -125,7 +125,7 @@ class ServerNetworkConfig:
     )
     """Bytes of frames whose end has not come yet, of all links together; beyond them the links that hold most are
     closed."""
-    max_waiting_requests: int = setting(10_000, least=1, most=INT32_MOST)
+    max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""
 
     metrics_port: int = setting(0, least=0, most=65535, fixed=True)

@@ -31,7 +31,7 @@ class Limits:
     header_bytes: int = 262_144
     output_bytes: int = 16_777_216
     connections: int = 10_000
-    waiting_requests: int = 10_000
+    waiting_requests: int = 5_000
     incomplete: Budget = attrs.field(factory=Budget)
     unsent: Budget = attrs.field(factory=Budget)
     traffic: Traffic = attrs.field(factory=Traffic)
