@@ -455,10 +455,15 @@ class MessageStore:
         """
         self.dispatcher.notify()
 
-    def index_more(self) -> bool:
-        """Index some of the keys if very many wait; whether there may be more of them."""
-        self.dispatcher.collect()
-        return self.dispatcher.is_far_behind and self.dispatcher.index_some()
+    def index_more(self, mark: int = 0) -> bool:
+        """Index some of the keys if very many wait, or those before a mark; whether there may be more of them.
+
+        Args:
+            mark: `Dispatcher.mark` of the moment before which all long keys shall be read; 0 for none.
+        """
+        dispatcher = self.dispatcher
+        dispatcher.collect()
+        return (dispatcher.is_far_behind or not dispatcher.has_read_to(mark)) and dispatcher.index_some()
 
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""

@@ -261,6 +261,8 @@ async def test_a_batch_takes_little_time_whatever_is_in_it(
     assert len(arrivals) < 100
 
 
+ENDED = object()
+
 KEYS_OF_ONE = {"long": 16_000, "short": 120}
 """How many keys each message has; short ones are read at once, until very many wait."""
 
@@ -292,6 +294,33 @@ async def test_keys_of_many_messages_take_little_time(
         assert sum(file.count - 1 for file in store.index.files) == sent * count
         assert store.queue_bounds("T0", 0) == (0, sent)
     assert max(lines) < 4 * MOST_LINES
+
+
+async def test_usual_messages_do_not_wait_for_the_keys_of_others(
+    new_desk: Callable[..., Any], client_link: Any
+) -> None:
+    def send(code: int, fields: dict[str, str], body: bytes) -> Any:
+        return desk.handlers.plain[code](client_link(), Command.request(code, fields=fields, body=body))
+
+    many = " ".join("abcdefghij"[n % 10] for n in range(16_000))
+    batch = part(b"KEYS\x01" + b"a " * 16_000) * 4
+    async with new_desk(**LARGE_FILES) as desk:
+        store = desk.broker.store
+        waiting = [send(Code.SEND_MESSAGE, {**SEND, "properties": f"KEYS\x01{many}"}, b"x") for _ in range(3)]
+        waiting.append(send(Code.SEND_BATCH_MESSAGE, {**SHORT, "m": "true"}, batch))
+        assert all(isinstance(one, Generator) for one in waiting)
+        for _ in range(100):
+            assert isinstance(send(Code.SEND_MESSAGE, {**SEND, "properties": "KEYS\x01k"}, b"x"), bytes)
+            waiting.append(send(Code.SEND_MESSAGE, {**SEND, "properties": f"KEYS\x01{'k ' * 200}"}, b"x"))
+        for one in waiting:  # each waits for its own keys and those before, not for what comes later
+            for _ in range(30):
+                if next(one, ENDED) is ENDED:
+                    break
+            else:
+                pytest.fail("it waits for others")
+        while store.dispatcher.index_is_behind:
+            store.notify_arrivals()
+        assert sum(file.count - 1 for file in store.index.files) == 3 * 16_000 + 4 * 16_000 + 100 + 100 * 200
 
 
 async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:

@@ -163,8 +163,10 @@ class Sending:
             broker.stats.count_queue_put(record.topic, record.queue_id, 1, result.size_bytes)
         message_id = f"{self._host_id}{result.physical_offset:016X}"
         keys = record.keys
-        if (keys is not None and len(keys) > MANY_KEYS_CHARACTERS) or self._dispatcher.is_far_behind:
-            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait)
+        many_keys = keys is not None and len(keys) > MANY_KEYS_CHARACTERS
+        if many_keys or self._dispatcher.is_far_behind:
+            mark = self._dispatcher.mark if many_keys else 0
+            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait, mark)
         return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait)
 
     def _one_stored(
@@ -194,9 +196,11 @@ class Sending:
         queue_id: int,
         result: AppendResult,
         wait: str | None,
+        mark: int,
     ) -> Slices:
-        """As `_one_stored`, when the index has caught up: else keys could come faster than it takes them."""
-        while self._store.index_more():
+        """As `_one_stored`, when the index has read its keys, or those of most others: else keys could come faster than
+        it takes them."""
+        while self._store.index_more(mark):
             yield
         return self._one_stored(link, command, topic, message_id, queue_id, result, wait)
 
@@ -264,7 +268,8 @@ class Sending:
             for first in range(0, len(result.physical_offsets), IDS_AT_ONCE):
                 ids.append(offset_message_ids(batch.store_host, result.physical_offsets[first : first + IDS_AT_ONCE]))
                 yield
-            while self._store.index_more():
+            mark = self._dispatcher.mark
+            while self._store.index_more(mark):
                 yield
             return self._batch_stored(link, command, batch, result, ",".join(ids), wait)
         except RefusedError as refused:

@@ -47,7 +47,7 @@ _FOLLOWED_PART = 1 << 16
 MANY_KEYS_CHARACTERS = 256
 """Longer keys of a message are read in portions: there may be 16,000 of them, and many such messages in a receive."""
 _FAR_BEHIND = 1 << 18
-"""Keys that may wait before those who send many of them have to wait too."""
+"""Keys of usual messages that may wait before their senders have to wait too."""
 _CODES_AT_ONCE = 32
 """Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
 
@@ -108,6 +108,9 @@ class Dispatcher:
         # Behind those: the keys of large batches and long ones, which are read in portions, and whatever came later or
         # behind many keys that are not hashed.
         self._behind: deque[Iterator[Key] | list[_Hash]] = deque()
+        self._behind_taken = 0  # how many of those have been read to their end
+        self._behind_sizes: deque[int] = deque()  # of each, the keys of usual messages
+        self._usual_behind = 0  # their sum
         self._more_to_index = trio.Event()
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
@@ -141,7 +144,7 @@ class Dispatcher:
         self._dispatched_timestamp = result.store_timestamp
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
-            self._behind.append(_keys_of_batch(topic, timestamp, result, elements))
+            self._put_behind(_keys_of_batch(topic, timestamp, result, elements), 0)
         if self.is_watched(topic, b.queue_id):
             following = result.queue_offset + 1
             codes = last_of_code.items()
@@ -155,7 +158,7 @@ class Dispatcher:
         self.collect()  # index entries are kept in log order
         self._dispatched_timestamp = timestamp
         if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
-            self._behind.append(hashes)
+            self._put_behind(hashes, len(hashes))
         else:
             self._hash_keys(len(self._keys))
             self._hashes += hashes
@@ -176,9 +179,19 @@ class Dispatcher:
     def _add_keys(self, keys: list[Key]) -> None:
         """Take keys of own appends, which come behind all those that wait."""
         if self._behind and keys:
-            self._behind.append(iter(keys))
+            self._put_behind(iter(keys), len(keys))
         else:
             self._keys += keys
+
+    def _put_behind(self, source: Iterator[Key] | list[_Hash], usual_keys: int) -> None:
+        self._behind.append(source)
+        self._behind_sizes.append(usual_keys)
+        self._usual_behind += usual_keys
+
+    def _drop_first_behind(self) -> None:
+        self._behind.popleft()
+        self._behind_taken += 1
+        self._usual_behind -= self._behind_sizes.popleft()
 
     def _hash_keys(self, most: int) -> None:
         """Hash so many of the keys that wait."""
@@ -193,11 +206,11 @@ class Dispatcher:
                 self._hash_keys(most - len(self._hashes))
             elif isinstance(first := self._behind[0], list):
                 self._hashes += first
-                self._behind.popleft()
+                self._drop_first_behind()
             else:
                 self._keys += islice(first, most - len(self._hashes))
                 if not self._keys:
-                    self._behind.popleft()
+                    self._drop_first_behind()
         return bool(self._hashes)
 
     def collect(self) -> None:
@@ -231,7 +244,7 @@ class Dispatcher:
                 self._add_keys(found)
                 found = []
                 add_key = found.append
-                self._behind.append(_split(r.topic, keys, result.physical_offset, result.store_timestamp))
+                self._put_behind(_split(r.topic, keys, result.physical_offset, result.store_timestamp), 0)
                 continue
             for key in keys.split(" ") if " " in keys else (keys,):
                 if key:
@@ -427,8 +440,21 @@ class Dispatcher:
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether so many keys wait that those who send more should wait too."""
-        return bool(self._behind) or len(self._hashes) + len(self._keys) > _FAR_BEHIND
+        """Whether so many keys of usual messages wait that those who send more should wait too.
+
+        What waits of large batches and of messages with many keys does not count: their own senders wait for it.
+        """
+        return len(self._hashes) + len(self._keys) + self._usual_behind > _FAR_BEHIND
+
+    @property
+    def mark(self) -> int:
+        """A number for `has_read_to`: what was collected until now."""
+        self.collect()
+        return self._behind_taken + len(self._behind)
+
+    def has_read_to(self, mark: int) -> bool:
+        """Whether the keys of large batches and the long ones that were collected at this mark have been read."""
+        return self._behind_taken >= mark
 
     @property
     def index_is_behind(self) -> bool:
