@@ -408,15 +408,15 @@ def test_values_are_kept_while_their_texts_are_short_together() -> None:
 def test_filters_of_any_number_of_groups_leave_few_objects_to_the_garbage_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consumer_filters, "_compiled", LatestByText(30_000))
+    monkeypatch.setattr(consumer_filters, "_compiled", LatestByText(15_000))
     filters = ConsumerFilters(None, clock=lambda: 0)
-    many = [f"a{number} = 1" + " OR (b > 2)" * 500 for number in range(20)]
+    many = [f"a{number} = 1" + " OR (b > 2)" * 250 for number in range(20)]
     for number, text in enumerate(many):
         filters.update(f"G{number}", [SubscriptionData(topic="T", expression_type="SQL92", sub_string=text)])
     assert None not in [filters.find("T", f"G{number}") for number in range(len(many))]
     assert compiled("SQL92", many[-1]) is compiled("SQL92", many[-1])
     kept = [one for one in gc.get_objects() if isinstance(one, Sql92Filter) and one.expression in many]
-    assert 0 < sum(len(one.expression) for one in kept) <= 30_000
+    assert 0 < sum(len(one.expression) for one in kept) <= 15_000
     assert compiled("SQL92", many[0]).matches({"a0": "1"})
 
 
