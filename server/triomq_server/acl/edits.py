@@ -5,7 +5,7 @@ Upstream: `PlainPermissionManager.updateAccessConfig`, `deleteAccessConfig`, `up
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from triomq_protocol.requests import CreateAccessConfigRequest, DataVersion
@@ -34,11 +34,21 @@ def entry_of(request: CreateAccessConfigRequest) -> Content:
         "groupPerms": _items(request.group_perms),
     }
     entry = {name: value for name, value in given.items() if value is not None}
+    for name, value in entry.items():
+        if not isinstance(value, bool):
+            _check_printable(name, [value] if isinstance(value, str) else value)
     account_of("the account", entry)
     for item in (*entry.get("topicPerms", ()), *entry.get("groupPerms", ())):
         if not names_permission(item.rpartition("=")[2]):
             raise AclError(f"Parse resource permission error for {item}: it is not PUB, SUB, PUB|SUB or DENY")
     return entry
+
+
+def _check_printable(name: str, texts: Iterable[str]) -> None:
+    """Refuse line breaks and control characters: YAML may give them back as others. Raises AclError, without the text,
+    which may be a secret."""
+    if not all(text.isprintable() for text in texts):
+        raise AclError(f"{name} has a line break or another character that cannot be printed")
 
 
 def _items(text: str | None) -> list[str] | None:
@@ -60,7 +70,8 @@ def without_account(path: str, content: Mapping[str, Any], access_key: str) -> C
 
 
 def with_white(content: Mapping[str, Any], addresses: Sequence[str]) -> Content:
-    """A file with another global white list."""
+    """A file with another global white list. Raises AclError."""
+    _check_printable("globalWhiteRemoteAddresses", addresses)
     return {**content, "globalWhiteRemoteAddresses": list(addresses)}
 
 

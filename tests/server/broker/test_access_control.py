@@ -240,6 +240,11 @@ async def test_accounts_are_changed_by_requests(open_broker: Any, settings: dict
         (50, {"accessKey": "visitor", "secretKey": "long-secret", "defaultTopicPerm": "ALL"}, 209, "defaultTopicPerm"),
         (50, {"accessKey": "visitor", "secretKey": "long-secret", "whiteRemoteAddress": "x"}, 209, "no IP address"),
         (51, {"accessKey": "nobody"}, 210, "The accesskey[nobody]"),
+        # YAML gives a line break of Unicode back as a blank: the account would have another secret.
+        (50, {"accessKey": "visitor", "secretKey": "long\x85secret"}, 209, "secretKey has a line break"),
+        (50, {"accessKey": "visitor\n", "secretKey": "long-secret"}, 209, "accessKey has a line break"),
+        (50, {"accessKey": "visitor", "secretKey": "long-secret", "topicPerms": "a\x1b=PUB"}, 209, "topicPerms has"),
+        (53, {"globalWhiteAddrs": "10.0.0.1\x85", "aclFileFullPath": ""}, 211, "has a line break"),
         (53, {"globalWhiteAddrs": "10.*", "aclFileFullPath": ""}, 211, "has not four components"),
         (53, {"globalWhiteAddrs": "10.0.0.1", "aclFileFullPath": "/etc/passwd"}, 211, "has been updated failed"),
     ],

@@ -84,6 +84,29 @@ async def test_offsets_of_what_is_not_known_are_limited(desk: Any, monkeypatch: 
     assert [await commit("CG", "T", 0), await commit("CG", "T", 4), await commit("Other", "T", 0)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("CG", "t" * 256)])
+async def test_offsets_of_names_that_nobody_can_have_are_refused(desk: Any, group: str, topic: str) -> None:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}
+    assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)).code == 1
+    assert not desk.broker.offsets.table
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"client_id": "c" * 256},
+        {"consumer_group": "g" * 256},
+        {"mq_set": [MessageQueue("t" * 256, "broker-a", 0)]},
+        {"mq_set": [MessageQueue("T", "b" * 256, 0)]},
+    ],
+)
+async def test_locks_do_not_keep_long_names(desk: Any, changed: dict[str, Any]) -> None:
+    fields = {"client_id": "c", "consumer_group": "g", "mq_set": [MessageQueue("T", "broker-a", 0)], **changed}
+    body = LockBatchRequestBody(**fields).encode()
+    with pytest.raises(BodyError, match="256 characters"):
+        desk.handlers.sliced[RequestCode.LOCK_BATCH_MQ](None, Command.request(41, body=body)).send(None)
+
+
 class SlowDisk(MemoryDisk):
     """Counts how often a file is written."""
 

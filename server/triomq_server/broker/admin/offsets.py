@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import CloneGroupOffsetRequest, QueryCorrectionOffsetBody, QueryCorrectionOffsetRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.tables.consumer_offsets import MOST_UNEXPECTED
+from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
 
 QUEUES_PER_SLICE = 1024
@@ -55,9 +57,14 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
     """314: give one group the offsets of another, for one topic or for all that the source has.
 
     Without a topic 4.9 copies nothing, since it looks under the empty name it was given; only `compat = "4.9"` does
-    so here. Unless `offline`, an online source group has to subscribe the topic.
+    so here. Unless `offline`, an online source group has to subscribe the topic. Of groups that the broker does not know,
+    a limited number of offsets is taken, as by code 15.
     """
     header = command.header(CloneGroupOffsetRequest)
+    target = header.dest_group
+    remark = None if broker.compat_49 else group_name_remark(target)
+    if remark is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, remark)
     topics = [header.topic] if header.topic else []
     if not header.topic and not broker.compat_49:
         topics = yield from broker.offsets.topics_of(header.src_group)
@@ -69,5 +76,13 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
             continue
         if not header.offline and source is not None and source.subscriptions and topic not in source.subscriptions:
             continue
-        broker.offsets.clone(header.src_group, header.dest_group, topic)
+        if not (target in broker.groups.table or broker.compat_49 or broker.offsets.queues(target, topic)):
+            queues = len(broker.offsets.queues(header.src_group, topic))
+            if broker.offsets.unexpected + queues > MOST_UNEXPECTED:
+                return command.answer(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                    f"subscription group [{target}] does not exist, and the broker keeps no more offsets of unknown groups",
+                )
+            broker.offsets.unexpected += queues
+        broker.offsets.clone(header.src_group, target, topic)
     return command.answer()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator
 from functools import partial
+from itertools import chain
 from typing import NoReturn
 
 import trio
@@ -53,7 +54,7 @@ CHARACTERS_PER_FILTER = 16
 MOST_TAGS = 10_000
 """Tags, and codes of tags, of all subscriptions: they are kept."""
 MOST_NAME_CHARACTERS = 255
-"""Of one heartbeat, which is handled without a pause."""
+"""Of one heartbeat, which is handled without a pause, and of a request for locks."""
 
 MOST_UNSENT_BYTES = 262_144
 """Unsent bytes of a member above which it is not notified of changes of its group."""
@@ -256,10 +257,19 @@ async def watch_clients(broker: Broker) -> NoReturn:
 def lock_queues(locks: LockTable, _link: Link, command: Command) -> Generator[None, None, Command]:
     """41: lock queues for one client of an orderly consumer group."""
     body = LockBatchRequestBody.decode(command.body)
+    _check_lock_names(body)
     now_ms = round(trio.current_time() * 1000)  # a wall clock that is set must not free locks
     locks.drop_expired(now_ms)
     granted = locks.lock(body.consumer_group or "", body.client_id or "", body.mq_set, now_ms)
     return command.answer(body=(yield from LockBatchResponseBody(lock_ok_mq_set=granted).encode_in_slices()))
+
+
+def _check_lock_names(body: LockBatchRequestBody) -> None:
+    """Refuse names that no client, group, topic or broker has: locks keep them. Raises BodyError."""
+    queues = ((queue.topic, queue.broker_name) for queue in body.mq_set)
+    for name in chain((body.client_id or "", body.consumer_group or ""), chain.from_iterable(queues)):
+        if len(name) > MOST_NAME_CHARACTERS:
+            raise BodyError("LockBatchRequestBody", f"a name of {len(name)} characters")
 
 
 def unlock_queues(locks: LockTable, _link: Link, command: Command) -> Command:

@@ -15,6 +15,7 @@ from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.names import KEYS, REPLY_TO_CLIENT, TAGS, UNIQ_KEY
 from triomq_protocol.properties import append_property, broker_properties, get_property, remove_property
+from triomq_protocol.record.layout import TRANSACTION_PREPARED
 from triomq_protocol.requests.send import (
     ReplyMessageRequest,
     SendMessageRequest,
@@ -49,6 +50,7 @@ async def _handle_reply(
     try:
         topic = checks.topic(header, broker.topics.get(header.topic))
         queue_id = checks.queue(link, header.queue_id, topic)
+        _refuse_half(broker, header)
     except RefusedError as refused:
         return command.answer(refused.code, refused.remark, fields=fields)
     remark = await _push(broker, link, command, header, queue_id)
@@ -60,6 +62,15 @@ async def _handle_reply(
         broker.store.notify_arrivals()
     code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
     return command.answer(code, remark, answer, fields=fields)
+
+
+def _refuse_half(broker: Broker, header: SendRequest) -> None:
+    """Refuse a reply marked as a half message: no transaction is begun for it, and it would get no queue entry."""
+    if header.sys_flag & TRANSACTION_PREPARED and not broker.compat_49:
+        raise RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {header.sys_flag} marks a half message of a transaction, which a reply cannot be",
+        )
 
 
 async def _push(broker: Broker, link: Link, command: Command, header: SendRequest, queue_id: int) -> str | None:

@@ -52,9 +52,11 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a half message of a transaction without the property {PGROUP}: no producer could end it",
             )
+        # A level that is no number is refused now: when the transaction ends, the message could not be stored any more.
+        level = delay_level(properties, config)
         _to_internal_topic(record, properties, HALF_TOPIC, 0)
         record.sys_flag &= ~TRANSACTION_MASK
-        if not config.store.compat_49 or delay_level(properties, config) <= 0:
+        if not config.store.compat_49 or level <= 0:
             _describe(record, properties)
             record.properties = encode_properties_as_java(properties)
             return

@@ -20,6 +20,9 @@ _log = logging.getLogger(__name__)
 TOPICS_REMOVED_PER_SLICE = 64
 """Topics of a deleted group whose offsets are removed before others have their turn; a topic may have many queues."""
 
+MOST_UNEXPECTED = 10_000
+"""Offsets of unknown groups, topics or queues since the start: else any client could fill the memory and the file."""
+
 UNKNOWN_OFFSET = -1
 """The result of `OffsetTable.query` for a queue that the group has never committed."""
 

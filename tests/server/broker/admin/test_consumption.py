@@ -21,6 +21,7 @@ from triomq_protocol.requests import (
     TopicConfig,
 )
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.broker.admin import offsets as offset_admin
 from triomq_server.config import BrokerConfig
 
 NOW_MS = 1_795_238_180_000
@@ -227,6 +228,29 @@ async def test_an_online_source_has_to_subscribe_the_topic(
     await desk.frame(exchanges["34_client_to_master__0_1"][0])
     del desk.broker.clients.consumers["CG_live"].subscriptions["TopicLive"]
     assert await clone(desk, "TopicLive", offline=offline) == copied
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x@y", "g" * 256])
+async def test_offsets_are_not_copied_to_what_cannot_be_a_group(desk: Any, name: str) -> None:
+    make_live(desk)
+    header = CloneGroupOffsetRequest(src_group="CG_live", dest_group=name, topic="TopicLive", offline=True)
+    answer = await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)
+    assert (answer.code, "group" in answer.remark) == (1, True)
+    assert desk.broker.offsets.query(name, "TopicLive", 0) == -1
+
+
+async def test_copies_for_unknown_groups_are_limited(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_live(desk)
+    queues = len(desk.broker.offsets.queues("CG_live", "TopicLive"))
+    monkeypatch.setattr(offset_admin, "MOST_UNEXPECTED", 2 * queues)
+
+    async def copy(group: str) -> int:
+        header = CloneGroupOffsetRequest(src_group="CG_live", dest_group=group, topic="TopicLive", offline=True)
+        return int((await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code)
+
+    assert [await copy(group) for group in ("A", "B", "A", "C")] == [0, 0, 0, 26]
+    desk.broker.groups.find("C")
+    assert await copy("C") == 0
 
 
 async def test_total_of_a_lagging_group_in_the_recorded_form(desk: Any, exchanges: Any) -> None:

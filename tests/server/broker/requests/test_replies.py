@@ -117,7 +117,15 @@ async def test_a_push_that_fails(open_broker: Any, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"), [({"topic": "a b"}, 1), ({"topic": "SELF_TEST_TOPIC"}, 16), ({"queue_id": 5}, 1)]
+    ("fields", "code"),
+    [
+        ({"topic": "a b"}, 1),
+        ({"topic": "SELF_TEST_TOPIC"}, 16),
+        ({"queue_id": 5}, 1),
+        # Stored like this, a reply would be in no queue.
+        ({"sys_flag": 4, "properties": f"{REPLY}\x02TRAN_MSG\x01true"}, 13),
+        ({"sys_flag": 12, "batch": True}, 13),
+    ],
 )
 async def test_replies_are_checked_like_sends(open_broker: Any, fields: dict[str, Any], code: int) -> None:
     async with open_broker() as broker:

@@ -81,6 +81,13 @@ def test_a_delay_that_is_no_int32_is_refused(level: str) -> None:
     assert refused.value.code == 1
 
 
+@pytest.mark.parametrize("level", ["abc", "9" * 30, "1.5"])
+def test_a_half_message_with_a_delay_that_is_no_int32_is_refused(level: str) -> None:
+    # Its transaction could not be committed any more.
+    with pytest.raises(RefusedError, match="DELAY"):
+        rewritten(f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02DELAY\x01{level}", sys_flag=4)
+
+
 def test_half_message() -> None:
     record = rewritten("TRAN_MSG\x01TRUE\x02PGROUP\x01g\x02WAIT\x01true", sys_flag=0x4 | 0x1)
     assert (record.topic, record.queue_id, record.sys_flag, record.delay_level) == (
