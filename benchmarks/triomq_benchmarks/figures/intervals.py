@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import attrs
@@ -191,7 +192,7 @@ def recorded(histogram: HdrHistogram) -> list[tuple[int, int]]:
         return []
     filled = memoryview(histogram.counts).cast("B").cast("Q")[: histogram._counts_index_for(histogram.max_value) + 1]  # noqa: SLF001
     value_of = histogram.get_value_from_index
-    return [(value_of(index), count) for index, count in enumerate(filled) if count]
+    return [(value_of(index), filled[index]) for index in compress(range(len(filled)), filled)]
 
 
 def above(histogram: HdrHistogram, limit: float) -> int:

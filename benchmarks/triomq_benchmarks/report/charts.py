@@ -267,31 +267,42 @@ def _mark(figure: go.Figure, runs: Sequence[_Run]) -> go.Figure:
     low, high = min([0, *seconds]), max([1, *(second + 1 for second in seconds)])
     per_px = (high - low) / _PLOT_PX
     ends: list[float] = []
+    # Laid out together: Plotly checks the whole layout again for each shape that is added alone.
+    shapes: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    whole_height = {"xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
     for mark in sorted(marks, key=lambda mark: mark.x):
         if mark.until is not None and mark.until > mark.x:
-            figure.add_vrect(
-                x0=mark.x, x1=mark.until, fillcolor=mark.colour, opacity=mark.opacity, line_width=0, layer="below"
-            )
+            area = {"fillcolor": mark.colour, "opacity": mark.opacity, "line": {"width": 0}, "layer": "below"}
+            shapes.append({"type": "rect", "x0": mark.x, "x1": mark.until, **whole_height, **area})
         if mark.dash is not None:
-            figure.add_vline(x=mark.x, line={"color": mark.colour, "width": 1.5, "dash": mark.dash})
+            line_style = {"color": mark.colour, "width": 1.5, "dash": mark.dash}
+            shapes.append({"type": "line", "x0": mark.x, "x1": mark.x, **whole_height, "line": line_style})
         width = len(mark.text) * _LETTER_PX * per_px
         leftwards = mark.x + width > high
         begin = mark.x - width if leftwards else mark.x
         line = next((number for number, end in enumerate(ends) if begin > end), len(ends))
         ends[line : line + 1] = [begin + width]
-        figure.add_annotation(
-            x=mark.x,
-            y=1,
-            yref="paper",
-            xanchor="right" if leftwards else "left",
-            yanchor="bottom",
-            yshift=2 + line * _LINE_PX,
-            showarrow=False,
-            text=_text(mark.text),
-            font={"size": 11, "color": mark.colour},
+        annotations.append(
+            {
+                "x": mark.x,
+                "y": 1,
+                "yref": "paper",
+                "xanchor": "right" if leftwards else "left",
+                "yanchor": "bottom",
+                "yshift": 2 + line * _LINE_PX,
+                "showarrow": False,
+                "text": _text(mark.text),
+                "font": {"size": 11, "color": mark.colour},
+            }
         )
-    figure.update_layout(margin={"t": 14 + len(ends) * _LINE_PX}, height=306 + len(ends) * _LINE_PX)
-    figure.update_xaxes(range=[low, high])
+    figure.update_layout(
+        shapes=shapes,
+        annotations=annotations,
+        margin={"t": 14 + len(ends) * _LINE_PX},
+        height=306 + len(ends) * _LINE_PX,
+        xaxis={"range": [low, high]},
+    )
     return figure
 
 

@@ -15,13 +15,20 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import attrs
 from hdrh.histogram import HdrHistogram
 
-from triomq_benchmarks.figures.intervals import IntervalRow, at_percentiles, by_second, every_second, histogram_of
+from triomq_benchmarks.figures.intervals import (
+    IntervalRow,
+    at_percentiles,
+    by_second,
+    every_second,
+    histogram_of,
+    recorded,
+)
 from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 
 DRAWS = 300
@@ -242,10 +249,8 @@ class _Cells:
 
 def _on_the_grid(histogram: HdrHistogram) -> Counter[int]:
     found: Counter[int] = Counter()
-    # The histogram's own iterators go through its 23,000 cells one by one in Python.
-    counts = histogram.counts[: histogram.counts_len]
-    for index in compress(range(len(counts)), counts):
-        found[round(math.log(max(1, histogram.get_value_from_index(index))) / _GRID)] += counts[index]
+    for value, count in recorded(histogram):
+        found[round(math.log(max(1, value)) / _GRID)] += count
     return found
 
 
