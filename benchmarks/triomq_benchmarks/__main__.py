@@ -3,36 +3,35 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import click
 
-from triomq_benchmarks.commands.audit import audit
-from triomq_benchmarks.commands.compare import compare
-from triomq_benchmarks.commands.consume import consume
-from triomq_benchmarks.commands.engines import engines
-from triomq_benchmarks.commands.failover import failover
-from triomq_benchmarks.commands.flights_pipeline import flights_pipeline
-from triomq_benchmarks.commands.growth import growth
-from triomq_benchmarks.commands.ha import ha
-from triomq_benchmarks.commands.history import history
-from triomq_benchmarks.commands.hotpath import hotpath
-from triomq_benchmarks.commands.report import report
-from triomq_benchmarks.commands.run import run
-from triomq_benchmarks.commands.spark_cluster import spark_cluster
-from triomq_benchmarks.commands.spark_read import spark_read
-from triomq_benchmarks.commands.versus_java import versus_java
-from triomq_benchmarks.commands.workloads import workloads
+_COMMANDS = (
+    "hotpath", "growth", "versus-java", "consume", "failover", "ha", "run", "workloads", "engines", "audit", "compare", "report",
+    "history", "spark-cluster", "spark-read", "flights-pipeline",
+)  # fmt: skip
+"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores."""
 
 
-@click.group()
+class _Loaded(click.Group):
+    """Imports a command when it is asked for: all together import Arrow, Plotly and the data source, for a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in _COMMANDS:
+            return None
+        name = cmd_name.replace("-", "_")
+        command: Any = getattr(import_module(f"triomq_benchmarks.commands.{name}"), name)
+        return command  # type: ignore[no-any-return]
+
+
+@click.group(cls=_Loaded)
 def bench() -> None:
     """Measure: the hot path alone, or ours against the real RocketMQ 4.9.7."""
-
-
-for _command in (
-    hotpath, growth, versus_java, consume, failover, ha, run, workloads, engines, audit, compare, report, history, spark_cluster,
-    spark_read, flights_pipeline,
-):  # fmt: skip
-    bench.add_command(_command)
 
 
 if __name__ == "__main__":
