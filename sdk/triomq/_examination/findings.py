@@ -122,6 +122,36 @@ def name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[
             )
 
 
+def unseen_name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Name servers that brokers name in their settings, and that were not among those asked: perhaps a slip of the pen.
+
+    Brokers may write a name where the caller writes an address: each name server that lists a broker, and that it does
+    not name in the caller's words, may be one that it names in other words.
+    """
+    asked = {server.address for server in snapshot.name_servers}
+    brokers: dict[str, list[str]] = {}
+    for broker in snapshot.brokers:
+        if broker.broker_id is None:
+            continue  # another one with its id hides it
+        named = {text.strip() for text in (broker.setting("namesrvAddr") or "").split(";")} - {""}
+        listing = {
+            server.address
+            for server in snapshot.name_servers
+            if broker.address in server.sets.get(broker.name, {}).values()
+        }
+        if len(named - asked) > len(listing - named):
+            brokers.setdefault(_some(named - asked), []).append(broker.label)
+    for addresses, labels in sorted(brokers.items()):
+        yield _notice(
+            "name_server_unseen",
+            _some(labels),
+            f"The setting namesrvAddr of {_some(labels)} names {addresses}, which the doctor was not told of: it may be "
+            "misspelt, and then one name server does not list the broker.",
+            "Correct namesrvAddr in the broker's file and restart it; if it is right, look again with all name servers: "
+            "-n 'HOST:PORT;HOST:PORT'.",
+        )
+
+
 def _differences(one: NameServerView, other: NameServerView) -> list[str]:
     mine, others = _places(one), _places(other)
     found = [f"only {one.address} lists {place} at {mine[place]}" for place in mine.keys() - others.keys()]
@@ -162,6 +192,27 @@ def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
             )
 
 
+def cluster_names(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Sets whose brokers are not all of one cluster."""
+    clusters: dict[str, list[str]] = {}
+    for cluster, names in snapshot.clusters.items():
+        for name in names:
+            clusters.setdefault(name, []).append(cluster)
+    for name, found in sorted(clusters.items()):
+        if len(found) < 2:
+            continue
+        members = [broker for broker in snapshot.brokers if broker.name == name]
+        texts = "; ".join(f"{broker.label}: {broker.setting('brokerClusterName') or '?'}" for broker in members)
+        yield _problem(
+            "cluster_names_differ",
+            name,
+            f"Broker set {name} is listed in clusters {_some(found)} ({texts}): a slave follows a master of another "
+            "cluster, or two clusters use the same broker name at one name server.",
+            "Give all brokers of the set the same brokerClusterName in their files and restart them; sets of different "
+            "clusters need different brokerName.",
+        )
+
+
 def silent_brokers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
     """Brokers that are registered, and do not answer or refuse to."""
     for broker in snapshot.brokers:
@@ -177,8 +228,9 @@ def silent_brokers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterato
                 "broker_silent",
                 broker.label,
                 f"Broker {broker.label} does not answer: {broker.error}.",
-                "Look at its process and its log: start it, or restart it if it hangs. Name servers drop a dead broker "
-                "after two minutes.",
+                "Look at its process and its log: start it, or restart it if it hangs. If it is well, others cannot reach "
+                "the address that it registers: correct its brokerIP1 or listenPort, or the firewall. Name servers drop a "
+                "dead broker after two minutes.",
             )
 
 
@@ -552,6 +604,6 @@ def unknown(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
 Look = Callable[[ClusterSnapshot, FindingLimits], Iterable[Finding]]
 
 _LOOKS: Final[tuple[Look, ...]] = (
-    name_servers, masters, silent_brokers, contested_ids, roles, slaves, disks, clocks, settings, stuck_members,
+    name_servers, unseen_name_servers, masters, cluster_names, silent_brokers, contested_ids, roles, slaves, disks, clocks, settings, stuck_members,
     subscriptions, lags, topics, versions, compiled_modules, unknown,
 )  # fmt: skip

@@ -64,6 +64,21 @@ CASES = [
         attrs.evolve(HEALTHY, name_servers=(NAME_SERVER, NameServerView("n:2", "", {"a": SETS["a"]}, CLUSTERS))),
         "name_servers_disagree", "problem", "Name servers n:1 and n:2 disagree: only n:1 lists b:0 at h:3.",
     ),
+    (
+        brokers(change(MASTER, namesrvAddr="n:1;n:l"), SLAVE, OTHER),
+        "name_server_unseen", "notice", "The setting namesrvAddr of a:0 (h:1) names n:l, which the doctor was not told of",
+    ),
+    (
+        brokers(change(MASTER, namesrvAddr="one:1;two:1"), SLAVE, OTHER),
+        "name_server_unseen", "notice", "The setting namesrvAddr of a:0 (h:1) names one:1, two:1, which",
+    ),
+    (
+        attrs.evolve(
+            brokers(change(MASTER, brokerClusterName="c"), change(SLAVE, brokerClusterName="d"), OTHER),
+            name_servers=(attrs.evolve(NAME_SERVER, clusters=CLUSTERS | {"d": frozenset({"a"})}),),
+        ),
+        "cluster_names_differ", "problem", "Broker set a is listed in clusters c, d (a:0 (h:1): c; a:1 (h:2): d): a slave",
+    ),
     (attrs.evolve(HEALTHY, brokers=()), "no_brokers", "problem", "No broker is registered."),
     (
         brokers(SLAVE, OTHER),
@@ -219,6 +234,10 @@ HARMLESS = [
     groups(GroupView("G", {"T": 9999}, members({"T": "a"}, {"T": "a", "%RETRY%G": "*"}))),
     brokers(attrs.evolve(MASTER, runtime=runtime(triomqCompiled="used")), SLAVE, OTHER),
     brokers(attrs.evolve(MASTER, slow_reads={"G": 1}), SLAVE, attrs.evolve(OTHER, slow_reads={"G": 1})),
+    # One that another broker with its id hides is listed nowhere.
+    brokers(MASTER, SLAVE, OTHER, attrs.evolve(change(MASTER, namesrvAddr="one:1"), broker_id=None, address="h:9")),
+    # The broker's words for the name server are others, but it is listed there.
+    brokers(change(MASTER, namesrvAddr="names.example:1"), SLAVE, change(OTHER, namesrvAddr="n:1; ")),
     brokers(attrs.evolve(MASTER, topics=MASTER.topics | {"%RETRY%G": TopicView(1, 1, 6)}), SLAVE, OTHER),
 ]
 
