@@ -42,9 +42,9 @@ UNLIMITED = {
     "namesrv/lifecycle.py:serve_namesrv": "once",
     "replication/master.py:HaMaster._refuse_stranger": "once a minute",
     "wire/budget.py:Budget._free": _REPEATS,
-    "wire/certificates.py:Certificates._note_expiry": "at the start, when certificates change, and once a day",
-    "wire/certificates.py:Certificates._take": "a change of the server's own files",
-    "wire/certificates.py:Certificates.load": "once",
+    "wire/tls/certificates.py:Certificates._note_expiry": "at the start, when certificates change, and once a day",
+    "wire/tls/certificates.py:Certificates._take": "a change of the server's own files",
+    "wire/tls/certificates.py:Certificates.load": "once",
     "wire/server.py:_accept_forever": "once, until a connection is accepted again",
 }
 

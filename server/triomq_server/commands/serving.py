@@ -41,7 +41,7 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
         changed_without_effect,
         shown_text,
     )
-    from triomq_server.wire.certificates import effective
+    from triomq_server.wire.tls.certificates import effective
 
     try:
         tls = effective(config.tls)

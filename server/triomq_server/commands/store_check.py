@@ -27,7 +27,7 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
     """
     from triomq_server.broker.tables.table_files import refused_files
     from triomq_server.store import StoreDamaged
-    from triomq_server.store.checking import check_store as check
+    from triomq_server.store.stopped.checking import check_store as check
 
     shown = -1
 

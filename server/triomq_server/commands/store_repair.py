@@ -24,7 +24,7 @@ from triomq_server.commands.whole_repair import repair_from_log
 if TYPE_CHECKING:
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.files.segments import Segment
-    from triomq_server.store.log_repair import Place, Survey
+    from triomq_server.store.stopped.log_repair import Place, Survey
     from triomq_server.wire import Asking, OpenLink
 
 CONNECT_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ class _Run:
 
     def queue_end(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message of a queue; 0 if there is none. OSError."""
-        from triomq_server.store.log_repair import queue_end_on_disk
+        from triomq_server.store.stopped.log_repair import queue_end_on_disk
 
         end = self.survey.queue_ends.get((topic, queue_id))
         return queue_end_on_disk(self.root, topic, queue_id) if end is None else end
@@ -196,8 +196,8 @@ async def repair(
         OSError: a file cannot be read or written.
     """
     from triomq_server.store import RealDisk
-    from triomq_server.store.checking import log_files
-    from triomq_server.store.log_repair import Survey, damaged_places
+    from triomq_server.store.stopped.checking import log_files
+    from triomq_server.store.stopped.log_repair import Survey, damaged_places
     from triomq_server.wire import open_link as open_tcp_link
 
     disk = RealDisk()
@@ -231,7 +231,13 @@ def _damaged_tables(root: Path) -> list[tuple[str, str]]:
 async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Outcome | None:
     """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
     from triomq_server.store import RealDisk
-    from triomq_server.store.log_repair import is_same, missing_files, tail_as_written, with_new_files, write_place
+    from triomq_server.store.stopped.log_repair import (
+        is_same,
+        missing_files,
+        tail_as_written,
+        with_new_files,
+        write_place,
+    )
     from triomq_server.wire import error_text
 
     place = tail_as_written(segments, place)
@@ -268,7 +274,7 @@ async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place,
         The number of records, and the place; at the log's end, up to where its last record reaches.
     """
     from triomq_server.replication.log_copy import LogCopy
-    from triomq_server.store.log_repair import Survey, flaw_of_copy, size_of_next
+    from triomq_server.store.stopped.log_repair import Survey, flaw_of_copy, size_of_next
 
     if not place.before and not place.after and not run.trust:
         raise UnusableCopyError(
@@ -423,7 +429,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     """
     from triomq_server.replication.divergence import NotComparableError, RemoteLog
     from triomq_server.replication.log_copy import LogCopy
-    from triomq_server.store.log_repair import last_records
+    from triomq_server.store.stopped.log_repair import last_records
     from triomq_server.wire import LinkError, error_text, failure_reason
 
     try:

@@ -11,7 +11,7 @@ import click
 from triomq_command.connection_options import tls_given
 from triomq_server.config import ConfigError, TlsConfig
 from triomq_server.wire import Link, dial_tcp, open_link, tls_dial
-from triomq_server.wire.certificates import client_context
+from triomq_server.wire.tls.certificates import client_context
 
 _OPTION_OF = {
     "tls.client.trustCertPath": "--tls-ca",

@@ -18,7 +18,7 @@ from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, configured, 
 
 if TYPE_CHECKING:
     from triomq_server.config import StoreConfig
-    from triomq_server.store.whole_repair import Findings, Problem, Progress
+    from triomq_server.store.stopped.whole_repair import Findings, Problem, Progress
 
 _SHOWN = 20
 _LOST = "`--from HOST:PORT` fetches what the log has lost from another broker of the set"
@@ -53,7 +53,7 @@ def repair_from_log(
 
 async def _mend(directory: Path, config: StoreConfig, found: Findings) -> Path | None:
     from triomq_server.broker.tables.table_files import outdated_files, refused_files
-    from triomq_server.store.whole_repair import mend
+    from triomq_server.store.stopped.whole_repair import mend
 
     unreadable, outdated = dict(refused_files(directory)), dict(outdated_files(directory))
     return await mend(config, found, unreadable, [name for name in outdated if name not in unreadable])
@@ -62,7 +62,7 @@ async def _mend(directory: Path, config: StoreConfig, found: Findings) -> Path |
 def _settings(directory: Path, log: Path | None, config_file: str | None) -> StoreConfig:
     """The broker's settings; without its file, the sizes of the files there are, and else the defaults."""
     from triomq_server.config import BrokerConfig, ConfigError, PropertiesError
-    from triomq_server.store.whole_repair import index_file_bytes
+    from triomq_server.store.stopped.whole_repair import index_file_bytes
 
     try:
         values = configured(config_file, (), {})
@@ -93,7 +93,7 @@ def _settings(directory: Path, log: Path | None, config_file: str | None) -> Sto
 
 def _look(directory: Path, config: StoreConfig, *, as_json: bool) -> Findings:
     from triomq_server.broker.tables.table_files import outdated_files, refused_files, topics_of
-    from triomq_server.store.whole_repair import Problem, look
+    from triomq_server.store.stopped.whole_repair import Problem, look
 
     with _progress(as_json=as_json) as progress:
         found = look(config, topics_of(directory), progress)

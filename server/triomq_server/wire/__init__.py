@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from triomq_server.wire.budget import Budget
-from triomq_server.wire.certificates import Certificates
 from triomq_server.wire.dial import Asking, OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
@@ -24,7 +23,8 @@ from triomq_server.wire.handlers import (
 from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
-from triomq_server.wire.tls import TlsMode, TlsSettings, accept_tls, tls_dial
+from triomq_server.wire.tls.certificates import Certificates
+from triomq_server.wire.tls.handshakes import TlsMode, TlsSettings, accept_tls, tls_dial
 from triomq_server.wire.traffic import Traffic
 from triomq_server.wire.transport import Dial, Listen, dial_tcp, error_text, failure_reason, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch

@@ -18,7 +18,7 @@ from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
 from triomq_server.wire.poller import HAS_EPOLL, Poller
-from triomq_server.wire.tls import TlsSettings, serve_accepted
+from triomq_server.wire.tls.handshakes import TlsSettings, serve_accepted
 from triomq_server.wire.transport import Listen, accept_some, address_of, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 

@@ -13,7 +13,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import Handlers, Limits, LinkError, open_link, serve
 from triomq_server.wire.connections import Connections
-from triomq_server.wire.tls import serve_accepted
+from triomq_server.wire.tls.handshakes import serve_accepted
 
 
 async def answer_late(link, command):

@@ -19,7 +19,7 @@ import trio
 
 from triomq_server.config import ConfigError, PropertiesError, TlsConfig, load_properties, read_tls_file
 from triomq_server.config.tls import CONFIG_FILE
-from triomq_server.wire.tls import Handshakes, TlsMode, TlsSettings
+from triomq_server.wire.tls.handshakes import Handshakes, TlsMode, TlsSettings
 
 T = TypeVar("T")
 

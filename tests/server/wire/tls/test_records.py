@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from triomq_server.wire.certificates import self_signed_context
-from triomq_server.wire.tls_transport import TlsTransport
+from triomq_server.wire.tls.certificates import self_signed_context
+from triomq_server.wire.tls.transport import TlsTransport
 
 SILENT = b"\x17\x03\x03\x00\x16" + bytes(22)
 """As long as an update of keys with TLS 1.3."""

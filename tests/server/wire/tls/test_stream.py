@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from triomq_server.wire.certificates import self_signed_context
-from triomq_server.wire.tls import TlsSettings, accept_tls
-from triomq_server.wire.tls_stream import _RECORDS_AT_ONCE, TlsStream, _WholeRecords
+from triomq_server.wire.tls.certificates import self_signed_context
+from triomq_server.wire.tls.handshakes import TlsSettings, accept_tls
+from triomq_server.wire.tls.stream import _RECORDS_AT_ONCE, TlsStream, _WholeRecords
 
 SILENT = b"\x17\x03\x03\x00\x16" + bytes(22)
 """As long as an update of keys with TLS 1.3."""

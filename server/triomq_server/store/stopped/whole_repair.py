@@ -21,7 +21,6 @@ from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.record.check import LogRecord
 from triomq_protocol.record.layout import TRANSACTION_ROLLBACK
 from triomq_server.config import StoreConfig
-from triomq_server.store.checking import log_files, walk
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import UNIT, UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC
@@ -33,6 +32,7 @@ from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.index import ENTRY, HEADER, SLOT
 from triomq_server.store.opening import is_repair_unfinished, note_repair, recover_whole
 from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
+from triomq_server.store.stopped.checking import log_files, walk
 
 _CHECKPOINT_BYTES = 4096
 _RECORDS_PER_REPORT = 20_000

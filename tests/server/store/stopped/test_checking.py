@@ -16,7 +16,7 @@ import trio
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, StoreDamaged, open_store
-from triomq_server.store.checking import check_store
+from triomq_server.store.stopped.checking import check_store
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]

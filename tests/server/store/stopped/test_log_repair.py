@@ -24,8 +24,8 @@ from triomq_server.commands.store_repair import Outcome, repair
 from triomq_server.config import StoreConfig
 from triomq_server.replication.log_copy import READ_LOG
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, StoreLocked, open_store
-from triomq_server.store.checking import check_store
-from triomq_server.store.log_repair import Place, flaw_of_copy
+from triomq_server.store.stopped.checking import check_store
+from triomq_server.store.stopped.log_repair import Place, flaw_of_copy
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]

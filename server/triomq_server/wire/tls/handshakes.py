@@ -19,9 +19,9 @@ import attrs
 import trio
 
 from triomq_server.wire.connections import Connections
+from triomq_server.wire.tls.stream import TlsStream
+from triomq_server.wire.tls.transport import TlsTransport
 from triomq_server.wire.tls_failures import accepting_failure, dialling_failure
-from triomq_server.wire.tls_stream import TlsStream
-from triomq_server.wire.tls_transport import TlsTransport
 from triomq_server.wire.transport import Dial, peer_name, transport_over
 
 _log = logging.getLogger(__name__)
