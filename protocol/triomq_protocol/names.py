@@ -83,6 +83,8 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 MAX_TOPIC_BYTES: Final = 127
 """A record keeps the length of its topic in one signed byte."""
 MAX_GROUP_CHARACTERS: Final = 255
+MAX_NAME_CHARACTERS: Final = 255
+"""Of any name or address that a server keeps for a peer: a group's is the longest that clients can make."""
 MAX_PROPERTIES_BYTES: Final = 32767
 """A record keeps the length of its properties in an int16."""
 

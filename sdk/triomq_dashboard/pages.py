@@ -18,7 +18,7 @@ from triomq_dashboard import looking
 from triomq_dashboard.history import History
 from triomq_dashboard.presentation import body_text, chart, link
 from triomq_dashboard.tail import tail
-from triomq_protocol.names import DLQ_PREFIX
+from triomq_protocol.names import DLQ_PREFIX, MAX_NAME_CHARACTERS
 
 FRESH_S: Final = 3.0
 """For so long lists of names are shown to whoever asks next: a hundred browsers cost what one does."""
@@ -344,7 +344,7 @@ class _Tail(StreamingResponse):
 
 def _name(request: Request) -> str:
     name = request.query_params.get("name", "")
-    if not name or len(name) > 255:
+    if not name or len(name) > MAX_NAME_CHARACTERS:
         raise PlainError("The address lacks the name of what to show.", 404)
     return name
 

@@ -8,6 +8,7 @@ import socket
 
 import attrs
 
+from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.settings import INT32_MOST, setting
@@ -15,10 +16,6 @@ from triomq_server.config.tls import TlsConfig
 
 MOST_ADDRESSES = 64
 """Servers in one setting; for each there is a task that keeps a connection."""
-
-
-NAME_MOST = 255
-"""Characters of a name."""
 
 
 def rocketmq_home() -> str | None:
@@ -75,7 +72,11 @@ def unusable_networks(text: str) -> str | None:
 
 def unusable_name(text: str) -> str | None:
     """Why a text cannot be a name that messages or routes carry; None if it can."""
-    return None if len(text) <= NAME_MOST else f"{len(text)} characters; at most {NAME_MOST} are possible"
+    return (
+        None
+        if len(text) <= MAX_NAME_CHARACTERS
+        else f"{len(text)} characters; at most {MAX_NAME_CHARACTERS} are possible"
+    )
 
 
 def unusable_region(text: str) -> str | None:

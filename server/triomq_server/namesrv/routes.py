@@ -14,6 +14,7 @@ from typing import TypeVar
 import attrs
 
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
+from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.requests import BrokerData, ClusterInfo, DataVersion, QueueData, TopicConfig, TopicRouteData
 from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
 
@@ -34,10 +35,6 @@ MOST_TOPICS = 500_000
 
 MOST_SETS_OF_TOPIC = 1000
 """Sets that have one topic: its route is made in one go."""
-
-MOST_NAME_CHARACTERS = 255
-"""Of an address, a topic, and the name of a set or cluster."""
-
 
 MOST_BROKERS_OF_CONNECTION = 1000
 """Addresses that may register over one connection; all of them go with it in one go."""
@@ -160,7 +157,7 @@ class RouteTable:
             TooManyBrokersError: there are `MOST_BROKERS` addresses or sets, `MOST_BROKERS_OF_CONNECTION` of this
                 connection, `MOST_CLUSTERS_OF_SET` clusters, `MOST_TOPICS` topics or `MOST_SETS_OF_TOPIC` sets of one
                 topic, and this one would be new.
-            ValueError: a name or an address has more than `MOST_NAME_CHARACTERS`.
+            ValueError: a name or an address has more than `MAX_NAME_CHARACTERS`.
         """
         # Else topics that an earlier set of this name had would be there again.
         yield from self._remove_gone(broker.broker_name)
@@ -505,8 +502,8 @@ class RouteTable:
 
 
 def _check_length(name: str) -> None:
-    if len(name) > MOST_NAME_CHARACTERS:
-        raise ValueError(f"{name[:50]!r}... has {len(name)} characters; at most {MOST_NAME_CHARACTERS} are possible")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise ValueError(f"{name[:50]!r}... has {len(name)} characters; at most {MAX_NAME_CHARACTERS} are possible")
 
 
 def _addresses(data: BrokerData) -> dict[int, str]:

@@ -19,7 +19,7 @@ from triomq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.filters.sql92 import Sql92Error
 from triomq_protocol.flags import TOPIC_UNIT_SUB
-from triomq_protocol.names import RETRY_PREFIX
+from triomq_protocol.names import MAX_NAME_CHARACTERS, RETRY_PREFIX
 from triomq_protocol.requests import (
     CheckClientConfigBody,
     ConsumerData,
@@ -53,9 +53,6 @@ CHARACTERS_PER_FILTER = 16
 """That each property filter is counted with beside its own: a short one takes as long as so much more of a long one."""
 MOST_TAGS = 10_000
 """Tags, and codes of tags, of all subscriptions: they are kept."""
-MOST_NAME_CHARACTERS = 255
-"""Of one heartbeat, which is handled without a pause, and of a request for locks."""
-
 MOST_UNSENT_BYTES = 262_144
 """Unsent bytes of a member above which it is not notified of changes of its group."""
 
@@ -151,7 +148,7 @@ def _named(name: str | None, member: str) -> str:
     """A name that must not be empty, since it becomes a key of the tables."""
     if not name:
         raise BodyError("HeartbeatData", f"member {member!r} is missing")
-    if len(name) > MOST_NAME_CHARACTERS:
+    if len(name) > MAX_NAME_CHARACTERS:
         raise BodyError("HeartbeatData", f"member {member!r} has {len(name)} characters")
     return name
 
@@ -268,7 +265,7 @@ def _check_lock_names(body: LockBatchRequestBody) -> None:
     """Refuse names that no client, group, topic or broker has: locks keep them. Raises BodyError."""
     queues = ((queue.topic, queue.broker_name) for queue in body.mq_set)
     for name in chain((body.client_id or "", body.consumer_group or ""), chain.from_iterable(queues)):
-        if len(name) > MOST_NAME_CHARACTERS:
+        if len(name) > MAX_NAME_CHARACTERS:
             raise BodyError("LockBatchRequestBody", f"a name of {len(name)} characters")
 
 

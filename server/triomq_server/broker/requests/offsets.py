@@ -10,6 +10,7 @@ from collections.abc import Generator
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.requests.offset import (
     GetEarliestMsgStoretimeRequest,
     GetEarliestMsgStoretimeResponse,
@@ -31,9 +32,6 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.consumer_offsets import MOST_UNEXPECTED, UNKNOWN_OFFSET
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.wire import Handlers, Link
-
-MOST_NAME_CHARACTERS = 255
-"""Of a group or topic that the broker does not know; no client can make one with a longer name."""
 
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
@@ -84,8 +82,8 @@ def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Com
     if not (_is_expected(broker, header) or broker.compat_49):
         offsets = broker.offsets
         if offsets.query(header.consumer_group, header.topic, header.queue_id) == UNKNOWN_OFFSET:
-            if max(len(header.topic), len(header.consumer_group)) > MOST_NAME_CHARACTERS:
-                remark = f"the name of the topic or of the group has more than {MOST_NAME_CHARACTERS} characters"
+            if max(len(header.topic), len(header.consumer_group)) > MAX_NAME_CHARACTERS:
+                remark = f"the name of the topic or of the group has more than {MAX_NAME_CHARACTERS} characters"
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark, Header())
             if offsets.unexpected >= MOST_UNEXPECTED:
                 remark = f"topic[{header.topic}], its queue or the group[{header.consumer_group}] is not known"
