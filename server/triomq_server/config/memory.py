@@ -6,6 +6,7 @@ cached pages of files as if there were no more memory.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ _UNIFIED = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _MEMORY_V1 = "sys/fs/cgroup/memory"
 
 
+@functools.lru_cache(maxsize=1)
 def usable_memory_bytes(root: Path = Path("/")) -> int:
-    """The memory in bytes that this process may use.
+    """The memory in bytes that this process may use; it is looked for once, and later changes of limits do not count.
+
+    A configuration needs it for several settings, and the files of the control groups take a millisecond each time.
 
     Args:
         root: where `proc` and `sys` are mounted.

@@ -113,7 +113,8 @@ def camel_case(attribute: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
-def keys_of(cls: type) -> dict[str, attrs.Attribute[Any]]:
+@functools.cache
+def keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
     """The keys of a settings class, in the order of declaration; attributes that hold no single value are left out."""
     return {
         field.metadata.get(_KEY) or camel_case(field.name): field
