@@ -113,9 +113,14 @@ def camel_case(attribute: str) -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
-@functools.cache
 def keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
     """The keys of a settings class, in the order of declaration; attributes that hold no single value are left out."""
+    return _keys_of(cls)
+
+
+@functools.cache
+def _keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
+    # Apart from `keys_of`: for mypy a class whose instances have no hash has none itself.
     return {
         field.metadata.get(_KEY) or camel_case(field.name): field
         for field in attrs.fields(cls)
