@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 import pytest
-from mqadmin_commands import CASES, GROUP, TOPIC, WITHOUT_REASON, Case, as_rows, cases
+from mqadmin_commands import CASES, GROUP, TOPIC, WITHOUT_REASON, Case, as_rows, cases, comparable
 
 from triomq_benchmarks.clusters.servers import Kind
 
@@ -46,36 +46,6 @@ ENDLESS_S = 5.0
 
 # These list settings or counters: their names are compared, their values are each broker's own.
 LISTS = {"brokerStatus": ":", "getBrokerConfig": "=", "getNamesrvConfig": "="}
-
-OWN = [
-    (r"127\.0\.0\.1:\d+", "ADDRESS"),
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([,.:]\d+)?", "TIME"),
-    (r"\b[0-9A-F]{32}\b", "ID"),
-    (r"\S*interop\S*", "PATH"),
-    (r"-?\d+\.\d+(\(\d+,\d+ms[^)]*\))?", "RATE"),
-    (r"\brt=\d+ms", "rt=RATE"),
-    (r"true +\d+$", "true RATE"),
-    (r"(consumer|producer)(-+\d+)+", r"\1-N"),
-    (r"^broker-a .* NO_CONSUMER$", ""),  # the topic of sendMsgStatus, if the broker has counted
-    (r"\d{10,}", "N"),
-    (r"[ \t]+", " "),
-]
-
-# What is another version's, not another implementation's: its name, its system topics, the topic of a command that ours
-# refuses, what its broker adds to each message, and so sizes and places of messages. Tools are producers now and then.
-OWN_5 = [
-    (r"V[45]_\d_\d", "VERSION"),
-    (r"^(DefaultCluster )?(RMQ_SYS_|rmq_sys_)\S* *$", ""),
-    (r"^Static$", ""),
-    (r"^producer group \(CLIENT_INNER_PRODUCER\).*$", ""),
-    (r"https?://rocketmq.apache.org/\S+", "FAQ"),
-    (r"(MSG_REGION=DefaultRegion|WAIT=true|TRACE_ON=true), ", ""),
-    (r", (MSG_REGION=DefaultRegion|WAIT=true|TRACE_ON=true)", ""),
-    (r"\b(storeSize|commitLogOffset|physicOffset|physicSize)=\d+", r"\1=N"),
-    (r"^(CommitLog Offset:|#MasterCommitLogMaxOffset) ?\d+", r"\1 N"),
-    (r"@\d+ *$", "@N"),
-    (r"OK, \d+", "OK, N"),
-]
 
 
 @attrs.frozen
@@ -159,19 +129,6 @@ def printed(request: pytest.FixtureRequest, make_samples: Any, tmp_path_factory:
             files.mkdir()
             found[kind] = run_script(client, kind, kinds_servers, make_samples, version, files)
     return Printed(version, set(re.findall(r"^   (\w+) ", listed, re.MULTILINE)), found[Kind.OURS], found[Kind.JAVA])
-
-
-def comparable(text: str, version: str) -> list[str]:
-    found = []
-    for line in text.splitlines():
-        # Where in Java an error was thrown is Java's; its logging library speaks at the first use.
-        if line.startswith((" at ", "\tat ", " ...", "\t...")) or re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line):
-            continue
-        for pattern, name in OWN if version == "4.9.7" else [*OWN, *OWN_5]:
-            line = re.sub(pattern, name, line)
-        found.append(line.strip())
-    # Tables come out of hash maps and sets.
-    return sorted(line for line in found if line)
 
 
 COUNTS = "statsAll"
