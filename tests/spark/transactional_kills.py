@@ -38,6 +38,8 @@ from triomq_benchmarks.spark.cluster import open_spark_cluster
 SOURCE, TARGET, DECISIONS = "kills-in", "kills-out", "spark-sink-decisions"
 PER_TRIGGER = 100
 RUN_LIMIT_S = 1800.0
+QUERY_STARTS = 4
+"""How often a driver starts its query, which ends with an error when a Python worker is killed: a JVM takes longer."""
 SETTINGS = {
     "spark.executor.memory": "512m",
     # Tasks that fail because their process was killed are not to end the stream after four kills.
@@ -85,6 +87,8 @@ class Schedule:
 def drive(name_servers: str, checkpoint: str, master: str) -> None:
     """The driver: copies what is there, and ends."""
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
+    from pyspark.errors import StreamingQueryException
+
     from triomq_benchmarks.spark.environment import open_session
 
     with open_session(master, name="transactional-kills", settings=SETTINGS, short_lived=True) as spark:
@@ -93,8 +97,13 @@ def drive(name_servers: str, checkpoint: str, master: str) -> None:
         sink = rows.load().select("body").writeStream.format("rocketmq").option("namesrv", name_servers)
         sink = sink.options(topic=TARGET, transactional="true", checkpointLocation=checkpoint)
         print("started", flush=True)
-        query = sink.trigger(availableNow=True).start()
-        query.awaitTermination()
+        for left in reversed(range(QUERY_STARTS)):
+            try:
+                sink.trigger(availableNow=True).start().awaitTermination()
+                return
+            except StreamingQueryException:
+                if not left:
+                    raise
 
 
 async def fill(name_servers: str, start: int, count: int) -> None:
