@@ -15,7 +15,7 @@ from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.names import KEYS, REPLY_TO_CLIENT, TAGS, UNIQ_KEY
 from triomq_protocol.properties import append_property, broker_properties, get_property, remove_property
-from triomq_protocol.record.layout import TRANSACTION_PREPARED
+from triomq_protocol.record.layout import TRANSACTION_MASK
 from triomq_protocol.requests.send import (
     ReplyMessageRequest,
     SendMessageRequest,
@@ -48,9 +48,8 @@ async def _handle_reply(
     header = command.header(kind)
     checks = SendChecks(broker)
     try:
-        topic = checks.topic(header, broker.topics.get(header.topic))
+        topic = checks.topic(header, broker.topics.get(header.topic), reply=True)
         queue_id = checks.queue(link, header.queue_id, topic)
-        _refuse_half(broker, header)
     except RefusedError as refused:
         return command.answer(refused.code, refused.remark, fields=fields)
     remark = await _push(broker, link, command, header, queue_id)
@@ -62,15 +61,6 @@ async def _handle_reply(
         broker.store.notify_arrivals()
     code = ResponseCode.SUCCESS if remark is None else ResponseCode.SYSTEM_ERROR
     return command.answer(code, remark, answer, fields=fields)
-
-
-def _refuse_half(broker: Broker, header: SendRequest) -> None:
-    """Refuse a reply marked as a half message: no transaction is begun for it, and it would get no queue entry."""
-    if header.sys_flag & TRANSACTION_PREPARED and not broker.compat_49:
-        raise RefusedError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            f"sysFlag {header.sys_flag} marks a half message of a transaction, which a reply cannot be",
-        )
 
 
 async def _push(broker: Broker, link: Link, command: Command, header: SendRequest, queue_id: int) -> str | None:
@@ -118,6 +108,8 @@ def _store(
 ) -> SendMessageResponse | None:
     """Keep the reply in its topic as well; a failure is only logged."""
     text = header.properties or ""
+    # No transaction is begun for a reply: as half of one it would be in no queue. 4.9 drops the flag of compression, too.
+    sys_flag = 0 if broker.compat_49 else header.sys_flag & ~TRANSACTION_MASK
     result = broker.store.append(
         NewRecord(
             header.topic,
@@ -125,7 +117,7 @@ def _store(
             command.body,
             utf8(broker_properties(text, broker.config.broker_cluster_name)),
             header.flag,
-            header.sys_flag,
+            sys_flag,
             header.born_timestamp,
             link.peer_host,
             broker.store_host,

@@ -38,8 +38,8 @@ class SendChecks:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def topic(self, header: SendRequest, known: TopicConfig | None) -> TopicConfig:
-        """The topic's configuration, made if need be; raises RefusedError."""
+    def topic(self, header: SendRequest, known: TopicConfig | None, *, reply: bool = False) -> TopicConfig:
+        """The topic's configuration, made if need be; raises RefusedError. A reply is never half of a transaction."""
         broker, config, topic = self._broker, self._broker.config, header.topic
         begin_ms = config.start_accept_send_request_time_stamp
         if broker.clock() < begin_ms:
@@ -53,7 +53,7 @@ class SendChecks:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, remark)
         if topic in FORBIDDEN_TOPICS:
             raise RefusedError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
-        if header.sys_flag & TRANSACTION_PREPARED and not header.batch:
+        if header.sys_flag & TRANSACTION_PREPARED and not (header.batch or reply):
             self._half(header)
         if known is not None:
             return known

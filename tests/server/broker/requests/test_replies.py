@@ -122,9 +122,6 @@ async def test_a_push_that_fails(open_broker: Any, how: str) -> None:
         ({"topic": "a b"}, 1),
         ({"topic": "SELF_TEST_TOPIC"}, 16),
         ({"queue_id": 5}, 1),
-        # Stored like this, a reply would be in no queue.
-        ({"sys_flag": 4, "properties": f"{REPLY}\x02TRAN_MSG\x01true"}, 13),
-        ({"sys_flag": 12, "batch": True}, 13),
     ],
 )
 async def test_replies_are_checked_like_sends(open_broker: Any, fields: dict[str, Any], code: int) -> None:
@@ -132,3 +129,21 @@ async def test_replies_are_checked_like_sends(open_broker: Any, fields: dict[str
         peer = await broker.peer()
         answer = await peer.put(**{"topic": "C1_REPLY_TOPIC", "code": 325, "properties": REPLY, **fields})
     assert (answer.code, answer.fields) == (code, REGION)
+
+
+@pytest.mark.parametrize(
+    ("compat", "sys_flag", "stored"), [("safe", 4, 0), ("safe", 13, 1), ("safe", 8, 0), ("4.9", 5, 0), ("4.9", 1, 0)]
+)
+async def test_no_reply_is_stored_as_half_of_a_transaction(
+    open_broker: Any, compat: str, sys_flag: int, stored: int
+) -> None:
+    # Such a record would be in no queue. 4.9.7 stores all replies without flags.
+    async with open_broker(compat=compat, rejectTransactionMessage="true") as broker:
+        requester, replier = await broker.peer(), await broker.peer()
+        await register_producer(requester)
+        properties = f"{REPLY}\x02TRAN_MSG\x01true"
+        await replier.send(replier.put_request("C1_REPLY_TOPIC", code=324, properties=properties, sys_flag=sys_flag))
+        pushed = await answer_push(requester)
+        assert (await replier.receive()).code == 0
+        (record,) = iter_records((await replier.pull("C1_REPLY_TOPIC")).body)
+    assert (pushed.header(ReplyMessageRequest).sys_flag, record.sys_flag) == (sys_flag, stored)
