@@ -17,8 +17,10 @@ import msgspec
 import triomq_protocol.requests as requests
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.header import Header
+from triomq_server.broker.requests.clients import MOST_GROUPS
 from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.config.settings import keys_of
+from triomq_server.store.commitlog import MOST_BATCH_MESSAGES
 
 TOPICS = ("stranger-1", "stranger-2", "stranger-3")
 """Topics that the strangers may use up; the first exists."""
@@ -99,6 +101,8 @@ class Kind(enum.StrEnum):
     INTEGER_KEYS = "integer keys"
     MANY = "huge counts"
     LARGE_BATCH = "large batch"
+    LONG_FILTER = "long filter"
+    MANY_GROUPS = "many groups"
     LENGTHS = "wrong lengths"
     NOISE = "noise"
 
@@ -117,6 +121,8 @@ _WEIGHTS = {
     Kind.INTEGER_KEYS: 1,
     Kind.MANY: 0.15,
     Kind.LARGE_BATCH: 0.003,
+    Kind.LONG_FILTER: 0.1,
+    Kind.MANY_GROUPS: 0.1,
     Kind.LENGTHS: 2,
     Kind.NOISE: 2,
 }
@@ -155,6 +161,8 @@ class FrameMaker:
             Kind.INTEGER_KEYS: self._integer_keys,
             Kind.MANY: self._many,
             Kind.LARGE_BATCH: self._large_batch,
+            Kind.LONG_FILTER: self._long_filter,
+            Kind.MANY_GROUPS: self._many_groups,
             Kind.LENGTHS: self._lengths,
             Kind.NOISE: self._noise,
         }[kind]
@@ -304,13 +312,47 @@ class FrameMaker:
         return head + body + struct.pack(">h", lengths[1]) + properties
 
     def _large_batch(self) -> bytes:
-        """Millions of keys, or of bytes that look like the names of properties, or 190,000 empty messages."""
+        """Millions of keys, or of bytes that look like the names of properties, or more empty messages than a batch may
+        have, or just as many.
+        """
         chance = self._chance
         properties = chance.choice([b"", b"KEYS\x01" + b"a " * 16_000, b"A\x01" + b"xKEYS\x01" * 5000, b"TAGS\x01%d"])
+        most = chance.choice([MOST_BATCH_MESSAGES, 1 << 20])
         part = struct.pack(">iiiiih", 0, 0, 0, 0, 0, len(properties)) + properties
         values = (GROUPS[0], TOPICS[0], "TBW102", "4", "0", "0", "1", "0", "", "0")
         fields = {**dict(zip("abcdefghij", values, strict=True)), "m": "true"}
-        return self._frame(RequestCode.SEND_BATCH_MESSAGE, fields, part * (4_190_000 // len(part)), flag=0)
+        return self._frame(RequestCode.SEND_BATCH_MESSAGE, fields, part * min(most, 4_190_000 // len(part)), flag=0)
+
+    def _long_filter(self) -> bytes:
+        """A pull with as long a filter as there may be, which nobody has sent before."""
+        name = f"a{self._chance.randrange(10**6)}"
+        operands = self._chance.choice([100, 300, 500, 511])
+        text = " or ".join(f"{name}={number}" for number in range(operands))
+        fields = {
+            "consumerGroup": GROUPS[0],
+            "topic": TOPICS[0],
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "32",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": text,
+            "subVersion": "1",
+            "expressionType": "SQL92",
+        }
+        return self._frame(RequestCode.PULL_MESSAGE, fields, flag=0)
+
+    def _many_groups(self) -> bytes:
+        """A heartbeat that takes all groups that a connection may have."""
+        chance = self._chance
+        names = [f"many-{chance.randrange(10**6)}" for _ in range(MOST_GROUPS)]
+        data: dict[str, object] = {"clientID": f"many-{chance.randrange(100)}"}
+        if chance.random() < 0.5:
+            data["producerDataSet"] = [{"groupName": name} for name in names]
+        else:
+            data["consumerDataSet"] = [{"groupName": name, "subscriptionDataSet": []} for name in names]
+        return self._frame(RequestCode.HEART_BEAT, None, json.dumps(data).encode(), flag=0)
 
     def _pull(self) -> bytes:
         chance = self._chance

@@ -31,6 +31,10 @@ SLOW_LINKS = 60
 HELD_PULLS = 200
 BURST = 150
 HALF_FRAME_BYTES = 2 << 20
+FILTERS = 300
+MEMBERS = 100
+SILENT_S = 150.0
+"""Longer than a broker waits for a heartbeat."""
 
 
 class Pace:
@@ -85,7 +89,15 @@ class Strangers:
         """Send until cancelled."""
         async with trio.open_nursery() as nursery:
             for port in self.ports:
-                for task in (self._floods, self._slow, self._mute, self._half_frames, self._bursts):
+                for task in (
+                    self._floods,
+                    self._slow,
+                    self._mute,
+                    self._half_frames,
+                    self._bursts,
+                    self._filters,
+                    self._members,
+                ):
                     nursery.start_soon(self._repeat, task, port)
             for port in self.ha_ports:
                 for task in (self._reports, self._floods, self._slow, self._bursts):
@@ -186,6 +198,32 @@ class Strangers:
             for stream in streams:
                 await trio.aclose_forcefully(stream)
         await trio.sleep(chance.uniform(5, 20))
+
+    async def _filters(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
+        """Many different filters at once."""
+        async with await self._connect(port, "filters") as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(self._discard, stream)
+            frames = [maker.of(Kind.LONG_FILTER) for _ in range(FILTERS)]
+            with trio.fail_after(PATIENCE_S):
+                await stream.send_all(b"".join(frame.data for frame in frames))
+            self.frames[Kind.LONG_FILTER.value] += FILTERS
+            await trio.sleep(chance.uniform(1, 20))
+            nursery.cancel_scope.cancel()
+
+    async def _members(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
+        """Members of very many groups, who come together and say nothing more, until the server has enough of them."""
+        streams = []
+        try:
+            for _ in range(MEMBERS):
+                await self._pace.wait()
+                streams.append(await self._connect(port, "member"))
+                with trio.fail_after(PATIENCE_S):
+                    await streams[-1].send_all(maker.of(Kind.MANY_GROUPS).data)
+                self.frames[Kind.MANY_GROUPS.value] += 1
+            await trio.sleep(chance.choice([1.0, SILENT_S]))
+        finally:
+            for stream in streams:
+                await trio.aclose_forcefully(stream)
 
     async def _reports(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
         """Someone who claims to be a slave."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 import trio
+from timed_server import Turn, read_turns
 
 from triomq_server.cluster.plan import free_ports
 
@@ -40,7 +41,6 @@ class Sample:
 
     Attributes:
       anonymous_bytes: resident memory that is no file: what the process itself needs.
-      main_cpu_s: processor time of the thread that runs the loop.
     """
 
     resident_bytes: int
@@ -49,7 +49,6 @@ class Sample:
     threads: int
     log_bytes: int
     cpu_s: float
-    main_cpu_s: float
 
 
 @attrs.define
@@ -60,6 +59,7 @@ class Server:
     port: int
     process: trio.Process
     log: Path
+    turns_file: Path
 
     @property
     def address(self) -> str:
@@ -69,10 +69,10 @@ class Server:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def main_cpu_s(self) -> float:
-        """Processor time of the thread that runs the loop, in steps of nanoseconds."""
-        process = f"/proc/{self.process.pid}"
-        return int(Path(f"{process}/task/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
+    def turns_since(self, begun_at: float) -> list[Turn]:
+        """The turns of its loop of `timed_server.NOTED_S` or more, longest first, since a time of `time.monotonic`."""
+        turns = [turn for turn in read_turns(self.turns_file) if turn.ended_at - turn.cpu_s >= begun_at]
+        return sorted(turns, key=lambda turn: turn.cpu_s, reverse=True)
 
     def sample(self) -> Sample:
         """What it uses now. Raises OSError if it has ended."""
@@ -86,7 +86,6 @@ class Server:
             threads=int(status["Threads"]),
             log_bytes=self.log.stat().st_size,
             cpu_s=(int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK"),
-            main_cpu_s=self.main_cpu_s(),
         )
 
     def faults(self) -> list[str]:
@@ -172,10 +171,11 @@ async def running_servers(directory: Path) -> AsyncIterator[Servers]:
 
 @asynccontextmanager
 async def _server(name: str, command: str, port: int, config: Path) -> AsyncIterator[Server]:
-    log = config.with_name("server.log")
+    log, turns = config.with_name("server.log"), config.with_name("turns.jsonl")
+    timed = str(Path(__file__).with_name("timed_server.py"))
     with log.open("wb") as errors:
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "triomq_server", command, "-c", str(config), "--json"],
+            [sys.executable, timed, str(turns), command, "-c", str(config), "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
@@ -186,7 +186,7 @@ async def _server(name: str, command: str, port: int, config: Path) -> AsyncIter
             line = await process.stdout.receive_some()
         if not line or json.loads(line)["event"] != "ready":
             raise RuntimeError(f"{name} did not start: {log.read_text(errors='replace')[-2000:]}")
-        yield Server(name, port, process, log)
+        yield Server(name, port, process, log, turns)
     finally:
         with trio.CancelScope(shield=True):
             if process.poll() is None:

@@ -3,7 +3,8 @@
     python tests/faults/hostile/hostile_traffic.py --minutes 60 --seed 3 --csv samples.csv --json result.json
 
 The servers, on the loopback address, are started for it and stopped at its end. A quiet part comes first, for
-comparison. The exit status is 1 if a server ended, an acknowledged message is missing, or a send failed.
+comparison. The exit status is 1 if a server ended, an acknowledged message is missing, a send failed, or a turn of a
+server's loop took more processor time than `--turn-ms`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import attrs
 import trio
 from hostile_servers import Sample, Server, Servers, running_servers
 from innocent_clients import Durations, Innocents
+from timed_server import Turn
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
@@ -33,6 +35,9 @@ PROBE_S = 30.0
 """After this a probe counts as not answered."""
 QUIET_SHARE = 0.02
 SAMPLE_EVERY_S = 10.0
+TURN_MS = 50.0
+TURNS_MS = (10, 20, 30, 40, 50, 100)
+TURNS_SHOWN = 10
 
 
 @attrs.define
@@ -41,21 +46,22 @@ class Probes:
 
     Attributes:
       answers: how long they took, from the connection's begin.
-      loop_s: processor time that the server's loop spent in the longest of them: no pause of the loop is longer, other
-        than by waiting for the machine.
     """
 
     answers: Durations = attrs.field(factory=Durations)
-    loop_s: float = 0.0
     unanswered: int = 0
 
     def figures(self) -> dict[str, float | int]:
-        return {**self.answers.figures(), "most_loop_ms": round(1000 * self.loop_s, 1), "unanswered": self.unanswered}
+        return {**self.answers.figures(), "unanswered": self.unanswered}
 
 
 @attrs.define
 class Result:
-    """What a run found; times are of the part with hostile traffic, `quiet` of the part before."""
+    """What a run found; times are of the part with hostile traffic, `quiet` of the part before.
+
+    Attributes:
+      turns: of each server's loop, in that part: how many took long, and the longest; see `timed_server.Turn`.
+    """
 
     seed: int
     minutes: float
@@ -74,9 +80,10 @@ class Result:
     consumed_again: int = 0
     twice: int = 0
     slowest: list[str] = attrs.field(factory=list)
+    turns: dict[str, dict[str, Any]] = attrs.field(factory=dict)
 
-    def faults(self) -> list[str]:
-        """What must not be; empty if all is well."""
+    def faults(self, turn_ms: float = TURN_MS) -> list[str]:
+        """What must not be; empty if all is well. A turn of a loop may take so much processor time."""
         found = [f"{name} ended" for name in self.ended]
         found += [
             f"{count} acknowledged messages are missing: {where}" for where, count in self.missing.items() if count
@@ -89,6 +96,11 @@ class Result:
             found.append(f"{self.twice} places were acknowledged twice")
         if self.failures:
             found.append(f"sends failed: {self.failures}")
+        found += [
+            f"{name}: a turn of {turns['longest'][0]}"
+            for name, turns in self.turns.items()
+            if turns["longest_ms"] > turn_ms
+        ]
         found += [f"{name}: {line}" for name, lines in self.server_faults.items() for line in lines[:3]]
         return found
 
@@ -128,6 +140,7 @@ async def run(
                     await trio.sleep(max(1.0, seconds * QUIET_SHARE))
                 result.quiet = _figures(innocents, probes)
                 innocents.sends, innocents.deliveries, innocents.worst = Durations(), Durations(), []
+                begun_at = time.monotonic()
                 async with (
                     _probing(servers) as probes,
                     _strangers(servers, seed, cpu) as strangers,
@@ -135,6 +148,7 @@ async def run(
                 ):
                     await trio.sleep(seconds)
                     await strangers.have_sent(frames)
+                result.turns = {each.name: _long_turns(each.turns_since(begun_at)) for each in servers.all}
                 result.sent = strangers.counts
                 result.hostile = _figures(innocents, probes)
                 done.set()
@@ -161,6 +175,14 @@ def _figures(innocents: Innocents, probes: dict[str, Probes]) -> dict[str, Any]:
         "sends": innocents.sends.figures(),
         "deliveries": innocents.deliveries.figures(),
         "probes": {name: each.figures() for name, each in probes.items()},
+    }
+
+
+def _long_turns(turns: list[Turn]) -> dict[str, Any]:
+    return {
+        "longest_ms": round(1000 * turns[0].cpu_s, 1) if turns else 0.0,
+        "count": {f"{limit_ms} ms": sum(turn.cpu_s * 1000 >= limit_ms for turn in turns) for limit_ms in TURNS_MS},
+        "longest": [turn.text() for turn in turns[:TURNS_SHOWN]],
     }
 
 
@@ -239,11 +261,9 @@ async def _probe(server: Server, probes: Probes) -> None:
     while True:
         begun = trio.current_time()
         try:
-            loop_s = server.main_cpu_s()
             with trio.fail_after(PROBE_S):
                 async with open_link(server.address) as link:
                     await link.request(request, PROBE_S)
-            probes.loop_s = max(probes.loop_s, server.main_cpu_s() - loop_s)
             probes.answers.add(trio.current_time() - begun)
         except (OSError, LinkError, trio.TooSlowError):
             probes.unanswered += 1
@@ -316,6 +336,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long the hostile traffic lasts")
     parser.add_argument("--seed", type=int, default=0, help="of the hostile traffic")
     parser.add_argument("--cpu", type=float, default=0.25, help="part of a processor that the strangers may use")
+    parser.add_argument("--turn-ms", type=float, default=TURN_MS, help="how long a turn of a server's loop may take")
     parser.add_argument("--csv", type=Path, help="write memory, descriptors, threads and log size of each server here")
     parser.add_argument("--json", type=Path, help="write the result here")
     parser.add_argument("--directory", type=Path, help="keep the servers' files here; default: a temporary directory")
@@ -336,9 +357,10 @@ def main() -> int:
     if options.json:
         options.json.write_text(text + "\n")
     print(text)
-    for fault in result.faults():
+    faults = result.faults(options.turn_ms)
+    for fault in faults:
         print(fault, file=sys.stderr)
-    return 1 if result.faults() else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
