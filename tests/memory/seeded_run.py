@@ -13,7 +13,7 @@ import trio._core._run as scheduler
 
 from triomq_server.broker.tables import held_pulls
 from triomq_server.store.reading import queue_reads
-from triomq_server.wire import hub
+from triomq_server.wire import loop_turns
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class VirtualClock(trio.abc.Clock):
         return 0.0
 
 
-_TURNS = ((hub, "TURN_S"), (held_pulls, "TURN_S"), (queue_reads, "FILTER_TURN_S"))
+_TURNS = ((loop_turns, "TURN_S"), (loop_turns, "SHORT_S"), (held_pulls, "TURN_S"), (queue_reads, "FILTER_TURN_S"))
 """How much real time a turn of a server's loop may take."""
 
 

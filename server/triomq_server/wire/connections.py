@@ -88,14 +88,13 @@ class Connections:
     async def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
         """Handle what has come. Raises RemoteProtocolError at what is no frame."""
         hub = self.hub
+        await hub.turns.wait()
         hub.begin_batch()
         try:
             commands = hub.receive(link, decoder, data)
             taken = hub.dispatch(link, commands, 0) if link.unsent_bytes <= hub.limits.output_bytes else 0
         finally:
             hub.end_batch([link])
-        if taken < len(commands):
-            await trio.lowlevel.checkpoint()
         await self._dispatch_all(link, decoder, commands, taken)
         if decoder.fault is not None:
             raise decoder.fault
@@ -134,10 +133,10 @@ class Connections:
             if link.unsent_bytes > hub.limits.output_bytes:
                 link.drained = trio.Event()
                 await link.drained.wait()
+            if taken >= len(commands) and not decoder.more:
+                return
+            await hub.turns.wait_for_next()
             if taken >= len(commands):
-                if not decoder.more:
-                    return
-                await trio.lowlevel.checkpoint()
                 commands, taken = decoder.feed(b""), 0
                 hub.count_incomplete(link, len(decoder.incomplete))
             hub.begin_batch()
@@ -145,5 +144,3 @@ class Connections:
                 taken = hub.dispatch(link, commands, taken)
             finally:
                 hub.end_batch([link])
-            if taken < len(commands):
-                await trio.lowlevel.checkpoint()

@@ -20,11 +20,9 @@ from triomq_server.repeats import PeerLog
 from triomq_server.wire.handlers import Answer, Handlers, Slices, WaitingHandler
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link, LinkWriter
+from triomq_server.wire.loop_turns import turns_of_loop
 
 _log = logging.getLogger(__name__)
-
-TURN_S = 0.01
-"""How long handlers are called before other tasks run: one receive may hold thousands of requests."""
 
 WRITE_BYTES = 32_768
 """So many bytes of answers are written at once, not at the end of the batch: the peer reads the first pulled messages
@@ -46,6 +44,7 @@ class Hub:
 
     Attributes:
         writer: writes for all links.
+        turns: of the loop, shared with its other hubs.
         stopping: nothing is read any more.
         waiting_requests: how many handlers wait now.
         peer_log: for lines that peers can cause.
@@ -72,10 +71,10 @@ class Hub:
         self._on_batch_end = on_batch_end
         self.peer_log = PeerLog(_log)
         self._now = now
-        self._turn_ends = 0.0
+        self.turns = turns_of_loop()
+        self._turn_begun = self._turn_ends = 0.0
         self._observe = limits.traffic.receive_times.observe
         self._progress = trio.Event()
-        self._slicing = trio.Lock()
         self._sliced = False
         """Whether a slice has been done in this batch."""
 
@@ -87,7 +86,8 @@ class Hub:
         """Handlers are about to be called; no other task runs until ``end_batch``."""
         self.writer.in_batch = True
         self._sliced = False
-        self._turn_ends = self._now() + TURN_S
+        self._turn_begun = now = self._now()
+        self._turn_ends = now + self.turns.left_s
 
     def turn_is_over(self) -> bool:
         """Whether other tasks should run before more handlers are called."""
@@ -106,7 +106,9 @@ class Hub:
             writer.in_batch = False
             if writer.dirty:
                 writer.flush_dirty()
-            self._observe(self._now() - self._turn_ends + TURN_S)
+            spent_s = self._now() - self._turn_begun
+            self.turns.spent_s += spent_s
+            self._observe(spent_s)
 
     def receive(self, link: Link, decoder: FrameDecoder, data: bytes) -> list[Command]:
         """Take what a link has received; returns the requests whose handlers are still to be called.
@@ -176,7 +178,7 @@ class Hub:
         sliced = self._handlers.sliced.get(command.code)
         if sliced is not None:
             slices = sliced(link, command)
-            if self._sliced or self._slicing.locked():
+            if self._sliced or self.turns.is_spent:
                 link.slices = slices, command  # another link's slice is the one of this turn
             else:
                 self._sliced = True
@@ -229,10 +231,13 @@ class Hub:
         self.waiting_requests += 1
         try:
             while link.slices is not None and not link.closed:
-                async with self._slicing:  # first come, first served: links take turns
-                    await trio.lowlevel.checkpoint()
-                    slices, command = link.slices
-                    self._next_slice(link, slices, command)
+                await self.turns.wait_for_next()  # first come, first served: links take turns
+                if link.closed:
+                    break
+                begun = self._now()
+                slices, command = link.slices
+                self._next_slice(link, slices, command)
+                self.turns.spent_s += self._now() - begun
         finally:
             if link.slices is not None:
                 link.slices[0].close()

@@ -30,7 +30,7 @@ NOTED_S = 0.01
 SAMPLED_S = 0.02
 """From then on a turn's stack is looked at, at each `SAMPLE_EVERY_S` of the process's processor time."""
 SAMPLE_EVERY_S = 0.005
-FRAMES = 9
+FRAMES = 20
 MOST_LINES = 100_000
 
 

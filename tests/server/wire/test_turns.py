@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import Link
-from triomq_server.wire.hub import TURN_S
+from triomq_server.wire.loop_turns import TURN_S, turns_of_loop
 from triomq_server.wire.poller import Poller, in_turn
 
 
@@ -48,6 +48,51 @@ async def test_others_are_answered_between_the_requests_of_one_receive(
     assert slow.calls < 15
     await wait_all_tasks_blocked()
     assert [answer.opaque for answer in wire.commands()] == list(range(100))
+
+
+class _CallsOfTurns(trio.abc.Instrument):
+    def __init__(self, slow: Slow) -> None:
+        self.slow = slow
+        self.before = 0
+        self.calls: list[int] = []
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.calls.append(self.slow.calls - self.before)
+        self.before = self.slow.calls
+
+
+async def test_many_links_with_full_receives_share_a_turn(
+    autojump_clock: object, bench: Any, ask: Callable[..., bytes]
+) -> None:
+    slow = Slow(bench)
+    wires = [(await bench.connect())[1] for _ in range(20)]
+    bench.hub._now = lambda: slow.now_s
+    turns = _CallsOfTurns(slow)
+    trio.lowlevel.add_instrument(turns)
+    for wire in wires:
+        wire.deliver(b"".join(ask(1, n) for n in range(20)))
+    await wait_all_tasks_blocked()
+    trio.lowlevel.remove_instrument(turns)
+    assert max(turns.calls) <= 6
+    for wire in wires:
+        assert [answer.opaque for answer in wire.commands()] == list(range(20))
+
+
+async def test_links_that_wait_for_a_turn_have_it_in_the_order_in_which_they_came(autojump_clock: object) -> None:
+    turns = turns_of_loop()
+    assert turns_of_loop() is turns
+    done: list[int] = []
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await turns.wait_for_next()
+            done.append(number)
+
+    async with trio.open_nursery() as nursery, turns._next:
+        for number in range(5):
+            nursery.start_soon(work, number)
+            await wait_all_tasks_blocked()
+    assert done == [0, 1, 2, 3, 4] * 3
 
 
 async def test_quick_requests_of_one_receive_stay_one_batch(

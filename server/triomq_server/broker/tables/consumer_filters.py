@@ -42,9 +42,9 @@ MOST_FILTERS = 10_000
 """Filters of a broker: clients choose topics and groups, and a filter without a subscriber is kept for a day. The file
 is made of a copy of all."""
 
-MOST_COMPILED_CHARACTERS = 262_144
+MOST_COMPILED_CHARACTERS = 131_072
 """Of all expressions that are compiled at a time: a character may be an object for the garbage collector, which looks at
-all of them in up to 45 ms."""
+all of them in up to 25 ms."""
 
 V = TypeVar("V")
 

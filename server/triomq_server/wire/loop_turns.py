@@ -1,0 +1,64 @@
+"""Shares the turns of an event loop among what handles requests: readers of sockets, and links with tasks of their own.
+
+A turn runs every task that is ready, so without this a hundred links with a full receive each would take a hundred
+times what one may take, and everybody else would wait for all of them.
+"""
+
+from __future__ import annotations
+
+import trio
+
+TURN_S = 0.01
+"""How long handlers are called in a turn of the loop: one receive may hold thousands of requests."""
+SHORT_S = TURN_S / 4
+"""How long, where others have had the turn before, or wait for the next one."""
+
+
+class LoopTurns(trio.abc.Instrument):
+    """The turns of one loop, for all its hubs.
+
+    Attributes:
+        spent_s: how long handlers have run in this turn.
+    """
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
+        self._next = trio.Lock()
+
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
+        """The loop has ended a turn."""
+        self.spent_s = 0.0
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the rest is for another turn; and it is, if somebody waits for one."""
+        return self.spent_s >= TURN_S or self._next.locked()
+
+    @property
+    def left_s(self) -> float:
+        """How long the next batch of handlers may run."""
+        return max(SHORT_S, TURN_S - self.spent_s) if not self._next.locked() else SHORT_S
+
+    async def wait(self) -> None:
+        """Wait for a turn that has time: at once if this one has, else one task a turn, first come, first served."""
+        if self.is_spent:
+            await self.wait_for_next()
+
+    async def wait_for_next(self) -> None:
+        """Wait for a turn in which no other of those who wait goes on."""
+        async with self._next:
+            await trio.lowlevel.checkpoint()
+
+
+_of_this_run: trio.lowlevel.RunVar[LoopTurns] = trio.lowlevel.RunVar("triomq_server.wire.loop_turns")
+
+
+def turns_of_loop() -> LoopTurns:
+    """The turns of the loop that runs now."""
+    try:
+        return _of_this_run.get()
+    except LookupError:
+        turns = LoopTurns()
+        trio.lowlevel.add_instrument(turns)
+        _of_this_run.set(turns)
+        return turns
