@@ -122,11 +122,26 @@ class RegisterBrokerBody(Body, kw_only=True):
 
     def encode_compressed(self) -> bytes:
         """The zlib form of a broker with `compressedRegister` (docs/protocol/namesrv.md §3.1)."""
+        slices = self.encode_compressed_in_slices()
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                compressed: bytes = end.value
+                return compressed
+
+    def encode_compressed_in_slices(self) -> Generator[None, None, bytes]:
+        """`encode_compressed`, which yields after parts of a long table."""
         table = self.topic_config_serialize_wrapper
-        parts = [_prefixed(table.data_version.encode()), len(table.topic_config_table).to_bytes(4, "big")]
-        parts += [_prefixed(config.line().encode()) for config in table.topic_config_table.values()]
-        parts.append(_prefixed(dumps(self.filter_server_list)))
-        return zlib.compress(b"".join(parts), 9)
+        deflate = zlib.compressobj(9)
+        count = len(table.topic_config_table).to_bytes(4, "big")
+        parts = [deflate.compress(_prefixed(table.data_version.encode()) + count)]
+        for number, config in enumerate(table.topic_config_table.values(), 1):
+            parts.append(deflate.compress(_prefixed(config.line().encode())))
+            if not number % _LINES_PER_SLICE:
+                yield
+        parts += [deflate.compress(_prefixed(dumps(self.filter_server_list))), deflate.flush()]
+        return b"".join(parts)
 
     @classmethod
     def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
@@ -194,6 +209,7 @@ MOST_UNUSUAL_BYTES = 1 << 20
 """A registration of more bytes is only read in parts, which takes the form that brokers write."""
 
 _PART_BYTES = MOST_UNUSUAL_BYTES
+_LINES_PER_SLICE = 1000
 _BYTES_PER_OBJECT = 32
 """Topics take at least four times as much. Reading an object takes up to a microsecond."""
 

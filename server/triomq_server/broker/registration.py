@@ -33,7 +33,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.config import BrokerConfig, PropertiesError, load_properties, register_period_ms
 from triomq_server.pauses import Pauses
 from triomq_server.restarting import restarted
-from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
+from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason, in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -172,11 +172,11 @@ class Registration:
                 for server in self._servers.values():
                     nursery.start_soon(server.send_if_connected, Command.request(RequestCode.UNREGISTER_BROKER, header))
 
-    def request(self, topics: TopicConfigTable) -> Command:
-        """A registration of the whole table (code 103)."""
+    async def request(self, topics: TopicConfigTable) -> Command:
+        """A registration of the whole table (code 103), made in turns."""
         body = RegisterBrokerBody(topic_config_serialize_wrapper=masked(topics, self.config.broker_permission))
         compressed = self.config.compressed_register
-        data = body.encode_compressed() if compressed else body.encode()
+        data = await in_turns(body.encode_compressed_in_slices() if compressed else body.encode_in_slices())
         identity = self.identity
         header = RegisterBrokerRequest(
             broker_name=identity.broker_name,
@@ -305,7 +305,7 @@ class _NameServer:
             answer = await link.request(owner.version_request(topics), timeout_s)
             if answer.code == ResponseCode.SUCCESS and not answer.header(QueryDataVersionResponse).changed:
                 return None
-        answer = await link.request(owner.request(topics), timeout_s)
+        answer = await link.request(await owner.request(topics), timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             self.registered = False
             text = f"registration answered with code {answer.code}: {answer.remark}"

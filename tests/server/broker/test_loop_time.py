@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from loop_lines import lines_of, lines_of_slices
+from loop_lines import lines_of, lines_of_slices, lines_of_turns
 
 from triomq_protocol.codes import RequestCode as Code
 from triomq_protocol.errors import BodyError
@@ -321,6 +321,20 @@ async def test_usual_messages_do_not_wait_for_the_keys_of_others(
         while store.dispatcher.index_is_behind:
             store.notify_arrivals()
         assert sum(file.count - 1 for file in store.index.files) == 3 * 16_000 + 4 * 16_000 + 100 + 100 * 200
+
+
+@pytest.mark.parametrize("compressed", ["true", "false"])
+async def test_a_registration_of_very_many_topics_is_made_in_turns(
+    new_desk: Callable[..., Any], compressed: str
+) -> None:
+    async with new_desk(compressedRegister=compressed) as desk:
+        table = desk.broker.topics.table
+        table.update({f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(10_000)})
+        with lines_of_turns() as turns:
+            request = await desk.broker.registration.request(desk.broker.topics.snapshot())
+        assert request.body
+        assert len(turns) > 3
+        assert max(turns) < MOST_LINES
 
 
 async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:

@@ -42,7 +42,7 @@ from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.queue_locks import LockTable
 from triomq_server.broker.tables.topics import topic_name_remark
 from triomq_server.repeats import PeerLog
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import Handlers, Link, in_turns
 
 MOST_GROUPS = 500
 """Of one heartbeat, and of all heartbeats of a connection: its end concerns all of them."""
@@ -63,6 +63,7 @@ SCAN_INTERVAL_S = 10.0
 """How often silent clients are looked for."""
 
 _log = logging.getLogger(__name__)
+_crowding_log = PeerLog(_log)
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -91,6 +92,10 @@ def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
             _register_consumer(broker, consumer, channel)
     for producer in data.producer_data_set:
         broker.clients.register_producer(_named(producer.group_name, "producerDataSet.groupName"), channel)
+    for crowding in broker.clients.crowding():
+        message = "closing %s: it has most of very many groups"
+        _crowding_log.write(logging.WARNING, crowding.peer, message, crowding.peer)
+        crowding.close()
     return command.answer()
 
 
@@ -240,7 +245,7 @@ async def watch_clients(broker: Broker) -> NoReturn:
     peer_log = PeerLog(_log)
     while True:
         await trio.sleep(SCAN_INTERVAL_S)
-        for number, link in enumerate(broker.clients.expire(trio.current_time()), 1):
+        for number, link in enumerate(await in_turns(broker.clients.expire(trio.current_time())), 1):
             message = "closing %s: no heartbeat for %.0f s"
             peer_log.write(logging.WARNING, link.peer, message, link.peer, EXPIRY_S)
             link.close()

@@ -18,6 +18,16 @@ from triomq_server.wire import Link
 GROUPS_PER_SLICE = 4096
 """Groups that are looked at before others have their turn."""
 
+CHANNELS_PER_SLICE = 2048
+"""Members whose age is looked at before others have their turn."""
+
+MOST_ENTRIES = 20_000
+"""Groups with members online, and their subscriptions: the garbage collector looks at all of them at once."""
+MOST_MEMBERSHIPS = 50_000
+"""Members of all groups: when very many connections end together, all of theirs end in one turn of the loop."""
+_FREED_SHARE = 8
+"""When there are too many, an eighth goes, so that the next heartbeat does not exceed the limit again at once."""
+
 EXPIRY_S = 120.0
 """A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
 
@@ -102,9 +112,15 @@ class ConsumerGroup:
 
 
 class ClientTable:
-    """All producers and consumers with a live link to this broker."""
+    """All producers and consumers with a live link to this broker.
+
+    Attributes:
+      memberships: members of all groups, one that is in two groups counted twice.
+      subscriptions: of all consumer groups.
+    """
 
     def __init__(self) -> None:
+        self.memberships = self.subscriptions = 0
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
@@ -123,7 +139,11 @@ class ClientTable:
         self._consumer_groups.setdefault(channel.link, {})[name] = None
         group.update(data)
         new_channel = group.update_channel(channel)
-        return group.update_subscriptions(data.subscription_data_set) or new_channel
+        self.memberships += new_channel
+        self.subscriptions -= len(group.subscriptions)
+        new_topic = group.update_subscriptions(data.subscription_data_set)
+        self.subscriptions += len(group.subscriptions)
+        return new_topic or new_channel
 
     def unregister_consumer(self, group_name: str, link: Link) -> bool:
         """Remove the link from the group; true if it was a member. An empty group is forgotten."""
@@ -131,8 +151,10 @@ class ClientTable:
         if group is None or group.channels.pop(link, None) is None:
             return False
         _drop(self._consumer_groups, link, group_name)
+        self.memberships -= 1
         if not group.channels:
             del self.consumers[group_name]
+            self.subscriptions -= len(group.subscriptions)
         return True
 
     def subscription(self, group_name: str, topic: str) -> SubscriptionData | None:
@@ -159,7 +181,9 @@ class ClientTable:
 
     def register_producer(self, group_name: str, channel: ClientChannel) -> None:
         """Take in one producer group of a heartbeat."""
-        self.producers.setdefault(group_name, {})[channel.link] = channel
+        channels = self.producers.setdefault(group_name, {})
+        self.memberships += channel.link not in channels
+        channels[channel.link] = channel
         self._producer_groups.setdefault(channel.link, {})[group_name] = None
         self._producer_of_client[channel.client_id] = channel
 
@@ -169,6 +193,7 @@ class ClientTable:
         channel = None if channels is None else channels.pop(link, None)
         if channels is None or channel is None:
             return
+        self.memberships -= 1
         if not channels:
             del self.producers[group_name]
         _drop(self._producer_groups, link, group_name)
@@ -205,23 +230,61 @@ class ClientTable:
             self.unregister_consumer(name, link)
         return [name for name in left if name in self.consumers]
 
-    def expire(self, now_s: float, limit_s: float = EXPIRY_S) -> list[Link]:
-        """Forget every client silent for longer than `limit_s` by the event loop's clock, without notifying its groups.
+    def crowding(self) -> list[Link]:
+        """The links to close when there are more groups, subscriptions or members than there may be; else none.
+
+        They are those with most of them, of the host that has most, until an eighth is free: others are not affected.
+        """
+        entries = len(self.consumers) + len(self.producers) + self.subscriptions
+        if entries <= MOST_ENTRIES and self.memberships <= MOST_MEMBERSHIPS:
+            return []
+        hosts: dict[bytes, list[tuple[int, Link]]] = {}
+        for link in {**self._consumer_groups, **self._producer_groups}:
+            held = len(self._producer_groups.get(link, ()))
+            for name in self._consumer_groups.get(link, ()):
+                group = self.consumers[name]
+                held += 1 + (len(group.subscriptions) if len(group.channels) == 1 else 0)
+            hosts.setdefault(link.peer_host[:-4], []).append((held, link))
+        totals = {host: sum(held for held, _ in links) for host, links in hosts.items()}
+        for links in hosts.values():
+            links.sort(key=lambda pair: pair[0])
+        found: list[Link] = []
+        excess = sum(totals.values()) // _FREED_SHARE
+        while excess > 0 and totals:
+            host = max(totals, key=totals.__getitem__)
+            held, link = hosts[host].pop()
+            found.append(link)
+            totals[host] -= held
+            excess -= held
+            if not hosts[host]:
+                del totals[host]
+        return found
+
+    def expire(self, now_s: float, limit_s: float = EXPIRY_S) -> Generator[None, None, list[Link]]:
+        """Forget every client silent for longer than `limit_s` by the event loop's clock, without notifying its groups;
+        in slices.
 
         Returns:
             The links of those clients, each once, which the caller closes.
         """
         stale: dict[Link, None] = {}
+        looked_at = 0
         for name, channels in list(self.producers.items()):
             for channel in list(channels.values()):
-                if now_s - channel.last_update_s > limit_s:
+                if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
                     self.unregister_producer(name, channel.link)
                     stale[channel.link] = None
+                looked_at += 1
+                if not looked_at % CHANNELS_PER_SLICE:
+                    yield
         for name, group in list(self.consumers.items()):
             for channel in list(group.channels.values()):
-                if now_s - channel.last_update_s > limit_s:
+                if now_s - channel.last_update_s > limit_s and group.channels.get(channel.link) is channel:
                     self.unregister_consumer(name, channel.link)
                     stale[channel.link] = None
+                looked_at += 1
+                if not looked_at % CHANNELS_PER_SLICE:
+                    yield
         return list(stale)
 
 

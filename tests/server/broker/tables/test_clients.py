@@ -6,14 +6,18 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
+from loop_lines import lines_of_slices
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
-from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel, ClientTable
+from triomq_server.broker.tables.clients import CHANNELS_PER_SLICE, EXPIRY_S, ClientChannel, ClientTable
 from triomq_server.wire import to_the_end
 
 
 class Wire:
-    """Stands for a link: the table only compares links with each other."""
+    """Stands for a link: the table compares links with each other, and their hosts."""
+
+    def __init__(self, host: int = 1) -> None:
+        self.peer_host = bytes([10, 0, 0, host, 0, 0, 0, 1])
 
 
 def channel(link: Any = None, client_id: str = "c1", at_s: float = 0) -> ClientChannel:
@@ -112,10 +116,58 @@ def test_clients_expire_after_two_silent_minutes_each_link_named_once(table: Cli
     table.register_consumer(subscribing("A"), channel(link, at_s=0))
     table.register_producer("PG", channel(link, at_s=0))
     table.register_producer("PG", lively)
-    assert table.expire(EXPIRY_S) == []
-    assert table.expire(EXPIRY_S + 1) == [link]
+    assert to_the_end(table.expire(EXPIRY_S)) == []
+    assert to_the_end(table.expire(EXPIRY_S + 1)) == [link]
     assert table.consumers == {}
     assert list(table.producer_channels("PG")) == [lively.link]
+
+
+def test_very_many_silent_clients_are_forgotten_in_slices(table: ClientTable) -> None:
+    link = Wire()
+    for number in range(5000):
+        table.register_producer(f"p{number}", channel(link))
+        table.register_consumer(subscribing("A", group=f"c{number}"), channel(link))
+    slices = lines_of_slices(table.expire(EXPIRY_S + 1))
+    assert max(slices) < 60_000
+    assert not table.consumers
+    assert not table.producers
+    assert (table.memberships, table.subscriptions) == (0, 0)
+
+
+def test_a_client_whose_heartbeat_comes_between_the_slices_is_kept(table: ClientTable) -> None:
+    link = Wire()
+    for number in range(CHANNELS_PER_SLICE):
+        table.register_producer(f"p{number}", channel(at_s=EXPIRY_S))
+    table.register_consumer(subscribing("A"), channel(link))
+    slices = table.expire(EXPIRY_S + 1)
+    next(slices)
+    table.register_consumer(subscribing("A"), channel(link, at_s=EXPIRY_S))
+    assert to_the_end(slices) == []
+    assert list(table.consumers["CG"].channels) == [link]
+
+
+@pytest.mark.parametrize("what", ["groups", "subscriptions", "members"])
+def test_links_with_most_groups_of_the_host_with_most_go_when_there_are_too_many(table: ClientTable, what: str) -> None:
+    innocent, neighbour = Wire(host=2), Wire()
+    table.register_consumer(subscribing("A"), channel(innocent))
+    table.register_producer("PG", channel(neighbour))
+    strangers = [Wire() for _ in range(40 if what != "members" else 100)]
+    closed: list[Any] = []
+    for number, stranger in enumerate(strangers):
+        for group in range(500):
+            if what == "groups":
+                table.register_producer(f"{number}-{group}", channel(stranger))
+            elif what == "members":
+                table.register_producer(f"{group}", channel(stranger))
+        if what == "subscriptions":
+            topics = [f"t{topic}" for topic in range(500)]
+            table.register_consumer(subscribing(*topics, group=f"{number}"), channel(stranger))
+        closed += table.crowding()
+    assert 0 < len(closed) < len(strangers) / 6
+    assert not {innocent, neighbour} & set(closed)
+    for link in closed:
+        table.drop_link(link)
+    assert table.crowding() == []
 
 
 def test_a_producer_is_found_by_its_client_id_until_its_last_group_is_gone(table: ClientTable) -> None:
