@@ -323,18 +323,16 @@ async def test_usual_messages_do_not_wait_for_the_keys_of_others(
         assert sum(file.count - 1 for file in store.index.files) == 3 * 16_000 + 4 * 16_000 + 100 + 100 * 200
 
 
-@pytest.mark.parametrize("compressed", ["true", "false"])
-async def test_a_registration_of_very_many_topics_is_made_in_turns(
-    new_desk: Callable[..., Any], compressed: str
-) -> None:
-    async with new_desk(compressedRegister=compressed) as desk:
-        table = desk.broker.topics.table
-        table.update({f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(10_000)})
-        with lines_of_turns() as turns:
-            request = await desk.broker.registration.request(desk.broker.topics.snapshot())
-        assert request.body
-        assert len(turns) > 3
-        assert max(turns) < MOST_LINES
+@pytest.mark.parametrize("compressed", [True, False])
+async def test_a_registration_of_very_many_topics_is_made_in_turns(desk: Any, compressed: bool) -> None:
+    broker = desk.broker
+    broker.config.compressed_register = compressed
+    broker.topics.table.update({f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(10_000)})
+    with lines_of_turns() as turns:
+        request = await broker.registration.request(broker.topics.snapshot())
+    assert request.body
+    assert len(turns) > 3
+    assert max(turns) < MOST_LINES
 
 
 async def test_members_of_many_groups_are_notified_in_turns(desk: Any, client_link: Any) -> None:
