@@ -14,12 +14,12 @@ import mmap
 import os
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import trio
 
-from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, MappedFile, StoreLocked
+from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked
 
 T = TypeVar("T")
 
@@ -263,6 +263,29 @@ class MemoryDisk:
             name[len(start) :].partition("/")[0] for name in (*self.files, *self.directories) if name.startswith(start)
         }
         return sorted(found - {""})
+
+    def entries(self, path: str) -> Sequence[Entry]:
+        """What is in a directory."""
+        found = []
+        for name in self.list(path):
+            at = f"{path.rstrip('/')}/{name}"
+            is_directory = self.is_directory(at)
+            found.append(Entry(name, is_directory, 0 if is_directory else self.size(at)))
+        return found
+
+    def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
+        """The beginning of a file, to the last page that is backed."""
+        file = self.open(path)
+        end = file.content_end(0, self.size(path))
+        return file.buffer[: min(end, most_bytes)], end
+
+    def read_part(self, path: str, start: int, size: int) -> bytes:
+        """Some bytes of a file."""
+        return self.open(path).buffer[start : min(start + size, self.size(path))]
+
+    def sync_file(self, path: str, start: int, end: int) -> None:
+        """Make a range of a file durable."""
+        self.open(path).sync(start, end)
 
     def is_directory(self, path: str) -> bool:
         """Whether a directory is there."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 
 from triomq_server.store.files.disk import Disk
@@ -33,6 +33,11 @@ _RESERVE_BYTES = 1 << 16
 _FILES_CHECKED = 3
 _PROBED = 2
 _SCAN_BYTES = 204 * UNIT_BYTES
+_SCANS_PER_STEP = 50
+_READ_BYTES = 1 << 17
+"""A file with no more content than this is read at a start, and mapped when it is used: a map costs more than all else
+that a start does for a queue. What was reserved for a queue that was written little is less."""
+_LOADED_PER_STEP = 64
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 
@@ -138,8 +143,7 @@ class ConsumeQueue:
             self._enter(current)
         else:
             current.reserve(self.position + _RESERVE_BYTES)
-            self.buffer = current.buffer
-            self.limit = current.reserved - current.reserved % UNIT_BYTES
+            self._take_map(current)
 
     def _leave_map(self) -> None:
         """The map of the file being written is given up; the next entry makes space, and thereby maps it again."""
@@ -149,12 +153,15 @@ class ConsumeQueue:
         if self._current is not None:
             self._current.forget_writer()
         self._current = segment
-        if segment is None:
-            self.buffer, self.position, self.limit = _NOTHING, 0, 0
-            return
+        self.position = 0 if segment is None else segment.position
+        if segment is not None and segment.reserved:
+            self._take_map(segment)
+        else:  # the next entry makes space, and thereby maps the file
+            self.buffer, self.limit = _NOTHING, 0
+
+    def _take_map(self, segment: Segment) -> None:
         self.buffer = segment.buffer
         segment.file.on_unmap = self._leave_map
-        self.position = segment.position
         self.limit = segment.reserved - segment.reserved % UNIT_BYTES
 
     def push(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
@@ -272,6 +279,13 @@ class ConsumeQueue:
         place = self.locate(queue_offset)
         return None if place is None else UNIT.unpack_from(place[0], place[1])
 
+    def last_unit(self) -> tuple[int, int, int] | None:
+        """`unit` of the last entry; the file is not mapped for it."""
+        segment = self.segments.find(self.max_offset * UNIT_BYTES - UNIT_BYTES)
+        if segment is None or self.max_offset <= self.min_offset:
+            return None
+        return UNIT.unpack(segment.peek(self.max_offset * UNIT_BYTES - UNIT_BYTES - segment.base, UNIT_BYTES))
+
     def last_unit_end(self) -> int:
         """End of the last entry's record in the log, -1 for an empty queue."""
         if self.max_offset == 0 or not self.segments.items:
@@ -326,8 +340,8 @@ class ConsumeQueue:
             count += 1
         return max(base // UNIT_BYTES + count, (base + self.segments.size) // UNIT_BYTES)
 
-    def recover(self, unsafe_from: int | None) -> None:
-        """Find the end: the first entry that is not valid (docs/protocol/store.md §14.3).
+    def recover(self, unsafe_from: int | None) -> Generator[None, None, None]:
+        """Find the end: the first entry that is not valid (docs/protocol/store.md §14.3). Yields between pieces of work.
 
         After a clean stop (`unsafe_from` is None) the last three files are read. After a crash so are all files that
         may hold entries of records from log offset `unsafe_from` on; these files count as not flushed.
@@ -336,28 +350,30 @@ class ConsumeQueue:
         first = max(0, len(items) - _FILES_CHECKED)
         if unsafe_from is not None:
             while first > 0:
-                offset, size, _ = UNIT.unpack_from(items[first].buffer, 0)
+                offset, size, _ = UNIT.unpack(items[first].peek(0, UNIT_BYTES))
                 if size > 0 and offset < unsafe_from:
                     break
                 first -= 1
         end = items[0].base if items else 0
+        is_blank = False
         for segment in items[first:]:
             if unsafe_from is not None:
                 segment.flushed = 0
-            valid = self._scan(segment, None)
+            content, content_end = segment.content(_READ_BYTES) or (b"", segment.size)
+            is_read = content_end <= _READ_BYTES
+            valid = yield from self._scan(segment, None, data=_padded(content, segment.size) if is_read else None)
             end = segment.base + valid
             if valid < segment.size:
-                self._examine_end(segment, valid)
+                if not is_read:
+                    content = segment.buffer[: segment.file.content_end(valid, segment.size)]
+                behind = max(len(content) - valid, 0)
+                is_zero = content.count(0, valid) == behind
+                is_blank = is_read and is_zero
+                if not is_zero or segment is not items[-1]:  # as if the queue had gone on
+                    self._found_damaged(segment.base + valid)
                 break
-        self.segments.truncate(end)
+        self.segments.truncate(end, is_blank=is_blank)
         self._reset_to_segments()
-
-    def _examine_end(self, segment: Segment, position: int) -> None:
-        """Whether what lies behind the first invalid entry looks as if the queue had gone on; then it is damaged."""
-        behind = segment is not self.segments.items[-1]
-        stop = segment.file.content_end(position, segment.size)
-        if behind or any(segment.buffer[position:stop]):
-            self._found_damaged(segment.base + position)
 
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:
@@ -406,8 +422,12 @@ class ConsumeQueue:
                 break
             self.segments.delete_last()
         if items:
-            valid = self._scan(items[-1], physical_offset, self._sound_before(items[-1], physical_offset))
-            self.segments.truncate(items[-1].base + valid)
+            steps = self._scan(items[-1], physical_offset, self._sound_before(items[-1], physical_offset))
+            try:
+                while True:
+                    next(steps)
+            except StopIteration as found:
+                self.segments.truncate(items[-1].base + found.value)
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
@@ -425,20 +445,27 @@ class ConsumeQueue:
                 at = following
         return at
 
-    def _scan(self, segment: Segment, physical_offset: int | None, at: int = 0) -> int:
+    def _scan(
+        self, segment: Segment, physical_offset: int | None, at: int = 0, *, data: bytes | None = None
+    ) -> Generator[None, None, int]:
         """Bytes of valid entries at the start of a segment; sets `max_physical_offset` to the last one's end.
 
-        Reads little further than it must, because most of a file is a hole. On tmpfs, reading a hole takes a page of
-        memory, and kills the process when there is none.
+        Yields between pieces of work. Reads little further than it must, because most of a file is a hole. On tmpfs,
+        reading a hole through the map takes a page of memory, and kills the process when there is none.
 
         Args:
             segment: one of the queue's files.
             physical_offset: entries of records at or behind this log offset count as invalid; None for none.
             at: all entries before this position are known to be valid.
+            data: the file's bytes, to an entry that is not valid or to the end; None to read them through the map.
         """
-        before = last = 0
+        before = last = scans = 0
         while at < segment.size:
-            for offset, size, _ in UNIT.iter_unpack(segment.buffer[at : min(at + _SCAN_BYTES, segment.size)]):
+            scans += 1
+            if scans % _SCANS_PER_STEP == 0:
+                yield
+            piece = (segment.buffer if data is None else data)[at : min(at + _SCAN_BYTES, segment.size)]
+            for offset, size, _ in UNIT.iter_unpack(piece):
                 if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
                     return at
                 if size != BLANK_SIZE:
@@ -495,7 +522,7 @@ class ConsumeQueue:
         segment = self.segments.find(number * UNIT_BYTES)
         if segment is None:
             return True
-        offset, size, _ = UNIT.unpack_from(segment.buffer, number * UNIT_BYTES - segment.base)
+        offset, size, _ = UNIT.unpack(segment.peek(number * UNIT_BYTES - segment.base, UNIT_BYTES))
         return 0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset)
 
     def blank(self, start: int, stop: int) -> None:
@@ -551,6 +578,11 @@ class ConsumeQueue:
         return found
 
 
+def _padded(content: bytes, size: int) -> bytes:
+    """The beginning of a queue's file with at least one blank entry behind it, if it is not the whole file."""
+    return (content + bytes(UNIT_BYTES + -len(content) % UNIT_BYTES))[:size]
+
+
 class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
     """A topic whose name cannot be that of a directory; used as a path it might lead out of the store."""
 
@@ -565,14 +597,19 @@ class ConsumeQueues:
         self.removed = removed
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self) -> None:
-        """Load the queues on the disk, and what is known of removed ones. Raises StoreDamaged, ConfigFileDamaged."""
+    def load(self) -> Generator[None, None, None]:
+        """Load the queues on the disk, and what is known of removed ones. Yields between pieces of work.
+
+        Raises StoreDamaged, ConfigFileDamaged.
+        """
         self.removed.load()
         self._disk.make_directory(self._directory)
         for topic in self._disk.list(self._directory):
-            for name in self._disk.list(f"{self._directory}/{topic}"):
-                if name.isascii() and name.isdigit() and self._disk.is_directory(f"{self._directory}/{topic}/{name}"):
+            for name, is_directory, _ in self._disk.entries(f"{self._directory}/{topic}"):
+                if is_directory and name.isascii() and name.isdigit():
                     self.obtain(topic, int(name)).load(self._disk)
+                    if len(self.table) % _LOADED_PER_STEP == 0:
+                        yield
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))

@@ -125,7 +125,8 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
         # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
         clean, same_boot = disk.read(repair) == _CLEAN, True
     store.commitlog.segments.load()
-    store.consume_queues.load()
+    for _ in store.consume_queues.load():
+        await trio.lowlevel.checkpoint()
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:

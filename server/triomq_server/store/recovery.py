@@ -31,6 +31,7 @@ from triomq_server.store.repaired import repaired_parts
 _log = logging.getLogger(__name__)
 
 _RECORDS_PER_STEP = 2000
+_QUEUES_PER_STEP = 64
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
 _MOST_BRIDGED = 1000
@@ -112,9 +113,7 @@ class Recovery:
         self._bridge_missing()
         first = self._first_to_check(segments)
         checked_from = segments[first].base
-        for queue in self._queues:
-            queue.recover(None if self._clean and not self._whole else checked_from)
-            yield
+        yield from self._recover_queues(None if self._clean and not self._whole else checked_from)
         end, finding = yield from self._check(segments[first:])
         for start, stop in self._damaged:
             for queue in self._queues:
@@ -140,9 +139,20 @@ class Recovery:
         self._dispatcher.dispatched_offset = end
         yield from self._restore_repaired(end)
         self._keep_numbers(damaged, end)
-        for queue in self._queues:
-            queue.correct_min_offset(self._commitlog.min_offset)
+        yield from self._correct_min_offsets()
         self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
+
+    def _recover_queues(self, unsafe_from: int | None) -> Steps:
+        for number, queue in enumerate(self._queues):
+            yield from queue.recover(unsafe_from)
+            if number % _QUEUES_PER_STEP == 0:
+                yield
+
+    def _correct_min_offsets(self) -> Steps:
+        for number, queue in enumerate(self._queues):
+            queue.correct_min_offset(self._commitlog.min_offset)
+            if number % _QUEUES_PER_STEP == 0:
+                yield
 
     def _bridge_missing(self) -> None:
         """Say which files the log lacks, and put files without records in their place, so that all readers can walk on.
@@ -197,15 +207,19 @@ class Recovery:
         (after a crash, that part is dispatched again anyway, and gaps are found by that). The last entry
         of a queue is compared with its record if that has just been read: reading others may take a seek each.
         """
+        compared = 0
         for where, (number, offset) in self._last_numbers.items():
             queue = self._queues.get(*where)
+            compared += 1
+            if compared % _QUEUES_PER_STEP == 0:
+                yield
             if queue is None:
                 # Without a directory of its topic, the topic has been deleted.
                 if self._clean and self._queues.has_topic(where[0]):
                     queue = self._queues.obtain(*where)
                     queue.damaged = offset >= queue.removed_before
                 continue
-            last = queue.unit(queue.max_offset - 1)
+            last = queue.last_unit()
             if offset < queue.removed_before:
                 continue
             if (self._clean and number >= queue.max_offset) or (

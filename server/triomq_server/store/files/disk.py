@@ -19,8 +19,8 @@ import resource
 import shutil
 import sys
 import threading
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import attrs
 import trio
@@ -49,6 +49,14 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 class StoreLocked(Exception):  # noqa: N818 - named after the state one is in
     """Another process (or another store in this process) has this store directory open. Stop that one first."""
+
+
+class Entry(NamedTuple):
+    """A file or directory in a directory; a directory's length means nothing."""
+
+    name: str
+    is_directory: bool
+    length: int
 
 
 @attrs.frozen
@@ -146,6 +154,25 @@ class Disk(Protocol):
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def entries(self, path: str) -> Sequence[Entry]:
+        """What is in a directory, by name; empty when there is no such directory."""
+        ...
+
+    def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
+        """The beginning of a file, without a map, and where its content ends as `MappedFile.content_end` finds it.
+
+        The bytes end there too, or after `most_bytes`. OSError.
+        """
+        ...
+
+    def read_part(self, path: str, start: int, size: int) -> bytes:
+        """So many bytes of a file from `start` on, without a map; fewer where the file ends. OSError."""
+        ...
+
+    def sync_file(self, path: str, start: int, end: int) -> None:
+        """`MappedFile.sync` of a file that is not mapped and has been there when the store was opened. OSError."""
         ...
 
     def is_directory(self, path: str) -> bool:
@@ -327,16 +354,10 @@ class RealMappedFile:
     def content_end(self, start: int, end: int) -> int:
         """Ask the file system for its holes; one that does not know of any has content everywhere."""
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        found = at = start
         try:
-            while at < end and (data := os.lseek(fd, at, os.SEEK_DATA)) < end:
-                found = at = min(os.lseek(fd, data, os.SEEK_HOLE), end)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # no content from here on
-                return end
+            return _content_end(fd, start, end)
         finally:
             os.close(fd)
-        return found
 
     def open_descriptor(self, *, writable: bool = False) -> int | None:
         """A new descriptor."""
@@ -352,6 +373,17 @@ class RealMappedFile:
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
                 self._buffer.close()
+
+
+def _content_end(fd: int, start: int, end: int) -> int:
+    found = at = start
+    try:
+        while at < end and (data := os.lseek(fd, at, os.SEEK_DATA)) < end:
+            found = at = min(os.lseek(fd, data, os.SEEK_HOLE), end)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no content from here on
+            return end
+    return found
 
 
 def _map(fd: int, size: int, maps: Maps | None) -> mmap.mmap:
@@ -465,6 +497,44 @@ class RealDisk:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+
+    def entries(self, path: str) -> Sequence[Entry]:
+        """One look at the directory, and one at each file: a start has tens of thousands of directories to look into."""
+        try:
+            names = os.scandir(path)
+        except FileNotFoundError:
+            return []
+        found = []
+        with names:
+            for one in names:
+                is_directory = one.is_dir()
+                found.append(Entry(one.name, is_directory, 0 if is_directory else one.stat().st_size))
+        return sorted(found)
+
+    def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
+        """Reads content only: a hole read through a descriptor takes no memory, but time."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            end = _content_end(fd, 0, os.fstat(fd).st_size)
+            return os.pread(fd, min(end, most_bytes), 0), end
+        finally:
+            os.close(fd)
+
+    def read_part(self, path: str, start: int, size: int) -> bytes:
+        """Through a descriptor."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size, start)
+        finally:
+            os.close(fd)
+
+    def sync_file(self, path: str, start: int, end: int) -> None:  # noqa: ARG002 - the system syncs files, not ranges
+        """`fdatasync`."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def is_directory(self, path: str) -> bool:
         """Whether it is a directory."""

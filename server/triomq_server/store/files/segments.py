@@ -84,6 +84,16 @@ class Segment:
         """All bytes of the file."""
         return self.file.buffer
 
+    def content(self, most_bytes: int) -> tuple[bytes, int] | None:
+        """What `Disk.content` says of the file; None if the file is in use, so that its map is to be read."""
+        return None if self._file is not None else self._disk.content(self.path, most_bytes)
+
+    def peek(self, at: int, size: int) -> bytes:
+        """So many bytes of the file, which is not mapped for them if it is not yet. OSError."""
+        if self._file is not None:
+            return self._file.buffer[at : at + size]
+        return self._disk.read_part(self.path, at, size)
+
     @property
     def end(self) -> int:
         """Offset of the first byte behind this file."""
@@ -122,13 +132,27 @@ class Segment:
             with self._reserving:
                 self.reserved = 0
 
-    def cut(self, position: int) -> None:
-        """Forget and zero everything from `position` on, so that no stale record can be taken for a new one."""
+    def cut(self, position: int, *, is_blank: bool = False) -> None:
+        """Forget and zero everything from `position` on, so that no stale record can be taken for a new one.
+
+        Args:
+            position: where the written part ends from now on.
+            is_blank: whether all behind it is known to be zero; then the file is not touched.
+        """
         with self._reserving:
-            self.file.zero(position, self.size)
+            if not is_blank:
+                self.file.zero(position, self.size)
             self.position = position
             self.flushed = min(self.flushed, position)
             self.reserved = 0
+
+    def sync(self, position: int) -> None:
+        """Force what is not on the disk up to `position` to it; blocks. A file without a map gets none, which only the
+        disk's own thread could give up again. OSError."""
+        if self._file is not None:
+            self._file.sync(self.flushed, position)
+        else:
+            self._disk.sync_file(self.path, self.flushed, position)
 
     def forget_writer(self) -> None:
         """Nobody keeps the file's buffer any more."""
@@ -165,13 +189,12 @@ class Segments:
         Raises StoreDamaged for a name that no segment has.
         """
         unusable = []
-        for name in self._disk.list(self.directory):
+        for name, is_directory, length in self._disk.entries(self.directory):
             path = f"{self.directory}/{name}"
-            if self._disk.is_directory(path):
+            if is_directory:
                 continue
             if not (name.isascii() and name.isdigit()):
                 raise StoreDamaged(f"{path}: not the name of a store file; move it away and start again")
-            length = self._disk.size(path)
             if length == 0:
                 self._disk.remove(path)  # a kill came between making this file and giving it its size: nothing is in it
                 continue
@@ -233,8 +256,11 @@ class Segments:
         """Add a segment behind the others."""
         self.items.append(segment)
 
-    def truncate(self, offset: int) -> list[Segment]:
-        """End the address space at `offset`: cut the file that holds it, delete those behind; returns the deleted."""
+    def truncate(self, offset: int, *, is_blank: bool = False) -> list[Segment]:
+        """End the address space at `offset`: cut the file that holds it, delete those behind; returns the deleted.
+
+        `is_blank` is that of `Segment.cut`.
+        """
         gone = [s for s in self.items if s.base > offset]
         kept = [s for s in self.items if s.base <= offset]
         # The newest first: whatever is left after a crash in between is still one contiguous log.
@@ -242,7 +268,7 @@ class Segments:
             self._delete(segment)
         self.items = kept
         if kept and offset < kept[-1].end:
-            kept[-1].cut(offset - kept[-1].base)
+            kept[-1].cut(offset - kept[-1].base, is_blank=is_blank)
         return gone
 
     def delete_first(self) -> Segment:
@@ -282,4 +308,4 @@ def sync_segments(segments: list[tuple[Segment, int]]) -> None:
     """Force each segment up to the given position; blocks. A file deleted meanwhile is no error."""
     for segment, position in segments:
         with contextlib.suppress(FileNotFoundError):
-            segment.file.sync(segment.flushed, position)
+            segment.sync(position)

@@ -266,6 +266,23 @@ def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a file system in memory at /dev/shm")
+def test_a_file_is_read_without_a_map(disk: Disk, tmp_path: Path) -> None:
+    file = disk.create(f"{tmp_path}/f", 1 << 20, 8192)
+    file.buffer[:8192] = b"x" * 8192
+    content, end = disk.content(f"{tmp_path}/f", 1 << 17)
+    assert content == b"x" * 8192 + bytes(end - 8192)
+    assert end <= 1 << 16
+    assert disk.content(f"{tmp_path}/f", 10) == (b"x" * 10, end)
+    assert disk.read_part(f"{tmp_path}/f", 8190, 4) == b"xx\0\0"
+    assert disk.read_part(f"{tmp_path}/f", (1 << 20) - 2, 4) == b"\0\0"
+    disk.make_directory(f"{tmp_path}/d")
+    assert [name for name, is_directory, _ in disk.entries(str(tmp_path)) if is_directory] == ["d"]
+    assert [(name, length) for name, is_directory, length in disk.entries(str(tmp_path)) if not is_directory] == [
+        ("f", 1 << 20)
+    ]
+    assert not disk.entries(f"{tmp_path}/missing")
+
+
 async def test_holes_are_not_looked_into(
     make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:

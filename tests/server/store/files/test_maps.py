@@ -13,12 +13,16 @@ from pathlib import Path
 
 import attrs
 import pytest
+from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, RealDisk, open_store
+from triomq_server.store.consume_queue import ConsumeQueues
 from triomq_server.store.files import disk as disk_module
 from triomq_server.store.files import maps as maps_module
+from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.store.files.maps import Maps, map_limit
+from triomq_server.store.removed_queues import RemovedQueues
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -164,3 +168,40 @@ def test_a_file_that_was_closed_is_not_mapped_again(tmp_path: Path) -> None:
     file.close()
     with pytest.raises(ValueError, match="is closed"):
         _ = file.buffer
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_start_maps_no_queue_and_stops_for_none(
+    tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, killed: bool
+) -> None:
+    """A start reads what little a queue holds; its file is mapped by the first who reads or writes it."""
+    config = make_config(tmp_path / "store", mapped_file_size_consume_queue=600_000)
+    async with open_store(config) as store:
+        for number in range(3 * QUEUES):
+            store.append(make_record(number, queue_id=number % QUEUES))
+    if killed:
+        (tmp_path / "store" / "abort").touch()
+    folder = tmp_path / "store" / "consumequeue"
+    async with open_store(config) as store:
+        assert store.recovery_report.clean != killed
+        assert mapped_in(folder) == 0
+        assert [store.queue_bounds("T", queue) for queue in range(QUEUES)] == [(0, 3)] * QUEUES
+        assert len(store.read("T", 1, 2, 1, None).slices) == 1
+        assert mapped_in(folder) == 1
+        assert store.append(make_record(1000, queue_id=2)).queue_offset == 3
+        assert len(store.read("T", 2, 0, 9, None).slices) == 4
+
+
+def test_a_long_queue_is_recovered_in_pieces(memory_disk: MemoryDisk) -> None:
+    queues = ConsumeQueues(
+        memory_disk, "/queues", 20 * 100_000, RemovedQueues(ConfigFile("/removed.json", memory_disk))
+    )
+    queue = queues.obtain("T", 0)
+    for number in range(60_000):
+        queue.push(100 * number, 100, 0)
+    again = ConsumeQueues(memory_disk, "/queues", 20 * 100_000, RemovedQueues(ConfigFile("/removed.json", memory_disk)))
+    for _ in again.load():
+        pass
+    (found,) = again
+    assert sum(1 for _ in found.recover(None)) >= 5
+    assert (found.max_offset, found.max_physical_offset, found.damaged) == (60_000, 6_000_000, False)
