@@ -62,7 +62,8 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
     """
     header = command.header(CloneGroupOffsetRequest)
     target = header.dest_group
-    remark = None if broker.compat_49 else group_name_remark(target)
+    known = target in broker.groups.table or broker.compat_49
+    remark = None if known else group_name_remark(target)
     if remark is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark)
     topics = [header.topic] if header.topic else []
@@ -76,7 +77,7 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
             continue
         if not header.offline and source is not None and source.subscriptions and topic not in source.subscriptions:
             continue
-        if not (target in broker.groups.table or broker.compat_49 or broker.offsets.queues(target, topic)):
+        if not (known or broker.offsets.queues(target, topic)):
             queues = len(broker.offsets.queues(header.src_group, topic))
             if broker.offsets.unexpected + queues > MOST_UNEXPECTED:
                 return command.answer(

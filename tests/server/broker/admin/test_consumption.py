@@ -18,6 +18,7 @@ from triomq_protocol.requests import (
     QueryConsumeTimeSpanRequest,
     QueryCorrectionOffsetBody,
     QueryCorrectionOffsetRequest,
+    SubscriptionGroupConfig,
     TopicConfig,
 )
 from triomq_protocol.wire.frame import FrameDecoder
@@ -237,6 +238,15 @@ async def test_offsets_are_not_copied_to_what_cannot_be_a_group(desk: Any, name:
     answer = await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)
     assert (answer.code, "group" in answer.remark) == (1, True)
     assert desk.broker.offsets.query(name, "TopicLive", 0) == -1
+
+
+async def test_offsets_are_copied_to_a_known_group_whatever_its_name(desk: Any) -> None:
+    # RocketMQ's brokers make groups with any name when an operator asks for them.
+    make_live(desk)
+    desk.broker.groups.table["a b"] = SubscriptionGroupConfig(group_name="a b")
+    header = CloneGroupOffsetRequest(src_group="CG_live", dest_group="a b", topic="TopicLive", offline=True)
+    assert (await desk.ask(RequestCode.CLONE_GROUP_OFFSET, header)).code == 0
+    assert desk.broker.offsets.query("a b", "TopicLive", 0) == 7
 
 
 async def test_copies_for_unknown_groups_are_limited(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
