@@ -393,6 +393,7 @@ def compiled_modules(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Itera
     cures = {
         "missing": "Install triomq again on a machine with a C compiler, or from a wheel that was built on one.",
         "unwanted": "Start it without TRIOMQ_PURE in its environment.",
+        "stale": "They were compiled from an older source: install triomq again, in a source tree with `pip install -e .`.",
     }
     for broker in snapshot.brokers:
         cure = cures.get(broker.runtime.get(COMPILED_KEY, ""))

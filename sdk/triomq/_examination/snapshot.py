@@ -13,7 +13,7 @@ CONTESTED_KEY: Final = "triomqIdContestedBy"
 """What a broker's runtime information names the address of another broker with its id."""
 
 COMPILED_KEY: Final = "triomqCompiled"
-"""What it names whether the broker uses its compiled modules: used, missing, unwanted. Only triomq's brokers have it."""
+"""What it names whether the broker uses its compiled modules: used, missing, unwanted, stale. Only triomq's brokers have it."""
 
 Sets = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> address."""
@@ -161,7 +161,8 @@ class ClusterSnapshot:
         brokers: all that any of them lists, and brokers with the same id that those told of.
         groups: all consumer groups but the system's.
         unknown: what could not be looked at, in sentences.
-        client_compiled: whether this client uses its compiled module, in a broker's words: used, missing, unwanted.
+        client_compiled: whether this client uses its compiled module, in a broker's words: used, missing,
+          unwanted, stale.
     """
 
     name_servers: tuple[NameServerView, ...]

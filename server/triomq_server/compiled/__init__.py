@@ -6,20 +6,27 @@ work. The modules are written in Cython, know nothing of the other packages, and
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 
-PURE = os.environ.get("TRIOMQ_PURE", "") not in ("", "0")
-"""Whether this process was told to use Python alone."""
+from triomq_protocol.twins import choose_twins
 
-try:
-    from triomq_server.compiled import index, sends  # noqa: F401
-except ImportError:  # no compiler where this was installed
-    BUILT = False
-else:
-    BUILT = True
+VERSIONS = {
+    "index": 3449832791,
+    "sends": 194811340,
+}
+"""`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 
-USED = BUILT and not PURE
-"""Whether the compiled modules are used."""
 
-STATE = "used" if USED else "unwanted" if BUILT else "missing"
-"""The same for operators, in a broker's runtime information."""
+def _load() -> Mapping[str, object]:
+    from triomq_server.compiled import index, sends
+
+    return {"index": index, "sends": sends}
+
+
+PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)
+"""See `triomq_protocol.twins.Twins`."""
+
+if FAULT:
+    logging.getLogger(__name__).warning("%s", FAULT)

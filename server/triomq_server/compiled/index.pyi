@@ -1,4 +1,7 @@
 import mmap
+from typing import Final
+
+VERSION: Final[int]
 
 def write_entries(
     buffer: mmap.mmap,

@@ -7,6 +7,7 @@ from triomq_server.store import Arrival, MessageStore
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.wire import Link
 
+VERSION: Final[int]
 LAYOUT: Final[dict[str, int]]
 
 class SendBursts:

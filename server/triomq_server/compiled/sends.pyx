@@ -8,6 +8,8 @@ bytes in the log, the queues and the index, and give the same answers. The layou
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
+VERSION = 194811340
+
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t

@@ -183,6 +183,10 @@ CASES = [
         "not_compiled", "notice", "Broker b:0 (h:3) runs without its compiled modules",
     ),
     (
+        attrs.evolve(HEALTHY, client_compiled="stale"),
+        "not_compiled", "notice", "This client runs without its compiled module",
+    ),
+    (
         attrs.evolve(HEALTHY, client_compiled="missing"),
         "not_compiled", "notice", "This client runs without its compiled module",
     ),

@@ -6,17 +6,26 @@ leaves it unused; then numpy does the same work. The module is written in Cython
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 
-PURE = os.environ.get("TRIOMQ_PURE", "") not in ("", "0")
-"""Whether this process was told to use Python alone."""
+from triomq_protocol.twins import choose_twins
 
-try:
-    from pyspark_rocketmq.rows.compiled import records  # noqa: F401
-except ImportError:  # no compiler where this was installed, or imported from an archive
-    BUILT = False
-else:
-    BUILT = True
+VERSIONS = {
+    "records": 1203110890,
+}
+"""`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 
-USED = BUILT and not PURE
-"""Whether the compiled module is used."""
+
+def _load() -> Mapping[str, object]:
+    from pyspark_rocketmq.rows.compiled import records
+
+    return {"records": records}
+
+
+PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)
+"""See `triomq_protocol.twins.Twins`."""
+
+if FAULT:
+    logging.getLogger(__name__).warning("%s", FAULT)

@@ -1,5 +1,7 @@
 from typing import Final
 
+VERSION: Final[int]
+
 LAYOUT: Final[dict[str, int]]
 
 def whole_records(page: bytes) -> tuple[int, int]: ...

@@ -5,6 +5,8 @@ Offsets of texts and bodies are Arrow's, 32 bits each; null bits are set where a
 that of `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
+VERSION = 1203110890
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t

@@ -6,20 +6,26 @@ work. The module is written in Cython, knows nothing of the other packages, and 
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 
-PURE = os.environ.get("TRIOMQ_PURE", "") not in ("", "0")
-"""Whether this process was told to use Python alone."""
+from triomq_protocol.twins import choose_twins
 
-try:
-    from triomq._producer.compiled import sends  # noqa: F401
-except ImportError:  # no compiler where this was installed
-    BUILT = False
-else:
-    BUILT = True
+VERSIONS = {
+    "sends": 2536610499,
+}
+"""`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 
-USED = BUILT and not PURE
-"""Whether the compiled module is used."""
 
-STATE = "used" if USED else "unwanted" if BUILT else "missing"
-"""The same for `triomq doctor`."""
+def _load() -> Mapping[str, object]:
+    from triomq._producer.compiled import sends
+
+    return {"sends": sends}
+
+
+PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)
+"""See `triomq_protocol.twins.Twins`."""
+
+if FAULT:
+    logging.getLogger(__name__).warning("%s", FAULT)

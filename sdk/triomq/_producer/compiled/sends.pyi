@@ -1,4 +1,8 @@
+from typing import Final
+
 from triomq._producer.plain_sends import Joins as Joins
 from triomq._producer.plain_sends import OpenBatch as OpenBatch
 from triomq._producer.plain_sends import PlainSend as PlainSend
 from triomq._producer.plain_sends import Room as Room
+
+VERSION: Final[int]

@@ -6,6 +6,8 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
+VERSION = 2536610499
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
