@@ -140,8 +140,8 @@ def _write_lag(writer: TextWriter, broker: Broker) -> Iterator[None]:
     table = broker.offsets.table
     sums: dict[str, int] = {}
     by_queue = len(table) <= MOST_LAG_ROWS
-    keys = yield from _keys(table)
     if by_queue:  # a scrape has either all queues or none
+        keys = yield from _keys(table)
         rows_left = MOST_LAG_ROWS
         for number, key in enumerate(keys, 1):
             rows_left -= len(table.get(key, ()))
@@ -151,8 +151,11 @@ def _write_lag(writer: TextWriter, broker: Broker) -> Iterator[None]:
     if by_queue:
         yield from writer.rows(LAG, _lags_of_queues(broker, keys, sums))
     else:
-        for at in range(0, len(keys), KEYS_PER_STEP):
-            _add_lags(broker, keys[at : at + KEYS_PER_STEP], sums)
+        for pairs in _pairs(table):
+            if pairs is None:
+                sums.clear()
+                continue
+            _add_lags(broker, pairs, sums)
             yield
     yield from writer.rows(GROUP_LAG, (((group,), lag) for group, lag in sums.items()))
 
@@ -170,29 +173,57 @@ def _keys(table: dict[str, dict[int, int]]) -> Generator[None, None, list[str]]:
     return keys
 
 
+Pair = tuple[str, dict[int, int]]
+"""A key of the offsets' table, and its value."""
+
+
+def _pairs(table: dict[str, dict[int, int]]) -> Iterator[list[Pair] | None]:
+    """The items in steps; None: what came before is void, and comes again.
+
+    With very many items, looking each key up takes longer than adding its lag, so the table itself is walked through.
+    """
+    last = ""
+    left = iter(table.items())
+    try:
+        while part := list(islice(left, KEYS_PER_STEP)):
+            last = part[-1][0]
+            yield part
+    except RuntimeError:  # items have come or gone
+        keys = list(table)
+    else:
+        return
+    # The table keeps its order: what has not been given is behind what was given last.
+    begin = 0
+    if last in table:
+        begin = keys.index(last) + 1
+    else:
+        yield None
+    for at in range(begin, len(keys), KEYS_PER_STEP):
+        yield [(key, table.get(key, _NONE)) for key in keys[at : at + KEYS_PER_STEP]]
+
+
 def _lags_of_queues(broker: Broker, keys: list[str], sums: dict[str, int]) -> Iterator[Row | None]:
     for key in keys:
         topic, _, group = key.partition("@")
         total = sums.get(group, 0)
-        for queue_id, lag in _lags(broker, key, topic):
+        for queue_id, lag in _lags(broker, topic, broker.offsets.table.get(key, _NONE)):
             total += lag
             yield (topic, group, str(queue_id)), lag
         sums[group] = total
         yield None
 
 
-def _add_lags(broker: Broker, keys: list[str], sums: dict[str, int]) -> None:
+def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
     """Add how far groups are behind, all at one instant.
 
     Groups of a topic mostly lie next to each other and have offsets for the same queues, so the ends of those are added
     up once; a group whose offsets lie between starts and ends is behind by the difference of two sums.
     """
-    table, queues = broker.offsets.table, broker.store.consume_queues.table
+    queues = broker.store.consume_queues.table
     last: str | None = None
     queue_ids: tuple[int, ...] = ()
     highest_start = lowest_end = ends = 0
-    for key in keys:
-        offsets = table.get(key)
+    for key, offsets in pairs:
         topic, _, group = key.partition("@")
         if not offsets:
             sums.setdefault(group, 0)
@@ -205,19 +236,19 @@ def _add_lags(broker: Broker, keys: list[str], sums: dict[str, int]) -> None:
             is_whole = len(found) == len(queue_ids)
             lowest_end = min(queue.max_offset for queue in found) if is_whole else -1
             highest_start = max(queue.min_offset for queue in found) if is_whole else 0
-        values = offsets.values()
-        if max(values) <= lowest_end and min(values) >= highest_start:
+        values = sorted(offsets.values())
+        if values[-1] <= lowest_end and values[0] >= highest_start:
             lag = ends - sum(values)
         else:
-            lag = sum(lag for _, lag in _lags(broker, key, topic))
+            lag = sum(lag for _, lag in _lags(broker, topic, offsets))
         sums[group] = sums.get(group, 0) + lag
 
 
-def _lags(broker: Broker, key: str, topic: str) -> list[tuple[int, int]]:
-    """How far a group is behind in each queue of a topic, all at one instant; empty if it was deleted meanwhile."""
+def _lags(broker: Broker, topic: str, offsets: dict[int, int]) -> list[tuple[int, int]]:
+    """How far a group is behind in each queue of a topic, all at one instant."""
     queues = broker.store.consume_queues.table
     found = []
-    for queue_id, offset in broker.offsets.table.get(key, _NONE).items():
+    for queue_id, offset in offsets.items():
         queue = queues.get((topic, queue_id))
         found.append((queue_id, 0 if queue is None else max(queue.max_offset - max(offset, queue.min_offset), 0)))
     return found

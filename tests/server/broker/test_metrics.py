@@ -209,8 +209,6 @@ def test_the_lag_of_a_group_is_that_of_its_queues(seed: int) -> None:
         if chance.random() < 0.5:
             values = dict(sorted(values.items()))
         table[f"{chance.choice('ab')}@G{number % 7}"] = values
-    keys = list(table)
-
     broker: Any = SimpleNamespace(
         offsets=SimpleNamespace(table=table), store=SimpleNamespace(consume_queues=SimpleNamespace(table=queues))
     )
@@ -222,6 +220,54 @@ def test_the_lag_of_a_group_is_that_of_its_queues(seed: int) -> None:
             queue = queues.get((topic, queue_id), Queue(0, 0))
             expected[group] += max(queue.max_offset - max(offset, queue.min_offset), 0)
     sums: dict[str, int] = {}
-    broker_metrics._add_lags(broker, [*keys, "a@deleted"], sums)
+    broker_metrics._add_lags(broker, [*table.items(), ("a@deleted", {})], sums)
     assert sums.pop("deleted") == 0
     assert sums == expected
+
+
+@pytest.mark.parametrize(
+    ("deleted", "added"),
+    [
+        ((), ()),
+        ((), ("new@G",)),
+        (("T0@G", "T1@G"), ()),
+        (("T3000@G",), ()),
+        (("T1023@G",), ()),  # the last of the first step
+        (("T5@G", "T4999@G"), ("new@G", "newer@G")),
+    ],
+)
+def test_keys_that_come_and_go_during_a_scrape_add_no_other_twice(
+    deleted: tuple[str, ...], added: tuple[str, ...]
+) -> None:
+    table = {f"T{number}@G": {0: number} for number in range(5000)}
+    steps = broker_metrics._pairs(table)
+    first = next(steps)
+    assert first is not None
+    seen = [key for key, _ in first]
+    assert len(seen) == broker_metrics.KEYS_PER_STEP == 1024
+    for key in deleted:
+        del table[key]
+    table.update({key: {0: 1} for key in added})
+    for part in steps:
+        if part is None:
+            seen.clear()
+        else:
+            assert len(part) <= broker_metrics.KEYS_PER_STEP
+            seen += [key for key, _ in part]
+    assert set(table) <= set(seen)
+    assert len(seen) == len(set(seen))
+
+
+def test_sums_begin_again_when_the_place_in_the_table_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_metrics, "MOST_LAG_ROWS", 10)
+    table = {f"T{number}@G": {0: 0} for number in range(2048)}
+    queues = {(f"T{number}", 0): Queue(0, 1) for number in range(2048)}
+    broker: Any = SimpleNamespace(
+        offsets=SimpleNamespace(table=table), store=SimpleNamespace(consume_queues=SimpleNamespace(table=queues))
+    )
+    writer = TextWriter()
+    for step, _ in enumerate(broker_metrics._write_lag(writer, broker)):
+        if not step:
+            del table["T1023@G"]
+    found = parsed(b"".join(writer.finish()).decode())
+    assert found["triomq_group_lag_sum_messages"] == {("G",): 2047}
