@@ -6,7 +6,6 @@ Upstream: ``MQAdminImpl``, and ``DefaultMQAdminExtImpl`` as far as it is about m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -201,13 +200,17 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
     # --- finding -------------------------------------------------------------------------------------------------
 
-    async def by_id(self, offset_message_id: str) -> ReceivedMessage:
+    async def by_id(self, offset_message_id: str, *, any_address: bool = False) -> ReceivedMessage:
         """The message of a broker's id: ``offset_message_id`` of a result or a message.
 
-        The broker whose address the id has is asked, also when it is a slave, or registered nowhere.
+        The broker whose address the id has is asked, also when it is a slave.
+
+        Args:
+            offset_message_id: anybody can make one up, and with it the address.
+            any_address: whether to connect to an address that no name server knows, too.
 
         Raises:
-            InvalidCall: it is no such id.
+            InvalidCall: it is no such id, or its address is that of no broker of the cluster.
             NotFound: the broker has no such message, or no longer.
         """
         try:
@@ -220,6 +223,12 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         host = f"[{place.host}]" if ":" in place.host else place.host
         address = f"{host}:{place.port}"
         what = f"message {offset_message_id}"
+        broker_name = await self._broker_at(address, needed=not any_address)
+        if broker_name is None and not any_address:
+            raise InvalidCall(
+                f"the id {offset_message_id} has the address {address}, which is that of no broker of this cluster, so nobody "
+                "was asked; `any_address=True` (--any-address) asks there"
+            )
         link = await self._links.get(address, patient=False)
         request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=place.physical_offset))
         answer = await link.request(request, ADMIN_TIMEOUT_S)
@@ -231,7 +240,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             if record.physical_offset != place.physical_offset:
                 raise NotFound(f"{what} is not stored: offset {place.physical_offset} is inside another message")
             topic = self._namespace.unwrap(record.topic)
-            queue = MessageQueue(topic, await self._broker_at(address) or "", record.queue_id)
+            queue = MessageQueue(topic, broker_name or "", record.queue_id)
             return ReceivedMessage(record, queue, namespace=self._namespace)
         except BodyError as error:
             raise NotFound(
@@ -615,13 +624,15 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         route = await self._admin.route(topic)
         return addresses_of({broker.broker_name or "": broker for broker in route.broker_datas or []})
 
-    async def _broker_at(self, address: str) -> str | None:
-        """The set that has an address; None where it is registered nowhere, or no name server answers."""
-        with suppress(MQError):
-            for name, addresses in (await self._admin.broker_sets()).items():
-                if address in addresses.values():
-                    return name
-        return None
+    async def _broker_at(self, address: str, *, needed: bool) -> str | None:
+        """The set that has an address; None where it is registered nowhere, or unless `needed` no name server answers."""
+        try:
+            sets = await self._admin.broker_sets()
+        except MQError:
+            if needed:
+                raise
+            return None
+        return next((name for name, addresses in sets.items() if address in addresses.values()), None)
 
     async def _address_of(self, message: ReceivedMessage) -> str:
         host, port = message.store_host

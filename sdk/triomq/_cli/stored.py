@@ -59,15 +59,18 @@ def message() -> None:
 
 @message.command("id")
 @click.argument("message_id", metavar="OFFSET_ID")
+@click.option("--any-address", is_flag=True, help="Ask at the id's address even if no name server knows it.")
 @_looking
-def by_id(message_id: str, name_servers: str, tracks: bool | None, as_json: bool) -> None:
+def by_id(message_id: str, any_address: bool, name_servers: str, tracks: bool | None, as_json: bool) -> None:
     """Show the message of a broker's id, which has the broker's address and the place in its log.
 
-    `triomq send --json` prints it as offset_message_id, mqadmin as OffsetID.
+    `triomq send --json` prints it as offset_message_id, mqadmin as OffsetID. An address that is that of no broker of the
+    cluster is not asked: the id may be made up.
     """
 
     async def work(client: Client) -> None:
-        await _show(client, [await client.messages.by_id(message_id)], tracks=tracks, as_json=as_json)
+        found = await client.messages.by_id(message_id, any_address=any_address)
+        await _show(client, [found], tracks=tracks, as_json=as_json)
 
     with_client(name_servers, work, route_wait_s=0)
 

@@ -74,6 +74,30 @@ async def test_what_is_no_id_or_not_stored(client, stored):
         await client.messages.by_key("T", "a b")
 
 
+async def test_only_brokers_of_the_cluster_are_asked(client, stored):
+    """An id holds an address, and anybody can make one up."""
+    first = stored[0].offset_message_id
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        made_up = f"7F000001{port:08X}{first[16:]}"
+        with pytest.raises(InvalidCall, match=f"address 127.0.0.1:{port}, which is that of no broker of this cluster"):
+            await client.messages.by_id(made_up)
+        with trio.move_on_after(0):
+            await listener.accept()
+            raise AssertionError("somebody has connected")
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def accept():
+                    async with await listener.accept():
+                        pass
+
+                with pytest.raises(triomq.MQError):
+                    await client.messages.by_id(made_up, any_address=True)
+
+
 async def test_tracks_and_consuming_again(client, cluster, stored):
     seen = []
     third = await client.messages.by_id(stored[3].offset_message_id)
