@@ -62,16 +62,9 @@ def message_due(
     topic: str, body: bytes, *, tags: str | None, keys: str | None, due_ms: int | None, now_ms: int
 ) -> triomq.Message:
     """A message that waits at the broker until it is due, or for the longest level before that; None: it does not wait."""
-    if due_ms is None:
-        return triomq.Message(topic, body, tags=tags, keys=keys)
-    return triomq.Message(
-        topic,
-        body,
-        tags=tags,
-        keys=keys,
-        properties={DUE_PROPERTY: str(due_ms)},
-        delay_level=delay_level(due_ms - now_ms),
-    )
+    properties = {} if due_ms is None else {DUE_PROPERTY: str(due_ms)}
+    level = 0 if due_ms is None else delay_level(due_ms - now_ms)
+    return triomq.Message(topic, body, tags=tags, keys=keys, properties=properties, delay_level=level)
 
 
 def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:

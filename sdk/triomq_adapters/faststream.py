@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import anyio
 from faststream import Context
@@ -57,6 +58,7 @@ import triomq.aio
 from triomq_adapters.faststream_messages import (
     REQUEST,
     Incoming,
+    PublishOptions,
     ReceivedStreamMessage,
     RocketMQProducer,
     RocketMQPublishCommand,
@@ -69,6 +71,7 @@ from triomq_adapters.faststream_messages import (
 from triomq_adapters.topics import ensure_topic
 
 __all__ = [
+    "PublishOptions",
     "RocketMQBroker",
     "RocketMQMessage",
     "RocketMQPublisher",
@@ -101,49 +104,64 @@ class _BrokerConfig(BrokerConfig):
         return self.client
 
 
+@dataclass(kw_only=True)
 class _SubscriberConfig(SubscriberUsecaseConfig):
+    """The arguments of ``broker.subscriber``; one message at a time is a batch of one."""
+
+    topic: str
+    group: str | None
+    tags: str | None
+    start_from: triomq.StartFrom
+    retries: triomq.ConsumeRetries | None
+    max_workers: int
+    batch_max: int
+
     @property
     def ack_policy(self) -> AckPolicy:
         policies = (self._ack_policy, self._outer_config.ack_policy)
         return next((policy for policy in policies if policy is not UNSET), AckPolicy.NACK_ON_ERROR)
 
 
+def _schema(shown: Any, kind: type[Any], description: str | None, extra: str = "") -> dict[str, Any]:
+    """What AsyncAPI says of a subscriber or publisher."""
+    message = Message(title=f"{shown.name}:Message", payload=resolve_payloads(shown.get_payloads(), extra))
+    operation = Operation(message=message, bindings=None)
+    return {shown.name: kind(address=shown.address, description=description, operation=operation, bindings=None)}
+
+
 class _SubscriberSpecification(SubscriberSpecification[Any, Any]):
     topic = ""
 
     @property
+    def address(self) -> str:
+        return f"{self._outer_config.prefix}{self.topic}"
+
+    @property
     def channel_labels(self) -> list[str]:
-        return [f"{self._outer_config.prefix}{self.topic}"]
+        return [self.address]
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
-        message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads()))
-        return {
-            self.name: SubscriberSpec(
-                address=self.channel_labels[0],
-                description=self.description,
-                operation=Operation(message=message, bindings=None),
-                bindings=None,
-            )
-        }
+        return _schema(self, SubscriberSpec, self.description)
 
 
 class _PublisherSpecification(PublisherSpecification[Any, Any]):
     topic = ""
 
     @property
+    def address(self) -> str:
+        return f"{self._outer_config.prefix}{self.topic}"
+
+    @property
     def name(self) -> str:
-        return self.config.title_ or f"{self._outer_config.prefix}{self.topic}:Publisher"
+        return self.config.title_ or f"{self.address}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
-        message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads(), "Publisher"))
-        return {
-            self.name: PublisherSpec(
-                address=f"{self._outer_config.prefix}{self.topic}",
-                description=self.config.description_,
-                operation=Operation(message=message, bindings=None),
-                bindings=None,
-            )
-        }
+        return _schema(self, PublisherSpec, self.config.description_, "Publisher")
+
+
+def _command(config: Any, *bodies: Any, **options: Any) -> RocketMQPublishCommand:
+    correlation_id = options.pop("correlation_id", None) or config.id_generator()
+    return RocketMQPublishCommand(*bodies, correlation_id=correlation_id, **options)
 
 
 class _Reply(FakePublisher):
@@ -166,43 +184,29 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
     """A member of a consumer group; made by ``broker.subscriber``."""
 
     def __init__(
-        self,
-        config: _SubscriberConfig,
-        specification: _SubscriberSpecification,
-        calls: CallsCollection[Any],
-        *,
-        group: str | None,
-        tags: str | None,
-        start_from: triomq.StartFrom,
-        retries: triomq.ConsumeRetries | None,
-        max_workers: int,
-        batch_max: int,
+        self, config: _SubscriberConfig, specification: _SubscriberSpecification, calls: CallsCollection[Any]
     ) -> None:
-        config.parser = parse_batch if batch_max > 1 else parse_message
-        config.decoder = decode_batch if batch_max > 1 else decode
+        self.batch_max = config.batch_max
+        is_batch = self.batch_max > 1
+        config.parser, config.decoder = (parse_batch, decode_batch) if is_batch else (parse_message, decode)
         super().__init__(config, specification, calls)
-        self._topic = specification.topic
-        self._group = group
-        self._tags = tags
-        self._start_from = start_from
-        self._retries = retries
-        self._workers = max_workers
-        self.batch_max = batch_max
+        self._config = config
         self._consumer: triomq.aio.PushConsumer | None = None
 
     @property
     def topic(self) -> str:
         """Where messages come from."""
-        return f"{self._outer_config.prefix}{self._topic}"
+        return f"{self._outer_config.prefix}{self._config.topic}"
 
     @property
     def group(self) -> str:
         """The consumer group."""
-        return self._group or f"{self.topic}-subscribers"
+        return self._config.group or f"{self.topic}-subscribers"
 
     def takes(self, message: triomq.Message) -> bool:
         """Whether the subscription selects a message."""
-        tags = None if self._tags in (None, "*") else {tag.strip() for tag in (self._tags or "").split("||")}
+        selected = self._config.tags
+        tags = None if selected in (None, "*") else {tag.strip() for tag in (selected or "").split("||")}
         return message.topic == self.topic and (tags is None or message.tags in tags)
 
     async def start(self) -> None:
@@ -211,19 +215,20 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         self._post_start()
         if self.calls and not isinstance(self._outer_config.producer, _MemoryProducer):
             await self._join()
-            for _ in range(self._workers):
+            for _ in range(self._config.max_workers):
                 # The client reconnects by itself; what ends a consumer ends it for good.
                 self.add_task(self._consume, restart_on_failure=False)
 
     async def _join(self) -> triomq.aio.PushConsumer:
         if self._consumer is None:
-            config: Any = self._outer_config
-            await ensure_topic(config.connected.admin, self.topic, config.queues)
-            self._consumer = config.connected.push_consumer(
-                self.group, start_from=self._start_from, retries=self._retries, drain_s=0
+            broker: Any = self._outer_config
+            config = self._config
+            await ensure_topic(broker.connected.admin, self.topic, broker.queues)
+            self._consumer = broker.connected.push_consumer(
+                self.group, start_from=config.start_from, retries=config.retries, drain_s=0
             )
             await self._consumer.__aenter__()
-            await self._consumer.subscribe(self.topic, self._tags)
+            await self._consumer.subscribe(self.topic, config.tags)
         return self._consumer
 
     async def stop(self) -> None:
@@ -307,31 +312,27 @@ class RocketMQPublisher(PublisherUsecase):
         """Where messages go."""
         return f"{self._outer_config.prefix}{self._topic}"
 
-    async def publish(self, message: Any = None, topic: str = "", **options: Any) -> Any:
+    async def publish(self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]) -> Any:
         """Send a message, with ``batch=True`` a list of them; options as those of :meth:`RocketMQBroker.publish`."""
-        bodies = message if self.batch else [message]
-        command = RocketMQPublishCommand(*bodies, **self._with_defaults(topic, options))
-        publish = self._basic_publish_batch if self.batch else self._basic_publish
-        return await publish(command, producer=self._outer_config.producer, _extra_middlewares=())
+        command = _command(self._outer_config, *(message if self.batch else [message]), topic=topic, **options)
+        return await self._publish(command, _extra_middlewares=())
 
     async def request(self, message: Any = None, topic: str = "", *, timeout: float = 3.0, **options: Any) -> Any:  # noqa: ASYNC109
         """Send a message and wait for the reply."""
-        command = RocketMQPublishCommand(
-            message, timeout_s=timeout, _publish_type=PublishType.REQUEST, **self._with_defaults(topic, options)
-        )
-        return await self._basic_request(command, producer=self._outer_config.producer)
+        request = {"timeout_s": timeout, "_publish_type": PublishType.REQUEST}
+        command = _command(self._outer_config, message, topic=topic, **request, **options)
+        return await self._basic_request(self._addressed(command), producer=self._outer_config.producer)
 
-    def _with_defaults(self, topic: str, options: dict[str, Any]) -> dict[str, Any]:
-        found = {"tags": self._tags, "correlation_id": self._outer_config.id_generator(), **options}
-        return found | {"topic": topic or self.topic, "headers": self._headers | (options.get("headers") or {})}
+    def _addressed(self, command: RocketMQPublishCommand) -> RocketMQPublishCommand:
+        command.destination = command.destination or self.topic
+        command.tags = command.tags or self._tags
+        command.add_headers(self._headers, override=False)
+        return command
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
-        made = RocketMQPublishCommand.from_cmd(cmd, batch=self.batch)
-        made.destination = made.destination or self.topic
-        made.tags = made.tags or self._tags
-        made.add_headers(self._headers, override=False)
+        command = self._addressed(RocketMQPublishCommand.from_cmd(cmd, batch=self.batch))
         publish = self._basic_publish_batch if self.batch else self._basic_publish
-        return await publish(made, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+        return await publish(command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
 
 
 _MESSAGE_ID_CHARACTERS = 32
@@ -415,10 +416,11 @@ class _Endpoints(Registrator[Any, Any]):
             calls,
         )
         specification.topic = topic
-        made = RocketMQSubscriber(
-            _SubscriberConfig(_outer_config=outer, no_reply=no_reply, _ack_policy=ack_policy),
-            specification,
-            calls,
+        config = _SubscriberConfig(
+            _outer_config=outer,
+            _ack_policy=ack_policy,
+            no_reply=no_reply,
+            topic=topic,
             group=group,
             tags=tags,
             start_from=start_from,
@@ -426,6 +428,7 @@ class _Endpoints(Registrator[Any, Any]):
             max_workers=max_workers,
             batch_max=batch_max if batch else 1,
         )
+        made = RocketMQSubscriber(config, specification, calls)
         super().subscriber(made, persistent=persistent)
         return made.add_call(
             parser_=parser or self._parser, decoder_=decoder or self._decoder, codec_=codec, dependencies_=dependencies
@@ -630,42 +633,19 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         return False
 
     async def publish(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        tags: str | None = None,
-        keys: str | Sequence[str] | None = None,
-        delay_level: int = 0,
-        headers: dict[str, str] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> triomq.SendResult | None:
         """Send a message; it is stored when this returns.
 
         Args:
             message: bytes, text, or what FastStream makes JSON of.
             topic: where to.
-            tags: one tag for consumers to filter by.
-            keys: one or several keys.
-            delay_level: 1 (1 s) to 18 (2 h).
-            headers: user properties.
-            correlation_id: default: a new one.
-            reply_to: a topic to which what the handler returns is sent.
+            options: tags, keys, headers, a delay: all of :class:`PublishOptions`.
 
         Raises:
             MQError: it could not be sent.
         """
-        command = RocketMQPublishCommand(
-            message,
-            topic=topic,
-            tags=tags,
-            keys=keys,
-            delay_level=delay_level,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-        )
+        command = _command(self.config, message, topic=topic, **options)
         sent: triomq.SendResult | None = await self._basic_publish(command, producer=self._producer)
         return sent
 
@@ -673,9 +653,7 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         self, *messages: Any, topic: str, tags: str | None = None, headers: dict[str, str] | None = None
     ) -> triomq.SendResult | None:
         """Send several messages in one request, of 4 MiB together; they lie next to each other in one queue."""
-        command = RocketMQPublishCommand(
-            *messages, topic=topic, tags=tags, headers=headers, correlation_id=self.config.id_generator()
-        )
+        command = _command(self.config, *messages, topic=topic, tags=tags, headers=headers)
         sent: triomq.SendResult | None = await self._basic_publish_batch(command, producer=self._producer)
         return sent
 
@@ -694,15 +672,8 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         Raises:
             TimeoutError: no reply came in time.
         """
-        command = RocketMQPublishCommand(
-            message,
-            topic=topic,
-            tags=tags,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            timeout_s=timeout,
-            _publish_type=PublishType.REQUEST,
-        )
+        options = {"tags": tags, "headers": headers, "correlation_id": correlation_id, "timeout_s": timeout}
+        command = _command(self.config, message, topic=topic, _publish_type=PublishType.REQUEST, **options)
         reply: ReceivedStreamMessage = await self._basic_request(command, producer=self._producer)
         return reply
 

@@ -27,13 +27,9 @@ __all__ = ["Context", "RocketMQRouter"]
 
 _OF_ROUTES: dict[str, Any] = {
     "dependencies": (),
-    "response_model": None,
-    "response_model_include": None,
-    "response_model_exclude": None,
     "response_model_by_alias": True,
-    "response_model_exclude_unset": False,
-    "response_model_exclude_defaults": False,
-    "response_model_exclude_none": False,
+    **dict.fromkeys(("response_model", "response_model_include", "response_model_exclude"), None),
+    **{f"response_model_exclude_{what}": False for what in ("unset", "defaults", "none")},
 }
 """What FastStream wants to be given."""
 

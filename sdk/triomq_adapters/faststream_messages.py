@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import attrs
 from faststream._internal.endpoint.utils import ParserComposition
@@ -55,25 +55,23 @@ class ReceivedStreamMessage(StreamMessage[Any]):
 
     async def ack(self) -> None:
         """It is consumed."""
-        for delivery in self._unanswered():
-            await delivery.done()
+        await self._answer(triomq.aio.Delivery.done)
         await super().ack()
 
     async def nack(self) -> None:
         """It failed, and comes again later."""
-        for delivery in self._unanswered():
-            await delivery.later()
+        await self._answer(triomq.aio.Delivery.later)
         await super().nack()
 
     async def reject(self) -> None:
         """It is dropped."""
-        for delivery in self._unanswered():
-            await delivery.done()
+        await self._answer(triomq.aio.Delivery.done)
         await super().reject()
 
-    def _unanswered(self) -> list[triomq.aio.Delivery]:
-        raw = self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,)
-        return [each.delivery for each in raw if each.delivery is not None and not each.delivery.answered]
+    async def _answer(self, how: Callable[[triomq.aio.Delivery], Awaitable[None]]) -> None:
+        for each in self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,):
+            if each.delivery is not None and not each.delivery.answered:
+                await how(each.delivery)
 
 
 async def parse_message(raw: Incoming) -> ReceivedStreamMessage:
@@ -117,6 +115,26 @@ async def decode_batch(message: StreamMessage[Any]) -> Any:
     return [decode_message(await parse_message(each)) for each in message.raw_message]
 
 
+class PublishOptions(TypedDict, total=False):
+    """What can be said of a message that is published.
+
+    Attributes:
+        tags: one tag for consumers to filter by.
+        keys: one or several keys.
+        delay_level: 1 (1 s) to 18 (2 h).
+        headers: user properties.
+        correlation_id: default: a new one.
+        reply_to: a topic to which what the handler returns is sent.
+    """
+
+    tags: str | None
+    keys: str | Sequence[str] | None
+    delay_level: int
+    headers: dict[str, str] | None
+    correlation_id: str | None
+    reply_to: str
+
+
 class RocketMQPublishCommand(BatchPublishCommand):
     """What is to be published; made by ``publish`` and by what handlers return.
 
@@ -124,11 +142,10 @@ class RocketMQPublishCommand(BatchPublishCommand):
         body: the first, or only, message.
         bodies: further ones of a batch.
         topic: where to.
-        tags: one tag for consumers to filter by.
-        keys: one or several keys.
-        delay_level: 1 (1 s) to 18 (2 h).
+        tags: this, ``keys`` and ``delay_level``: as in :class:`PublishOptions`.
         timeout_s: of a request.
         delivery: the request that this replies to.
+        options: the rest of :class:`PublishOptions`.
     """
 
     def __init__(
@@ -142,20 +159,10 @@ class RocketMQPublishCommand(BatchPublishCommand):
         delay_level: int = 0,
         timeout_s: float = 3.0,
         delivery: triomq.aio.Delivery | None = None,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
         _publish_type: PublishType = PublishType.PUBLISH,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            body,
-            *bodies,
-            destination=topic,
-            headers=headers,
-            correlation_id=correlation_id,
-            reply_to=reply_to,
-            _publish_type=_publish_type,
-        )
+        super().__init__(body, *bodies, destination=topic, _publish_type=_publish_type, **options)
         self.tags = tags
         self.keys = keys
         self.delay_level = delay_level

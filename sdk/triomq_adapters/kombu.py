@@ -111,9 +111,9 @@ class Channel(virtual.Channel):
                 queues = []
         body = pack(message)
         for queue in queues:
-            self.connection.send(self.connection.topic(queue), message, body)
+            self.connection.sender.send(self.connection.topic(queue), message, body)
         if fanout or not queues:
-            self.connection.send(self.connection.exchange_topic(exchange), message, body)
+            self.connection.sender.send(self.connection.exchange_topic(exchange), message, body)
 
     # --- receiving
 
@@ -227,7 +227,7 @@ class Transport(virtual.Transport):
         self.transient: set[str] = set()
         """Queues that end with this connection."""
         self._client: triomq.blocking.Client | None = None
-        self._sender: Sender
+        self.sender: Sender
         self._readers: dict[str, ExchangeReader] = {}
         self._read_by: dict[str, list[str]] = {}
         self._process = os.getpid()
@@ -257,7 +257,7 @@ class Transport(virtual.Transport):
             client.admin.cluster_info()
             prefix = options.get("topic_prefix", "")
             producer = client.producer(f"{prefix}kombu-senders", send_timeout_s=options.get("send_timeout", 10.0))
-            self._sender = Sender(producer, options.get("clock", wall_ms))
+            self.sender = Sender(producer, options.get("clock", wall_ms))
         except BaseException:
             client.close()
             raise
@@ -307,7 +307,7 @@ class Transport(virtual.Transport):
             topic = self.exchange_topic(exchange)
             ensure_topic_blocking(self._opened.admin, topic, 1)
             replies = kind == "direct"
-            reader = ExchangeReader(self._opened, topic, replies=replies, clock=self._sender.clock)
+            reader = ExchangeReader(self._opened, topic, replies=replies, clock=self.sender.clock)
             self._readers[exchange] = reader
             if not replies:
                 reader.wait_assigned(_ASSIGNED_WAIT_S)
@@ -330,10 +330,6 @@ class Transport(virtual.Transport):
                 return message
         return None
 
-    def send(self, topic: str, message: dict[str, Any], body: bytes) -> None:
-        """Send a message to a topic."""
-        self._sender.send(topic, message, body)
-
     def work_queue(self, queue: str) -> WorkQueue:
         """Become a member of a queue's group."""
         self.declare(queue)
@@ -348,7 +344,7 @@ class Transport(virtual.Transport):
                 max_times=options.get("max_retries", 16), timeout_s=float(options.get("visibility_timeout", 3600))
             ),
         )
-        return WorkQueue(consumer, topic, self._sender)
+        return WorkQueue(consumer, topic, self.sender)
 
     def lag(self, queue: str) -> int:
         """How many messages of a queue no worker has acknowledged; 0 when nobody knows."""

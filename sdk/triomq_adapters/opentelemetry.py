@@ -25,7 +25,7 @@ from opentelemetry.trace import Link, Span, SpanKind, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
 import triomq
-from triomq import Later, MQError, PullResult, ReceivedMessage, SendResult
+from triomq import Later, MessageQueue, MQError, PullResult, ReceivedMessage, SendResult
 from triomq.plugins import ConsumeContext, PullContext, SendContext, process_hooks
 
 __all__ = ["RocketMQInstrumentor"]
@@ -33,7 +33,7 @@ __all__ = ["RocketMQInstrumentor"]
 LINKS_MAX: Final = 128
 """Links of one span; OpenTelemetry's own default."""
 
-_SYSTEM: Final = "rocketmq"
+Attributes = dict[str, AttributeValue]
 
 
 class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -54,17 +54,18 @@ class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             given.get("tracer_provider"),
             schema_url="https://opentelemetry.io/schemas/1.37.0",
         )
-        self._hooks = _SendSpans(tracer), _ReceiveSpans(tracer), _ProcessSpans(tracer)
-        sends, receives, processes = self._hooks
-        process_hooks.send.append(sends)
-        process_hooks.pull.append(receives)
-        process_hooks.consume.append(processes)
+        kinds: list[tuple[list[Any], Any]] = [
+            (process_hooks.send, _SendSpans(tracer)),
+            (process_hooks.pull, _ReceiveSpans(tracer)),
+            (process_hooks.consume, _ProcessSpans(tracer)),
+        ]
+        self._hooks = kinds
+        for hooks, hook in kinds:
+            hooks.append(hook)
 
     def _uninstrument(self, **_given: Any) -> None:
-        sends, receives, processes = self._hooks
-        process_hooks.send.remove(sends)
-        process_hooks.pull.remove(receives)
-        process_hooks.consume.remove(processes)
+        for hooks, hook in self._hooks:
+            hooks.remove(hook)
 
 
 class _SendSpans:
@@ -114,13 +115,8 @@ class _SendSpans:
             f"send {context.message.topic}",
             kind=SpanKind.CLIENT,
             links=links,
-            attributes={
-                "messaging.system": _SYSTEM,
-                "messaging.operation.name": "send",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": context.message.topic,
-                "messaging.batch.message_count": context.batch_count,
-            },
+            attributes=_attributes("send", context.message.topic)
+            | {"messaging.batch.message_count": context.batch_count},
         )
 
     def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
@@ -134,13 +130,23 @@ class _SendSpans:
             span.end()
 
 
-def _send_attributes(context: SendContext, operation: str) -> dict[str, AttributeValue]:
-    message = context.message
-    attributes: dict[str, AttributeValue] = {
-        "messaging.system": _SYSTEM,
+def _attributes(operation: str, topic: str, queue: MessageQueue | None = None, group: str = "") -> Attributes:
+    """What every span says, and of those of consumers the queue and the group."""
+    attributes: Attributes = {
+        "messaging.system": "rocketmq",
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
-        "messaging.destination.name": message.topic,
+        "messaging.destination.name": topic,
+    }
+    if queue is not None:
+        attributes["messaging.destination.partition.id"] = _partition(queue)
+        attributes["messaging.consumer.group.name"] = group
+    return attributes
+
+
+def _send_attributes(context: SendContext, operation: str) -> Attributes:
+    message = context.message
+    attributes = _attributes(operation, message.topic) | {
         "messaging.message.id": context.message_id,
         "messaging.message.body.size": len(message.body),
         "messaging.rocketmq.message.type": _message_type(context),
@@ -185,15 +191,8 @@ class _ReceiveSpans:
             kind=SpanKind.CLIENT,
             start_time=begun[1],
             links=_links(messages),
-            attributes={
-                "messaging.system": _SYSTEM,
-                "messaging.operation.name": "receive",
-                "messaging.operation.type": "receive",
-                "messaging.destination.name": context.queue.topic,
-                "messaging.destination.partition.id": _partition(context.queue),
-                "messaging.consumer.group.name": context.group,
-                "messaging.batch.message_count": len(messages),
-            },
+            attributes=_attributes("receive", context.queue.topic, context.queue, context.group)
+            | {"messaging.batch.message_count": len(messages)},
         )
         if isinstance(outcome, MQError):
             _fail(span, outcome)
@@ -210,14 +209,7 @@ class _ProcessSpans:
     def around_consume(self, context: ConsumeContext, /) -> Iterator[None]:
         messages = context.messages
         first = messages[0]
-        attributes: dict[str, AttributeValue] = {
-            "messaging.system": _SYSTEM,
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": first.topic,
-            "messaging.destination.partition.id": _partition(first.queue),
-            "messaging.consumer.group.name": context.group,
-        }
+        attributes = _attributes("process", first.topic, first.queue, context.group)
         # Not the task's own context: that is of whoever has started the consumer.
         parent = Context()
         links: Sequence[Link] = ()
@@ -256,7 +248,7 @@ def _fail(span: Span, error: Exception) -> None:
     span.set_status(StatusCode.ERROR, str(error))
 
 
-def _partition(queue: triomq.MessageQueue) -> str:
+def _partition(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 

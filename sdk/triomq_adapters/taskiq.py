@@ -68,12 +68,11 @@ class RocketMQBroker(AsyncBroker):
         super().__init__()
         self.topic = topic
         self.group = group
-        self._name_servers = name_servers
+        self._open_client = partial(triomq.aio.open_client, name_servers, **(client_options or {}))
         self._queues = queues
         self._send_timeout_s = send_timeout_s
         self._retries = retries or triomq.ConsumeRetries(max_times=16, timeout_s=900.0)
         self._drain_s = drain_s
-        self._client_options = client_options or {}
         self._clock = clock
         self._open: AsyncExitStack | None = None
         self._client: triomq.aio.Client
@@ -84,9 +83,7 @@ class RocketMQBroker(AsyncBroker):
         """Open the client, and create the topic if there is none."""
         if self._open is None:
             async with AsyncExitStack() as stack:
-                self._client = await stack.enter_async_context(
-                    triomq.aio.open_client(self._name_servers, **self._client_options)
-                )
+                self._client = await stack.enter_async_context(self._open_client())
                 self._producer = self._client.producer(f"{self.group}-senders", send_timeout_s=self._send_timeout_s)
                 await ensure_topic(self._client.admin, self.topic, self._queues)
                 self._open = stack.pop_all()
@@ -109,37 +106,34 @@ class RocketMQBroker(AsyncBroker):
             MessageIllegal: the task is longer than brokers store.
             MQError: it could not be sent.
         """
-        await self._send(
-            message.message,
-            message.task_name,
-            message.task_id,
-            due_after(message.labels.get("delay"), self._clock()),
-        )
+        due_ms = due_after(message.labels.get("delay"), self._clock())
+        await self._send(message.message, message.task_name, message.task_id, due_ms)
 
     async def _send(self, body: bytes, task_name: str | None, key: str | None, due_ms: int | None) -> None:
+        self._check_started()
+        message = message_due(self.topic, body, tags=task_name, keys=key, due_ms=due_ms, now_ms=self._clock())
+        await self._producer.send(message)
+
+    def _check_started(self) -> AsyncExitStack:
         if self._open is None:
             raise triomq.errors.InvalidCall("the broker is not started: await broker.startup() first")
-        await self._producer.send(
-            message_due(self.topic, body, tags=task_name, keys=key, due_ms=due_ms, now_ms=self._clock())
-        )
+        return self._open
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Take tasks, until the broker shuts down; they are acknowledged by :class:`taskiq.AckableMessage`.
 
         The group is left by :meth:`shutdown` and not by the generator's end, so that tasks at work then are acknowledged.
         """
-        if self._open is None:
-            raise triomq.errors.InvalidCall("the broker is not started: await broker.startup() first")
+        stack = self._check_started()
         if self._consumer is None:
-            self._consumer = await self._open.enter_async_context(
-                self._client.push_consumer(
-                    self.group,
-                    start_from="earliest",
-                    retries=self._retries,
-                    drain_s=self._drain_s,
-                    commit_every_s=COMMIT_EVERY_S,
-                )
+            consumer = self._client.push_consumer(
+                self.group,
+                start_from="earliest",
+                retries=self._retries,
+                drain_s=self._drain_s,
+                commit_every_s=COMMIT_EVERY_S,
             )
+            self._consumer = await stack.enter_async_context(consumer)
             await self._consumer.subscribe(self.topic)
         async for delivery in self._consumer:
             body = await self._due(delivery)
@@ -153,12 +147,8 @@ class RocketMQBroker(AsyncBroker):
             if remaining_ms(message.properties, self._clock()) <= 0:
                 return message.body
             # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
-            await self._send(
-                message.body,
-                message.tags,
-                message.keys[0] if message.keys else None,
-                int(message.properties[DUE_PROPERTY]),
-            )
+            key = message.keys[0] if message.keys else None
+            await self._send(message.body, message.tags, key, int(message.properties[DUE_PROPERTY]))
         except triomq.MQError:
             log.exception("%r could not be taken, and comes again later", message)
             await delivery.later()
