@@ -92,10 +92,15 @@ def run_server(
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve)
-            # Objects that live until the end need not be visited by each garbage collection.
-            gc.collect()
-            gc.freeze()
+            # What a start makes of its files lives until the end: it need not be visited by collections, of which each
+            # stops the loop, by 80 ms with 40,000 queues.
+            gc.disable()
+            try:
+                address = await nursery.start(serve)
+                gc.collect()
+                gc.freeze()
+            finally:
+                gc.enable()
             ready(address)
             sys.stdout.flush()
 

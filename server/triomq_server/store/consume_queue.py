@@ -363,6 +363,10 @@ class ConsumeQueue:
             is_read = content_end <= _READ_BYTES
             valid = yield from self._scan(segment, None, data=_padded(content, segment.size) if is_read else None)
             end = segment.base + valid
+            if is_read and UNIT_BYTES <= valid <= len(content):
+                # The rest of the start asks for these two.
+                last = valid - UNIT_BYTES
+                segment.remember({0: content[:UNIT_BYTES], last: content[last:valid]})
             if valid < segment.size:
                 if not is_read:
                     content = segment.buffer[: segment.file.content_end(valid, segment.size)]
@@ -374,6 +378,11 @@ class ConsumeQueue:
                 break
         self.segments.truncate(end, is_blank=is_blank)
         self._reset_to_segments()
+
+    def forget_read(self) -> None:
+        """Drop what `recover` has kept for the rest of a start."""
+        for segment in self.segments.items[-_FILES_CHECKED:]:
+            segment.remember(None)
 
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:

@@ -151,6 +151,7 @@ class Recovery:
     def _correct_min_offsets(self) -> Steps:
         for number, queue in enumerate(self._queues):
             queue.correct_min_offset(self._commitlog.min_offset)
+            queue.forget_read()
             if number % _QUEUES_PER_STEP == 0:
                 yield
 

@@ -50,6 +50,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_file",
+        "_read",
         "_reserving",
         "base",
         "flushed",
@@ -71,12 +72,14 @@ class Segment:
         self.reserved = 0
         self.store_timestamp = 0
         self._reserving = threading.Lock()
+        self._read: dict[int, bytes] | None = None
 
     @property
     def file(self) -> MappedFile:
         """The mapped file, mapped now if it was not yet."""
         if self._file is None:
             self._file = self._disk.open(self.path)
+            self._read = None  # whoever has the map may write
         return self._file
 
     @property
@@ -92,7 +95,12 @@ class Segment:
         """So many bytes of the file, which is not mapped for them if it is not yet. OSError."""
         if self._file is not None:
             return self._file.buffer[at : at + size]
-        return self._disk.read_part(self.path, at, size)
+        data = self._read.get(at) if self._read is not None else None
+        return data if data is not None and len(data) == size else self._disk.read_part(self.path, at, size)
+
+    def remember(self, parts: dict[int, bytes] | None) -> None:
+        """Let `peek` answer with these parts of the file, by where they begin, until it is mapped; None forgets them."""
+        self._read = parts
 
     @property
     def end(self) -> int:

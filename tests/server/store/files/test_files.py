@@ -265,6 +265,22 @@ def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
     file.close()
 
 
+def test_what_was_read_of_a_file_holds_until_it_is_mapped(disk: Disk, tmp_path: Path) -> None:
+    disk.write(f"{tmp_path}/00000000000000000000", b"x" * 4096)
+    segments = Segments(disk, str(tmp_path), 4096)
+    segments.load()
+    (segment,) = segments.items
+    assert segment.content(10) == (b"x" * 10, 4096)
+    segment.remember({0: b"kept"})
+    assert segment.peek(0, 4) == b"kept"
+    assert segment.peek(0, 3) == segment.peek(1, 3) == b"xxx"
+    segment.buffer[:4] = b"new!"
+    assert segment.peek(0, 4) == b"new!"
+    assert segment.content(10) is None
+    segment.close()
+    assert segment.peek(0, 4) == b"new!"
+
+
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a file system in memory at /dev/shm")
 def test_a_file_is_read_without_a_map(disk: Disk, tmp_path: Path) -> None:
     file = disk.create(f"{tmp_path}/f", 1 << 20, 8192)

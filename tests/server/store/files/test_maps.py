@@ -185,6 +185,7 @@ async def test_a_start_maps_no_queue_and_stops_for_none(
     async with open_store(config) as store:
         assert store.recovery_report.clean != killed
         assert mapped_in(folder) == 0
+        assert all(segment._read is None for queue in store.consume_queues for segment in queue.segments.items)
         assert [store.queue_bounds("T", queue) for queue in range(QUEUES)] == [(0, 3)] * QUEUES
         assert len(store.read("T", 1, 2, 1, None).slices) == 1
         assert mapped_in(folder) == 1
