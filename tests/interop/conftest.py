@@ -46,8 +46,14 @@ SMALL_STORE = {
 NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 
 
-# Startup time matters here, not throughput.
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Startup time matters here, not throughput: a hundred of these start in a run. The jars are what Maven has fetched and
+# checked, so their byte code is not verified again.
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,11 +74,20 @@ SETTINGS_5 = {
     "transactionCheckMax": 100,
 }
 """Of the session's brokers for and of 5.5.0, which all tests share."""
-ONLY_5 = {"mappedFileSizeTimerLog": 1 << 20, "timerFlushIntervalMs": 3_600_000, "transactionTimeOut": 5000}
-"""Of 5.5.0, which notes ends of transactions every three seconds, and must not ask about them earlier.
+QUIET_5 = {
+    "mappedFileSizeTimerLog": 1 << 20,
+    "timerFlushIntervalMs": 3_600_000,
+    "transactionMetricFlushInterval": 500,
+    **NO_TRANSACTION_CHECKS,
+}
+"""Of all brokers of 5.5.0, so that idle ones take no processor time.
 
-At each flush of its timer wheel, by default every second, it goes through slots for a week: a twelfth of a core.
+At each flush of its timer wheel, by default every second, it goes through slots for a week: a twelfth of a core. Until
+it first writes figures about transactions, by default ten seconds after its start, a thread asks for the time in a
+loop without a pause.
 """
+ONLY_5 = {"transactionTimeOut": 5000}
+"""Of 5.5.0, which notes ends of transactions every three seconds, and must not ask about them earlier."""
 
 ONE_SET_OF_SERVERS = {"test_clients_5", "test_other_clients", "test_replication"}
 ONE_SET_PER_KIND = {
@@ -517,8 +532,9 @@ class Servers:
     `stop`.
     """
 
-    def __init__(self, java: Java, scratch: Path) -> None:
+    def __init__(self, java: Java, scratch: Path, java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS) -> None:
         self.scratch = scratch
+        self._java_brokers = java_brokers
         self._namesrv = partial(namesrv, java=java, options=QUICK_JVM)
         self._broker = partial(broker, java=java, options=QUICK_JVM)
 
@@ -543,7 +559,7 @@ class Servers:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> Iterator[Server]:
-        own = NO_TRANSACTION_CHECKS if kind is Kind.JAVA else {}
+        own = self._java_brokers if kind is Kind.JAVA else {}
         merged = {**PATIENT, **SMALL_STORE, **own, **(settings or {})}
         home = self.scratch / name
         with self._broker(kind, home, name_servers, settings=merged, port=port, properties=properties) as server:
@@ -566,7 +582,7 @@ def servers(java: Java, scratch: Path) -> Servers:
 @pytest.fixture(scope="session")
 def servers_5(java_5: Java, scratch: Path) -> Servers:
     """Servers of 5.5.0, as `Kind.JAVA`."""
-    return Servers(java_5, scratch / "5")
+    return Servers(java_5, scratch / "5", QUIET_5)
 
 
 def _target(

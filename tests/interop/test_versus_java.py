@@ -18,9 +18,9 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
         "--rounds",
         "1",
         "--seconds",
-        "1.5",  # long enough for some messages on a loaded machine
+        "0.2",  # a load that sends nothing in that time, on a loaded machine, runs longer
         "--warm-up",
-        "0.2",
+        "0.05",
         "--home",
         str(tmp_path),
         "--json",
