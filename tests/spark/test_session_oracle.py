@@ -15,7 +15,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -41,14 +41,22 @@ TAGS = (None, "a", "b", "Aa", "BB")
 Place = tuple[str, int, int]
 
 
+Rows = dict[Place, tuple[str | None, bytes]]
+
+
 @attrs.define
 class Query:
-    """A DataFrame with some of the columns, and the rows that it has to have."""
+    """A DataFrame with some of the columns, and the rows that it has to have.
+
+    Attributes:
+        rows_now: the rows of an action that begins now, where Spark plans each action of its own; else None.
+    """
 
     frame: DataFrame
     what: str
     columns: tuple[str, ...]
-    rows: dict[Place, tuple[str | None, bytes]]
+    rows: Rows
+    rows_now: Callable[[], Rows] | None = None
 
 
 @attrs.define
@@ -83,7 +91,7 @@ class Oracle:
         self._topic = topics.new(queues=2)
         # All of them: while a master is away, routes leave out its queues.
         self._queues = topics.queues(self._topic)
-        self._rows: dict[Place, tuple[str | None, bytes]] = {}
+        self._rows: Rows = {}
         self._ends = {(broker, number): 0 for broker in BROKERS for number in range(2)}
         self._dead: set[str] = set()
         for broker, number in self._ends:
@@ -148,17 +156,34 @@ class Oracle:
             options["startingOffsets"] = json.dumps({self._topic: _tree(starts)})
         if chance.random() < 0.5:
             options[chance.choice(("minPartitions", "maxRecordsPerPartition"))] = chance.choice((7, 90))
-        rows = {place: row for place, row in self._rows.items() if starts[place[:2]] <= place[2] < ends[place[:2]]}
+        tags: set[str | None] = set(TAGS)
         if chance.random() < 0.4:
             wanted = chance.choice(({"a"}, {"Aa"}, {"a", "b"}))
             options["tags"] = " || ".join(sorted(wanted))
-            rows = {place: row for place, row in rows.items() if row[0] in wanted}
+            tags = {*wanted}
         columns = tuple(sorted({name for name in ("tags", "body") if chance.random() < 0.7}))
         frame = self._read(columns, options)
-        if chance.random() < 0.3:
+        if is_filtered := chance.random() < 0.3:
             frame = frame.filter("queue_offset >= 100 and (tags is null or tags <> 'b')")
-            rows = {place: row for place, row in rows.items() if place[2] >= 100 and row[0] != "b"}
-        return Query(frame, f"{options}, {columns}", columns, rows)
+            tags.discard("b")
+            starts = {queue: max(100, start) for queue, start in starts.items()}
+
+        def rows(ends: dict[tuple[str, int], int]) -> Rows:
+            return {
+                place: row
+                for place, row in self._rows.items()
+                if starts[place[:2]] <= place[2] < ends[place[:2]] and row[0] in tags
+            }
+
+        # Spark pushes filters into the source, and plans such a query anew at each action.
+        follows = is_filtered and "endingOffsets" not in options
+        return Query(
+            frame,
+            f"{options}, {columns}, {is_filtered}",
+            columns,
+            rows(ends),
+            (lambda: rows(self._ends)) if follows else None,
+        )
 
     def _read(self, columns: tuple[str, ...], options: dict[str, object]) -> DataFrame:
         """A batch read, of all columns or of those alone that a query may use."""
@@ -172,6 +197,8 @@ class Oracle:
 
     def run(self, query: Query) -> None:
         """Run a query, perhaps with a master killed meanwhile; what fails has to succeed once all masters are back."""
+        if query.rows_now is not None:
+            query.rows = query.rows_now()
         with self._killed_meanwhile():
             found = _found(query, is_last=False)
         if found is None:
@@ -251,7 +278,6 @@ def test_every_query_gives_the_rows_of_the_list(spark: SparkSession) -> None:
                 # Else a long run looks like one that hangs.
                 print(f"seed {SEED}: {number} of {QUERIES} queries, {oracle.counts}", flush=True)
             oracle.between()
-            # A DataFrame keeps the offsets of its first action.
             query = chance.choice(asked) if asked and chance.random() < 0.3 else oracle.query()
             oracle.run(query)
             asked.append(query)

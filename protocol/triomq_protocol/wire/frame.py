@@ -56,10 +56,10 @@ class FrameDecoder:
         buffer = self.incomplete
         self.more = False
         if buffer:
-            buffer += data
-            if len(buffer) < self._need:
+            if len(buffer) + len(data) < self._need:
+                buffer += data
                 return []
-            data = bytes(buffer)
+            data = b"".join((buffer, data))
             buffer.clear()
         out: list[Command] = []
         at, size = 0, len(data)
@@ -113,10 +113,10 @@ class FrameDecoder:
         buffer = self.incomplete
         if not buffer or self.fault is not None or self.more:
             return data
-        buffer += data
-        if len(buffer) < self._need:
+        if len(buffer) + len(data) < self._need:
+            buffer += data
             return b""
-        data = bytes(buffer)
+        data = b"".join((buffer, data))
         buffer.clear()
         return data
 
