@@ -83,15 +83,15 @@ def compile_filter(expression: str) -> Sql92Filter:
     return Sql92Filter(expression, _truth(parse(expression)))
 
 
-# -- nodes to closures
+# -- nodes to functions of a message's properties: partials, of which the garbage collector looks at one object each,
+# where a closure has three
 
 
 def _truth(node: Node) -> Callable[[Properties], bool | None]:
     """A node as operand of NOT, AND, OR, or as the whole: a property counts as false, whatever its text, and null if
     missing."""
     if isinstance(node, Property):
-        name = node.name
-        return lambda properties: False if name in properties else None
+        return partial(_false_unless_missing, node.name)
     assert is_boolean(node)
     return _value(node)  # type: ignore[return-value] # is_boolean has checked that
 
@@ -99,9 +99,9 @@ def _truth(node: Node) -> Callable[[Properties], bool | None]:
 def _value(node: Node) -> Evaluate:
     match node:
         case Constant(value):
-            return lambda _: value
+            return partial(_constant, value)
         case Property(name):
-            return lambda properties: properties.get(name)
+            return partial(_property, name)
         case Negative(operand):
             return partial(_negative, _value(operand))
         case Not(operand):
@@ -114,6 +114,18 @@ def _value(node: Node) -> Evaluate:
             return _compare_closure(_SIGNS[sign], left, right)
         case In(name, values, negated):
             return partial(_in, name, values, negated)
+
+
+def _false_unless_missing(name: str, properties: Properties) -> bool | None:
+    return False if name in properties else None
+
+
+def _constant(value: Value, _: Properties) -> Value:
+    return value
+
+
+def _property(name: str, properties: Properties) -> Value:
+    return properties.get(name)
 
 
 def _negative(operand: Evaluate, properties: Properties) -> Value:
@@ -154,15 +166,31 @@ def _equal_closure(left: Node, right: Node) -> Evaluate:
     if isinstance(left, Property) and isinstance(right, Constant):
         name, value = left.name, right.value
         if value is None:
-            return lambda properties: name not in properties
+            return partial(_is_missing, name)
         if isinstance(value, str):
-            return lambda properties: None if (text := properties.get(name)) is None else text == value
+            return partial(_equal_to_text, name, value)
+        return partial(_equal_to, name, value)
     return partial(_equal, _value(left), _value(right))
 
 
+def _is_missing(name: str, properties: Properties) -> bool:
+    return name not in properties
+
+
+def _equal_to_text(name: str, value: str, properties: Properties) -> bool | None:
+    return None if (text := properties.get(name)) is None else text == value
+
+
+def _equal_to(name: str, value: Value, properties: Properties) -> bool | None:
+    return _are_equal(properties.get(name), value)
+
+
 def _equal(left: Evaluate, right: Evaluate, properties: Properties) -> bool | None:
+    return _are_equal(left(properties), right(properties))
+
+
+def _are_equal(a: Value, b: Value) -> bool | None:
     """Two nulls are equal; a null on the left makes null, one on the right false."""
-    a, b = left(properties), right(properties)
     if a is None:
         return True if b is None else None
     if b is None:
@@ -190,9 +218,12 @@ def _equal_to_boolean(a: Value, b: Value) -> bool:
 
 def _compare_closure(sign: Callable[[Any, Any], bool], left: Node, right: Node) -> Evaluate:
     if isinstance(left, Property) and isinstance(right, Constant) and isinstance(right.value, int):
-        name, value = left.name, right.value  # by far the most usual one
-        return lambda properties: None if (text := properties.get(name)) is None else sign(_number(text, value), value)
+        return partial(_compare_to, sign, left.name, right.value)  # by far the most usual one
     return partial(_compare, sign, _value(left), _value(right))
+
+
+def _compare_to(sign: Callable[[Any, Any], bool], name: str, value: int, properties: Properties) -> bool | None:
+    return None if (text := properties.get(name)) is None else sign(_number(text, value), value)
 
 
 def _compare(sign: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate, properties: Properties) -> bool | None:

@@ -3,6 +3,7 @@ oracle."""
 
 from __future__ import annotations
 
+import gc
 import math
 from functools import reduce
 
@@ -254,3 +255,16 @@ def test_generated_expressions_have_the_value_of_the_oracle(sample: Sample) -> N
     wanted = compile_filter(sample.text)
     assert wanted.evaluate(PROPERTIES) is sample.value
     assert wanted.matches(PROPERTIES) is (sample.value is True)
+
+
+@pytest.mark.parametrize("operand", ["a={}", "a='{}'", "a<{}", "a is null and b={}", "a in ('{}')"])
+def test_a_long_filter_is_few_objects_for_the_garbage_collector(operand: str) -> None:
+    text = " or ".join(operand.format(number) for number in range(300))
+    compile_filter("a=1")
+    gc.collect()
+    before = len(gc.get_objects())
+    compiled = compile_filter(text)
+    gc.collect()
+    comparisons = 300 * (1 + operand.count(" and "))
+    assert len(gc.get_objects()) - before < 3 * comparisons + 50
+    assert compiled.matches({"a": "zzz"}) is False

@@ -43,8 +43,8 @@ MOST_FILTERS = 10_000
 is made of a copy of all."""
 
 MOST_COMPILED_CHARACTERS = 131_072
-"""Of all expressions that are compiled at a time: a character may be an object for the garbage collector, which looks at
-all of them in up to 25 ms."""
+"""Of all expressions that are compiled at a time: four characters may be an object for the garbage collector, which looks
+at all of them at once."""
 
 V = TypeVar("V")
 
