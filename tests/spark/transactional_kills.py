@@ -4,7 +4,8 @@
     python tests/spark/transactional_kills.py --kills 40 --cluster --minutes 20
 
 A stream copies numbered messages from one topic to another with `transactional=true`, some hundred per trigger. Meanwhile
-one of its processes, or the master, is killed with SIGKILL at a random time, and started again. When the stream is through,
+one of its processes, or the master, is killed with SIGKILL at a random time, and started again. Half of the kills wait for
+another micro-batch to be committed first: on a slow machine all kills would hit the same one. When the stream is through,
 every message has to be in the second topic once. The exit status is 1 if one is lost or repeated.
 
 With `--cluster` the stream runs on a standalone Spark cluster of two Workers, and Workers and executors are killed, too.
@@ -38,6 +39,8 @@ from triomq_benchmarks.spark.cluster import open_spark_cluster
 SOURCE, TARGET, DECISIONS = "kills-in", "kills-out", "spark-sink-decisions"
 PER_TRIGGER = 100
 RUN_LIMIT_S = 1800.0
+PROGRESS_LIMIT_S = 60.0
+"""How long a kill waits for a micro-batch to be committed, where it waits for one."""
 QUERY_STARTS = 4
 """How often a driver starts its query, which ends with an error when a Python worker is killed: a JVM takes longer."""
 SETTINGS = {
@@ -142,7 +145,8 @@ class Stream:
 
     def __init__(self, name_servers: str, folder: Path, workers: Workers | None) -> None:
         master = "local[2]" if workers is None else workers.spark.master
-        self._argv = [sys.executable, __file__, "--drive", name_servers, "--checkpoint", str(folder / "checkpoint")]
+        self._checkpoint = folder / "checkpoint"
+        self._argv = [sys.executable, __file__, "--drive", name_servers, "--checkpoint", str(self._checkpoint)]
         self._argv += ["--master", master]
         self._workers = workers
         self._log = folder / "driver.log"
@@ -174,6 +178,18 @@ class Stream:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chance.choice(workers), signal.SIGKILL)
         return bool(workers)
+
+    def committed(self) -> int:
+        """The number of the last micro-batch that Spark has noted as committed; -1 if there is none."""
+        noted = self._checkpoint.glob("commits/*")
+        return max((int(path.name) for path in noted if path.name.isdigit()), default=-1)
+
+    def wait_for_commit(self, limit_s: float) -> None:
+        """Wait until another micro-batch is committed, or the driver ends, or the time is over."""
+        assert self.process is not None
+        before, deadline = self.committed(), time.monotonic() + limit_s
+        while self.committed() == before and self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def tail(self) -> str:
         """The end of its log."""
@@ -257,6 +273,8 @@ def _run_stream(
         killed_before = counts.kills.total()
         assert stream.process is not None
         while stream.process.poll() is None and schedule.left(counts):
+            if chance.random() < 0.5:
+                stream.wait_for_commit(PROGRESS_LIMIT_S)
             time.sleep(chance.uniform(0.2, 4.0))
             victim = chance.choice(schedule.victims)
             if stream.process.poll() is not None:
