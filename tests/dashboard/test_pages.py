@@ -117,7 +117,7 @@ async def test_every_page_of_a_cluster(cluster: Cluster, client: triomq.Client) 
         assert "Send a copy" not in message, "it only shows"
         assert "No message was found" in checked(await web.get("/messages?topic=orders&key=none"))
         assert "Name the topic" in checked(await web.get("/messages?id=nonsense"), 400)
-        checked(await web.get("/tail?name=orders"))
+        assert '<a href="/topics" aria-current="page">' in checked(await web.get("/tail?name=orders"))
         checked(await web.get("/dead-letters"))
         checked(await web.get("/dead-letters/group?name=readers"))
         checked(await web.get("/health"))
