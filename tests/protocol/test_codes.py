@@ -22,11 +22,30 @@ def test_versions(number: int, name: str) -> None:
     assert version_description(number) == name
 
 
-def test_codes_and_flags() -> None:
+def test_codes() -> None:
     assert RequestCode.SEND_MESSAGE_V2 == 310
     assert ResponseCode.CONSUMER_NOT_ONLINE == 206
     assert LanguageCode.RUST == 12
-    assert [flags.perm_text(perm) for perm in (7, 6, 4, 2, 1, 0)] == ["RWX", "RW-", "R--", "-W-", "--X", "---"]
+
+
+@pytest.mark.parametrize(
+    ("perm", "text"),
+    [
+        (0, "---"),
+        (1, "--X"),
+        (2, "-W-"),
+        (3, "-WX"),
+        (4, "R--"),
+        (5, "R-X"),
+        (6, "RW-"),
+        (7, "RWX"),
+        (8, "---"),  # priority, which nothing uses
+        (14, "RW-"),
+        (-1, "RWX"),
+    ],
+)
+def test_permissions_as_text(perm: int, text: str) -> None:
+    assert flags.perm_text(perm) == text
 
 
 @pytest.mark.parametrize("codes", [RequestCode, ResponseCode, LanguageCode, SerializeType])

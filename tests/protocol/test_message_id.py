@@ -29,6 +29,21 @@ def test_ids_of_another_shape_are_refused(text: str) -> None:
         decode_offset_message_id(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("7F", "offset message id: 2 characters"),
+        ("00 " * 16, "offset message id: 48 characters"),
+        ("xyz", "offset message id: 'xyz' is not hexadecimal"),
+        ("z" * 5000, f"offset message id: '{'z' * 60}' is not hexadecimal"),
+    ],
+)
+def test_what_is_said_of_an_id_of_another_shape(text: str, message: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        decode_offset_message_id(text)
+    assert str(caught.value) == message
+
+
 @given(
     st.sampled_from([8, 20]).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
     st.integers(0, (1 << 63) - 1),
@@ -114,5 +129,5 @@ def test_unique_ids_hold_what_they_were_made_of(ip: bytes, pid: int, instance: i
 
 @pytest.mark.parametrize("ip", [b"", b"123", b"12345", bytes(15), bytes(17)])
 def test_an_address_has_4_or_16_bytes(ip: bytes) -> None:
-    with pytest.raises(LocalProtocolError):
+    with pytest.raises(LocalProtocolError, match=f"^address of {len(ip)} bytes$"):
         UniqueIdGenerator(ip, 1, 1)

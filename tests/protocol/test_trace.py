@@ -165,3 +165,22 @@ def test_the_send_of_an_early_client():
 def test_times_that_are_none(time):
     (record,) = decode_records(f"Pub\x01{time}\x01R\x01G\x01T\x01A\x02")
     assert record.time_ms is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("7", 7), ("007", 7), ("1700000000000", 1_700_000_000_000), ("253402128000000", 253_402_128_000_000)],
+)
+def test_numbers_up_to_the_end_of_the_calendar(text, number):
+    (record,) = decode_records(
+        f"Pub\x01{text}\x01R\x01G\x01T\x01A\x01t\x01k\x01h:1\x01{text}\x01{text}\x01{text}\x01O\x01true\x02"
+    )
+    assert (record.time_ms, record.body_bytes, record.cost_ms, record.message_type) == (number,) * 4
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("true", True), ("false", False), ("TRUE", False), ("", False), ("null", False)]
+)
+def test_flags_are_true_in_one_spelling(flag, value):
+    (record,) = decode_records(f"EndTransaction\x011\x01R\x01G\x01T\x01A\x01t\x01k\x01h:1\x012\x01X\x01S\x01{flag}\x02")
+    assert (record.from_check, record.state, record.transaction_id, record.message_type) == (value, "S", "X", 2)

@@ -110,9 +110,120 @@ def test_not_compilable(expression: str) -> None:
         parse(expression)
 
 
-def test_the_error_names_the_place() -> None:
-    with pytest.raises(Sql92Error, match="character 7"):
-        parse("a = 5 ? b")
+ANY_OPERAND = "integer, float, text, name, TRUE, FALSE, NULL, ("
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("a = 5 ? b", "no token begins at character 7: '? b'"),
+        ("a && b", "no token begins at character 3: '&& b'"),
+        ('a = "x"', "no token begins at character 5: '\"x\"'"),
+        ("a = 'x''", 'no token begins at character 8: "\'"'),
+        ("? " + "y" * 50, "no token begins at character 1: '? " + "y" * 18 + "'"),
+        ("", f"'the end' at character 1; one of {ANY_OPERAND} is expected there"),
+        ("   ", f"'the end' at character 4; one of {ANY_OPERAND} is expected there"),
+        ("a >", f"'the end' at character 4; one of {ANY_OPERAND} is expected there"),
+        ("a == 5", f"'=' at character 4; one of {ANY_OPERAND} is expected there"),
+        ("is null", f"'is' at character 1; one of {ANY_OPERAND} is expected there"),
+        ("a IS 5", "'5' at character 6; one of NULL is expected there"),
+        ("a NOT 5", "'5' at character 7; one of BETWEEN, IN is expected there"),
+        ("a BETWEEN 1 OR 2", "'OR' at character 13; one of AND is expected there"),
+        ("(a = 5", "'the end' at character 7; one of ) is expected there"),
+        ("a IN 'x'", "\"'x'\" at character 6; one of ( is expected there"),
+        ("a IN (5)", "'5' at character 7; one of text is expected there"),
+        ("a IN ('x'", "'the end' at character 10; one of ,, ) is expected there"),
+        ("1", "Expression will not result in a boolean value: 1"),
+        ("a OR 'it''s'", "Expression will not result in a boolean value: 'it''s'"),
+        ("-a", "Expression will not result in a boolean value: (- a)"),
+        ("NOT 1.5", "Expression will not result in a boolean value: 1.5"),
+        ("NULL = 5", "'NULL' cannot be compared; use IS NULL"),
+        ("a <> NULL", "'NULL' cannot be compared; use IS NULL"),
+        ("TRUE = 5", "'TRUE' cannot be compared with '5'"),
+        ("FALSE = 'x'", "'FALSE' cannot be compared with ''x''"),
+        ("a > TRUE", "Value 'TRUE' cannot be compared by >"),
+        ("NULL <= 5", "Value 'NULL' cannot be compared by <="),
+        ("'x' < a", "Value ''x'' cannot be compared by <"),
+        ("a < b < c", "Value '(a < b)' cannot be compared by <"),
+        ("a BETWEEN 'a' AND 'b'", "Value ''a'' cannot be compared by >="),
+        ("a BETWEEN 1 AND 'b'", "Value ''b'' cannot be compared by <="),
+        ("a NOT BETWEEN TRUE AND 5", "Value 'TRUE' cannot be compared by <"),
+        ("a BETWEEN 5 AND 1.5", "BETWEEN 5 AND 1.5: the left value must not be the larger one"),
+        ("-a IN ('5')", "IN needs a property on its left, not (- a)"),
+        ("a = 9223372036854775808", "9223372036854775808 does not fit into 64 bits"),
+        ("a = 99999999999999999999L", "99999999999999999999L does not fit into 64 bits"),
+        ("a > 1e400", "1e400 is greater than 1.7976931348623157E308"),
+        ("a > 1e-400", "1e-400 is less than 4.9E-324"),
+        ("a > 0.0", "0.0 is less than 4.9E-324"),
+        ("x" * (TEXT_MAX + 1), "the expression has 16385 characters; 16384 is the limit"),
+        ("(" * DEPTH_MAX + "a", "the expression is nested deeper than 100"),
+        ("a OR " * OPERANDS_MAX + "a", "the expression has more than 1024 names, literals, brackets and signs"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_the_error_says_what_is_wrong_and_where(expression: str, message: str) -> None:
+    with pytest.raises(Sql92Error) as caught:
+        parse(expression)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("expression", "tree"),
+    [
+        ("a", "a"),
+        ("$x_1 = 0", "($x_1 = 0)"),
+        ("a IS NULL", "(a = NULL)"),
+        ("a is Not null", "(NOT (a = NULL))"),
+        ("a <> 'it''s'", "(NOT (a = 'it''s'))"),
+        ("a BETWEEN 1 AND 1", "((a >= 1) && (a <= 1))"),
+        ("a NOT BETWEEN 2 AND 1", "((a < 2) || (a > 1))"),
+        ("a IN ('y', 'x', 'y')", "a IN ( x, y )"),
+        ("a NOT IN ('x')", "a NOT IN ( x )"),
+        ("a=1 or b=2 or c=3 and d=4", "((a = 1) || (b = 2) || ((c = 3) && (d = 4)))"),
+        ("(a or b) and (c or d)", "((a || b) && (c || d))"),
+        ("not a = 5", "((NOT a) = 5)"),
+        ("NOT NOT a", "(NOT (NOT a))"),
+        ("- + - 5 < a", "((- (- 5)) < a)"),
+        ("+a >= 5L", "(a >= 5)"),
+        ("a = 1.50 = TRUE <> NULL_ IS NULL", "((NOT (((a = 1.5) = TRUE) = NULL_)) = NULL)"),
+        ("a = .5e1 OR FALSE OR NULL", "((a = 5.0) || FALSE || NULL)"),
+        ("a = 5 b", "(a = 5)"),
+        ("a = 9223372036854775807", "(a = 9223372036854775807)"),
+    ],
+)
+def test_trees(expression: str, tree: str) -> None:
+    assert str(parse(expression)) == tree
+
+
+@pytest.mark.parametrize(
+    ("number", "is_long"),
+    [("0", False), ("5L", False), ("2147483647", False), ("2147483647l", False), ("2147483648", True),
+     ("9223372036854775807", True)],
+)  # fmt: skip
+def test_only_a_literal_of_more_than_32_bits_is_long(number: str, is_long: bool) -> None:
+    found = parse(f"a = {number}")
+    assert isinstance(found, sql92.Equal)
+    assert isinstance(found.right, sql92.Constant)
+    assert isinstance(found.right.value, sql92.Long) is is_long
+    assert found.right.value == int(number.rstrip("lL"))
+
+
+@pytest.mark.parametrize(
+    ("part", "times"),
+    [
+        ("(" * 20 + "a" + ")" * 20, 10),
+        ("NOT " * 20 + "a", 10),
+        ("-" + " -" * 20 + "1 < a", 10),
+        ("+" * 20 + "1 < a", 10),
+        ("a" + " IS NULL" * 20, 10),
+        ("a" + " = TRUE" * 20, 10),
+        ("a < 5", 150),
+        ("a IN ('x')", 150),
+        ("a NOT BETWEEN 1 AND 2", 150),
+    ],
+)
+def test_operands_side_by_side_add_no_depth_to_each_other(part: str, times: int) -> None:
+    assert str(parse(" OR ".join([part] * times))).count(" || ") >= times - 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq_protocol.errors import LocalProtocolError
-from triomq_protocol.filters.tags import parse_subscription, tags_code
+from triomq_protocol.filters.tags import check_tags, parse_subscription, read_tags, tags_code
 from triomq_protocol.java_text import java_hash
 
 
@@ -77,3 +77,45 @@ def test_many_and_long_tags_have_their_codes() -> None:
     for number in range(5000):
         assert tags_code(f"tag-{number}") == java_hash(f"tag-{number}")
     assert tags_code("t" * 1000) == java_hash("t" * 1000)
+
+
+@pytest.mark.parametrize("text", ["||", " || ", " ", "\x00||\x1f"])
+def test_a_subscription_without_a_tag_is_named(text: str) -> None:
+    for read in (read_tags, parse_subscription, check_tags):
+        with pytest.raises(LocalProtocolError) as caught:
+            read(text)
+        assert str(caught.value) == f"subscription {text!r} names no tag"
+
+
+@pytest.mark.parametrize("text", ["A && B", "A&&B", "A || B && C", "&&"])
+def test_and_between_tags_is_a_mistake_that_brokers_accept(text: str) -> None:
+    assert parse_subscription(text).expression == text
+    with pytest.raises(LocalProtocolError, match="a message has one tag; only \\|\\| joins tags"):
+        check_tags(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a > 5", "a<5", "a >= 5", "a <> 'x'", "a = 5", "a= 5", "a =5", "a='x'", 'a="x"', "a IS NULL", "a IN ('x')",
+        "a BETWEEN 1 AND 5", "a = 1 OR b = 2", "a AND b", "(a) OR b", "'a' AND b", "NOT a", "x || NOT a", "x || a > 5",
+        "a\tIS\tNULL",
+    ],
+)  # fmt: skip
+def test_sql_in_the_place_of_tags_is_a_mistake_that_brokers_accept(text: str) -> None:
+    assert parse_subscription(text).expression == text
+    with pytest.raises(
+        LocalProtocolError, match=r"is no list of tags like 'a \|\| b', but reads like an SQL92 expression"
+    ):
+        check_tags(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "*", "A", "A || B", "A B", "a=5", "key=value || other", "it's", '"A"', "IS", "NOT", "AND || OR", "a and b",
+        "NOTHING a", "a ORB b", "IN a", "A & B", "A | B", "世界 || 😀", "a ISx b",
+    ],
+)  # fmt: skip
+def test_plain_tags_may_have_blanks_quotes_and_equals_signs(text: str | None) -> None:
+    assert check_tags(text) == parse_subscription(text) == read_tags(text)

@@ -12,8 +12,16 @@ from record_cases import BODY, GOOD, RECORDS
 from stored_records import encode_record
 
 from triomq_protocol.errors import BodyError, ProtocolError
+from triomq_protocol.record.check import Finding, read_record
 from triomq_protocol.record.layout import MESSAGE_MAGIC, PLACE
-from triomq_protocol.record.view import RecordView, iter_records, queue_offset_at, record_starts, stored_body
+from triomq_protocol.record.view import (
+    RecordView,
+    iter_records,
+    queue_offset_at,
+    record_starts,
+    records_end,
+    stored_body,
+)
 
 
 @given(RECORDS)
@@ -159,3 +167,74 @@ def test_properties_by_name() -> None:
     assert (view.tags, view.keys, view.unique_key) == ("a", None, None)
     assert view.born_host == ("10.0.0.1", 5)
     assert view.offset_message_id == "0A0000020000000600000000000003E8"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("rest", [b"", b"x", GOOD[:-1], bytes(100), b"\xff" * 8])
+def test_where_the_records_end(count: int, rest: bytes) -> None:
+    body = GOOD * count + rest
+    starts = record_starts(body)
+    assert starts == [len(GOOD) * number for number in range(count)]
+    assert records_end(body, starts) == len(GOOD) * count
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "reason"),
+    [
+        (b"", 0, "it ends too early"),
+        (GOOD[:87], 0, "it ends too early"),
+        (GOOD, 1, f"size {int.from_bytes(GOOD[1:5], 'big', signed=True)} at 1 of {len(GOOD)} bytes"),
+        (GOOD[:-1], 0, f"size {len(GOOD)} at 0 of {len(GOOD) - 1} bytes"),
+        (GOOD + GOOD[:-1], len(GOOD), f"size {len(GOOD)} at {len(GOOD)} of {2 * len(GOOD) - 1} bytes"),
+        ((90).to_bytes(4, "big") + GOOD[4:], 0, f"size 90 at 0 of {len(GOOD)} bytes"),
+        (GOOD[:84] + b"\xff" * 4 + GOOD[88:], 0, f"body of -1 bytes in a record of {len(GOOD)} bytes"),
+        (GOOD[:84] + b"\x00\x00\x01\x00" + GOOD[88:], 0, f"body of 256 bytes in a record of {len(GOOD)} bytes"),
+        (GOOD[:97] + b"\x02" + GOOD[98:], 0, f"size {len(GOOD)} disagrees with its parts"),
+        (GOOD[:97] + b"\x00" + GOOD[98:], 0, f"size {len(GOOD)} disagrees with its parts"),
+        (GOOD[:97] + b"\x7f" + GOOD[98:], 0, "it ends too early"),
+        (GOOD[:99] + b"\x00\x05" + GOOD[101:], 0, f"size {len(GOOD)} disagrees with its parts"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_bytes_that_are_no_record(data: bytes, at: int, reason: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        RecordView(data, at)
+    assert str(caught.value) == f"message record: {reason}"
+
+
+@pytest.mark.parametrize(("born", "store", "flags"), [(8, 8, 0), (20, 8, 0x10), (8, 20, 0x20), (20, 20, 0x30)])
+@pytest.mark.parametrize("bits", [0, 1, 0x301])
+def test_which_bodies_are_cut_out_directly(born: int, store: int, flags: int, bits: int) -> None:
+    """Only those that need neither inflating nor a longer way past IPv6 hosts."""
+    data = GOOD + encode_record(b"T", 1, BODY, b"", sys_flag=bits, born_host=bytes(born), store_host=bytes(store))
+    assert RecordView(data, len(GOOD)).sys_flag == flags | bits
+    assert stored_body(data, len(GOOD), 0) == (None if flags else BODY)
+    assert stored_body(data, len(GOOD), 1) == (None if flags or bits else BODY)
+    assert stored_body(data, len(GOOD), 0x300) == (None if flags or bits > 1 else BODY)
+
+
+def test_each_field_of_a_record_with_ipv6_hosts() -> None:
+    data = encode_record(
+        "Thé".encode(), 7, BODY, b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02a\x01", flag=-8, sys_flag=4,
+        born_timestamp=11, born_host=bytes(15) + b"\x01\x00\x00\x00\x05", queue_offset=12, physical_offset=13,
+        store_timestamp=14, store_host=bytes(15) + b"\x02\x00\x00\x00\x06", reconsume_times=15,
+        prepared_transaction_offset=16,
+    )  # fmt: skip
+    view = RecordView(b"before" + data + b"after", 6)
+    assert (view.topic, view.queue_id, view.flag, view.sys_flag) == ("Thé", 7, -8, 4 | 0x30)
+    assert (view.queue_offset, view.physical_offset, view.reconsume_times) == (12, 13, 15)
+    assert (view.born_timestamp, view.store_timestamp, view.prepared_transaction_offset) == (11, 14, 16)
+    assert (view.born_host, view.store_host) == (("::1", 5), ("::2", 6))
+    assert (view.keys, view.unique_key, view.tags) == ("k1 k2", "U", "t")
+    assert view.properties == {"KEYS": "k1 k2", "UNIQ_KEY": "U", "TAGS": "t"}
+    assert view.offset_message_id == "0" * 31 + "2" + "00000006" + "000000000000000D"
+    assert (view.data, view.body, view.body_bytes) == (data, BODY, len(BODY))
+
+
+@pytest.mark.parametrize("length", [-1, -2])
+def test_a_negative_length_does_not_pass_because_the_sum_is_right(length: int) -> None:
+    whole = encode_record(b"T", 1, BODY, b"", physical_offset=1000)
+    data = (len(whole) + length).to_bytes(4, "big") + whole[4:-2] + length.to_bytes(2, "big", signed=True)
+    with pytest.raises(BodyError, match="disagrees with its parts"):
+        RecordView(data)
+    assert record_starts(data) == []
+    assert read_record(data, 0, len(data), 1000, check_crc=False) is Finding.BAD_LENGTH

@@ -144,3 +144,27 @@ def test_what_is_written_is_read(pairs: list[tuple[str | None, str | None]], rem
     parts = decode_binary_header(data + b"after")
     assert (parts.code, parts.language_name, parts.version, parts.opaque, parts.flag) == (5, "GO", 407, -7, 3)
     assert (parts.remark or "", decode_area(parts.area), parts.end) == (remark, pairs, len(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "binary header of 0 bytes"),
+        (bytes(20), "binary header of 20 bytes"),
+        (header(1, b"", 0, b""), "remark of 1 bytes in a header of 21 bytes"),
+        (header(9, b"four", 0, b""), "remark of 9 bytes in a header of 25 bytes"),
+        (header(0, b"", 5, b"four"), "ext fields of 5 bytes in a header of 25 bytes"),
+        (header(0, b"", 3, b"\x00\x05a"), "ext field of 5 bytes in a map of 3 bytes"),
+        (header(0, b"", 1, b"\x00"), "ext fields end inside a length"),
+    ],
+)
+def test_what_is_said_of_a_header_that_cannot_be(data: bytes, message: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_binary_header(data)
+    assert str(caught.value) == message
+
+
+def test_a_remark_may_fill_the_header_up_to_the_length_of_the_map() -> None:
+    assert decode_binary_header(header(4, b"four", 0, b"")).remark == "four"
+    assert decode_binary_header(header(0, b"", 6, bytes(6))).area == bytes(6)
+    assert decode_binary_header(header(0, b"", 0, b"")).end == 21
