@@ -53,6 +53,11 @@ def test_every_package_has_a_contract(tree: Tree) -> None:
     assert tree.without_contract() == [], "list its modules in an exhaustive contract of pyproject.toml"
 
 
+def test_the_protocol_has_at_least_as_much_test_code_as_code(tree: Tree) -> None:
+    """It needs neither an event loop nor a disk, so nothing in it is hard to test."""
+    assert tree.test_lines_of("triomq_protocol") >= tree.lines_of("triomq_protocol")
+
+
 def test_the_search_for_unread_definitions_finds_one(tmp_path: Path) -> None:
     package = tmp_path / "protocol" / "triomq_protocol"
     package.mkdir(parents=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq_protocol import names, properties
 from triomq_protocol.java_text import utf8
+from triomq_protocol.wire.fastjson import java_map_order
 
 PART = st.text(alphabet=st.characters(exclude_characters="\x01\x02"), min_size=1, max_size=10)
 MAPS = st.dictionaries(PART | st.sampled_from(["WAIT", "CLUSTER", "TAGS"]), PART, max_size=6)
@@ -60,3 +64,46 @@ def test_no_properties() -> None:
     )
     assert properties.broker_properties("WAIT\x01true\x02a\x01b\x02", "C") == "a\x01b\x02CLUSTER\x01C"
     assert "TAGS" in names.RESERVED_PROPERTIES
+
+
+SHORT = [
+    "".join(parts)
+    for count in range(5)
+    for parts in product(["\x01", "\x02", "WAIT", "X", "CLUSTER"], repeat=count)
+]  # fmt: skip
+"""All strings of up to four of these parts: separators at every place, empty names and values, names inside others."""
+
+
+@pytest.mark.parametrize("name", ["WAIT", "X", "CLUSTER", "XWAIT"])
+def test_every_short_string_has_the_properties_that_splitting_it_gives(name: str) -> None:
+    for text in SHORT:
+        whole = properties.decode_properties(text)
+        assert properties.get_property(text, name) == whole.get(name), repr(text)
+        rest = {key: value for key, value in whole.items() if key != name}
+        assert properties.decode_properties(properties.remove_property(text, name)) == rest, repr(text)
+        added = properties.append_property(properties.remove_property(text, name), name, "v")
+        assert properties.decode_properties(added) == rest | {name: "v"}, repr(text)
+
+
+def test_what_the_broker_stores_of_every_short_string() -> None:
+    for text in SHORT:
+        kept = {name: value for name, value in properties.decode_properties(text).items() if name != "WAIT"}
+        stored = properties.broker_properties(text, "C")
+        assert properties.decode_properties(stored) == kept | {"CLUSTER": "C"}, repr(text)
+        assert stored.endswith("CLUSTER\x01C"), repr(text)
+        if "WAIT\x01" not in text and "CLUSTER\x01" not in text:
+            assert stored.startswith(text), repr(text)
+
+
+@pytest.mark.parametrize("count", [0, 1, 12, 13, 24, 25, 48, 49, 200])
+def test_the_order_of_java_grows_with_its_table(count: int) -> None:
+    """A HashMap doubles when it is fuller than three quarters: the 13th, 25th and 49th name."""
+    values = {f"name-{number * 7919}": str(number) for number in range(count)}
+    text = properties.encode_properties_as_java(values).decode()
+    assert text == "\x02".join(f"{name}\x01{values[name]}" for name in java_map_order(values))
+
+
+def test_names_in_one_bucket_keep_their_order() -> None:
+    assert properties.encode_properties_as_java({"BB": "1", "Aa": "2"}) == b"BB\x011\x02Aa\x012"
+    assert properties.encode_properties_as_java({"Aa": "2", "BB": "1"}) == b"Aa\x012\x02BB\x011"
+    assert properties.encode_properties_as_java({"a": "\ud800"}) == b"a\x01?"

@@ -121,6 +121,47 @@ def test_mixed_types(expression: str, value: object) -> None:
     assert got is value or (value == "error" and got == "error")
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("a > -6", True), ("a > -5", False), ("a = -5", True), ("-5 = a", True), ("a < - -5", True), ("a = -5.0", True),
+        ("a > -5.5", True), ("-4.5 > a", True), ("big = -3000000000", True), ("-3000000000 = big", True),
+        ("big > -2147483648", False), ("big > -2147483647", "error"), ("big < - -3000000000", True), ("-a IS NULL", True),
+        ("word = missing", False), ("word <> missing", True), ("a = missing", False), ("missing = word", None),
+        ("1.5 < 2", True), ("2 < 1.5", False), ("2 > 1.5", True), ("2 = 2.0", True), ("3 = 2", False), ("'a' = 'a'", True),
+        # Two whole numbers are compared exactly, one beside a double as a double.
+        ("9007199254740993 = 9007199254740992.0", True), ("9007199254740993 > 9007199254740992.0", False),
+        ("9007199254740993 > exact", True), ("exact < 9007199254740993", True), ("9007199254740993 = exact", False),
+        ("9007199254740992 = exact", True), ("exact >= 9007199254740992.0", True),
+        # NaN is greater than everything, and equal to itself only.
+        ("n > 1.5", True), ("n <= 1.5", False), ("n = 1.5", False), ("n > infinite", True), ("infinite < n", True),
+        ("infinite >= n", False), ("n <= n", True), ("infinite > 1.5", True), ("infinite = 1.5", False), ("n > 1", "error"),
+    ],
+)  # fmt: skip
+def test_negative_large_and_odd_numbers(expression: str, value: object) -> None:
+    got = outcome(
+        expression, a="-5", big="-3000000000", word="x", exact="9007199254740992", n="NaN", infinite="Infinity"
+    )  # fmt: skip
+    assert got is value or (value == "error" and got == "error")
+
+
+@pytest.mark.parametrize(
+    ("expression", "text", "message"),
+    [
+        ("a > 5", "x" * 100, f"'{'x' * 64}' is not an integer of 32 bits"),
+        ("a > 3000000000", "1.5", "'1.5' is not an integer of 64 bits"),
+        ("a > 1.5", "y" * 100, f"'{'y' * 64}' is not a number"),
+        ("a > b", "y", "'y' is not a number"),
+        ("TRUE = a", "y", "a boolean on the left cannot be compared with text"),
+    ],
+)
+def test_what_is_said_of_a_value_that_cannot_be_compared(expression: str, text: str, message: str) -> None:
+    with pytest.raises(EvaluationError) as caught:
+        compile_filter(expression).evaluate({"a": text, "b": "1"})
+    assert str(caught.value) == message
+    assert compile_filter(expression).matches({"a": text, "b": "1"}) is False
+
+
 THREE = {"TRUE": True, "FALSE": False, "NULL": None}
 
 

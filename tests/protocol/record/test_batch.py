@@ -124,3 +124,64 @@ def test_an_empty_batch() -> None:
 )
 def test_joined_properties(own: bytes, shared: bytes, joined: bytes) -> None:
     assert join_properties(own, shared) == joined
+
+
+@pytest.mark.parametrize(
+    ("body", "properties", "flag", "encoded"),
+    [
+        (b"", b"", 0, "00000016 00000000 00000000 00000000 00000000 0000"),
+        (b"ab", b"", 1, "00000018 00000000 00000000 00000001 00000002 6162 0000"),
+        (b"", b"A\x01b", -1, "00000019 00000000 00000000 ffffffff 00000000 0003 410162"),
+        (b"ab", b"A\x01b", 7, "0000001b 00000000 00000000 00000007 00000002 6162 0003 410162"),
+    ],
+)
+def test_the_bytes_of_an_element(body: bytes, properties: bytes, flag: int, encoded: str) -> None:
+    """Size over all, and no magic number or checksum (docs/protocol/messages.md §7)."""
+    assert encode_batch_element(body, properties, flag) == bytes.fromhex(encoded)
+
+
+@pytest.mark.parametrize(
+    ("owns", "shared", "keys"),
+    [
+        ([b"UNIQ_KEY\x01aaaaaa", b"UNIQ_KEY\x01bbbbbb"], b"UNIQ_KEY\x01shared", ["shared", "shared"]),
+        ([b"UNIQ_KEY\x01aaaaaaa", b"UNIQ_KEY\x01abbbbba"], b"UNIQ_KEY\x01shared", ["shared", "shared"]),
+        ([b"UNIQ_KEY\x01aa", b"UNIQ_KEY\x01bb"], b"A\x01UNIQ_KEY\x01cc", ["aa", "bb"]),
+        ([b"UNIQ_KEY\x01aa\x02UNIQ_KEY\x01bb", b"UNIQ_KEY\x01cc\x02UNIQ_KEY\x01dd"], b"", ["bb", "dd"]),
+        ([b"UNIQ_KEY\x01aa\x02UNIQ_KEY\x01bb", b"UNIQ_KEY\x01aa\x02UNIQ_KEY\x01cc"], b"", ["bb", "cc"]),
+        ([b"A\x01UNIQ_KEY\x01aa", b"A\x01UNIQ_KEY\x01bb"], b"", [None, None]),
+        ([b"XUNIQ_KEY\x01aa", b"XUNIQ_KEY\x01bb"], b"", [None, None]),
+        ([b"UNIQ_KEY\x01aa", b"UNIQ_KEY\x01\x02A\x01"], b"", ["aa", None]),
+        ([b"UNIQ_KEY\x01aa\x02K\x01b", b"UNIQ_KEY\x01a\x02bK\x01b"], b"", ["aa", "a"]),
+        ([b"UNIQ_KEY\x01", b"UNIQ_KEY\x01"], b"", [None, None]),
+        ([b"UNIQ_KEY\x01a-a", b"UNIQ_KEY\x01b-b"], b"", ["a-a", "b-b"]),
+        ([b"UNIQ_KEY\x01aaa", b"UNIQ_KEY\x01b\x02b"], b"", ["aaa", "b"]),
+        ([b"UNIQ_KEY\x01aa", b"", b"UNIQ_KEY\x01bb", b"x", b"UNIQ_KEY\x01cc"], b"", ["aa", None, "bb", None, "cc"]),
+    ],
+)  # fmt: skip
+def test_unique_keys_of_elements_that_seem_alike(owns: list[bytes], shared: bytes, keys: list[str | None]) -> None:
+    elements = split_batch(b"".join(encode_batch_element(b"", own) for own in owns), shared).elements
+    assert [unique_key for _, _, _, unique_key, _, _ in elements] == keys
+    for own, (_, _, properties, unique_key, _, _) in zip(owns, elements, strict=True):
+        assert properties == join_properties(own, shared)
+        assert decode_properties(properties.decode()).get(UNIQ_KEY) == unique_key
+
+
+def test_tags_that_change_within_a_batch() -> None:
+    owns = [b"TAGS\x01a", b"TAGS\x01a", b"TAGS\x01b", b"", b"TAGS\x01", b"TAGS\x01a"]
+    elements = split_batch(b"".join(encode_batch_element(b"", own) for own in owns), b"").elements
+    assert [code for *_, code in elements] == [97, 97, 98, 0, 0, 97]
+
+
+@pytest.mark.parametrize(("slice_elements", "yields"), [(1, 9), (2, 4), (3, 3), (9, 1), (10, 0), (11, 0)])
+def test_a_slice_ends_after_its_bytes(slice_elements: int, yields: int) -> None:
+    element = encode_batch_element(b"body", b"KEYS\x01k")
+    assert len(list(split_in_slices(element * 10, b"", slice_elements * len(element)))) == yields
+
+
+def test_a_negative_length_is_named_before_anything_is_read_by_it() -> None:
+    with pytest.raises(BodyError, match=r"^batch: body of -1 and properties of -256 bytes at 0 of 30$"):
+        split_batch(struct.pack(">iiiii", 0, 0, 0, 0, -1) + bytes(10), b"")
+    with pytest.raises(BodyError, match=r"^batch: body of 0 and properties of -1 bytes at 0 of 30$"):
+        split_batch(struct.pack(">iiiiih", 0, 0, 0, 0, 0, -1) + bytes(8), b"")
+    with pytest.raises(LocalProtocolError, match=r"^properties of 32768 bytes$"):
+        encode_batch_element(b"", bytes(32768))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 import msgspec
 import pytest
 
-from triomq_protocol.errors import BodyError
+from triomq_protocol.errors import BodyError, BodyTooLongError
 from triomq_protocol.requests import ConsumerOffsetTable, ResetOffsetBody, SubscriptionGroupConfig, TopicList
-from triomq_protocol.wire.body import Body, FrozenBody
-from triomq_protocol.wire.fastjson import MAX_DEPTH, loads, loads_tolerant
+from triomq_protocol.wire.body import Body, FrozenBody, QueueId, SmallKey
+from triomq_protocol.wire.fastjson import MAX_DEPTH, SMALL_KEY_MOST, WIDE_KEYS_MOST, loads, loads_tolerant
 
 
 def nested(depth: int) -> bytes:
@@ -163,3 +164,123 @@ def test_a_body_is_written_alphabetically_without_nulls() -> None:
         b',"ratio":0.5,"text":"x"}'
     )
     assert Sample.decode(body.encode()) == Sample.decode(body.encode_pretty()) == body
+
+
+class Bounded(Body):
+    """Limits at which a text can be written by hand."""
+
+    tolerant_bytes: ClassVar[int] = 40
+    most_bytes: ClassVar[int] = 60
+    most_objects: ClassVar[int] = 4
+
+    text: str = ""
+    parts: list[Inner] = msgspec.field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (b'{"text":"' + b"x" * 49 + b'"}', Bounded(text="x" * 49)),  # 60 bytes of standard JSON
+        (b"{text:'" + b"x" * 31 + b"'}", Bounded(text="x" * 31)),  # 40 bytes in the dialect
+        (b'{"parts":[{},{},{}]}', Bounded(parts=[Inner()] * 3)),
+        (b'{"text":"{{{"}', Bounded(text="{{{")),
+    ],
+)
+def test_a_body_up_to_its_limits(data: bytes, body: Bounded) -> None:
+    assert Bounded.decode(data) == body
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"text":"' + b"x" * 50 + b'"}', "Bounded: 61 bytes; at most 60 are read"),
+        (b"{text:'" + b"x" * 32 + b"'}", "Bounded: 41 bytes of non-standard JSON, the limit is 40"),
+        (b'{"parts":[{},{},{},{}]}', "Bounded: 5 objects; at most 4 are read"),
+        (b'{"text":"{{{{"}', "Bounded: 5 objects; at most 4 are read"),  # they are counted, not parsed
+        (b"{{{{{", "Bounded: 5 objects; at most 4 are read"),
+        (b"{{{{", "JSON: "),
+    ],
+)
+def test_a_body_beyond_its_limits(data: bytes, message: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        Bounded.decode(data)
+    assert str(caught.value).startswith(message)
+
+
+class Numbered(Body):
+    """Keys and members with bounds."""
+
+    queue: QueueId = 0
+    by_key: dict[SmallKey, int] = msgspec.field(default_factory=dict)
+
+
+@pytest.mark.parametrize("number", [-(1 << 31), -1, 0, (1 << 31) - 1])
+@pytest.mark.parametrize("form", ['{"queue":%d}', '{"queue":"%d"}', "{queue:%d}", '{"queue":%d.0,}'])
+def test_queue_ids_up_to_their_bounds(number: int, form: str) -> None:
+    assert Numbered.decode((form % number).encode()).queue == number
+
+
+@pytest.mark.parametrize("number", [-(1 << 31) - 1, 1 << 31, 1 << 60])
+@pytest.mark.parametrize("form", ['{"queue":%d}', '{"queue":"%d"}', "{queue:%d}"])
+def test_queue_ids_beyond_their_bounds(number: int, form: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        Numbered.decode((form % number).encode())
+    assert str(caught.value) == f"Numbered: queue: {number} is out of range"
+
+
+@pytest.mark.parametrize("form", ["{byKey:{%s}}", '{"byKey":{%s}}'])
+def test_how_many_large_numbers_may_be_keys(form: str) -> None:
+    small = [0, 1, SMALL_KEY_MOST]
+    large = [-1, SMALL_KEY_MOST + 1, *range(1_000_000, 1_000_000 + WIDE_KEYS_MOST - 2)]
+
+    def read(keys: list[int]) -> dict[int, int]:
+        return Numbered.decode((form % ",".join(f"{key}:{key}" for key in keys)).encode()).by_key
+
+    assert read(small + large) == {key: key for key in small + large}
+    with pytest.raises(BodyError, match="numbers as keys"):
+        read([*small, *large, -2])
+
+
+class Outer(Body):
+    """What a later version may add members to, at any depth."""
+
+    tolerant_bytes: ClassVar[int] = 10
+
+    one: Inner | None = None
+    many: list[Inner] = msgspec.field(default_factory=list)
+    named: dict[str, list[Inner]] = msgspec.field(default_factory=dict)
+    count: int = 3
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ('{"unknown":{"one":{}}}', Outer()),
+        ('{"one":{"count":"5","unknown":[]}}', Outer(one=Inner(count=5))),
+        ('{"one":null,"unknown":1}', Outer()),
+        ('{"many":[{"count":1,"unknown":{}},{"unknown":null}]}', Outer(many=[Inner(count=1), Inner()])),
+        ('{"named":{"a":[{"unknown":0,"count":"7"}],"b":[]}}', Outer(named={"a": [Inner(count=7)], "b": []})),
+        ('{"count":"12","unknown":"x"}', Outer(count=12)),
+    ],
+)
+def test_a_long_text_may_have_unknown_members_and_numbers_as_text(text: str, body: Outer) -> None:
+    assert len(text) > Outer.tolerant_bytes
+    read = Outer.decode(text.encode())
+    assert read == body
+    assert all(type(part) is Inner for part in [*read.many, *read.named.get("a", []), read.one or Inner()])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"COUNT":1,"count":"many"}', "Expected `int`, got `str` - at `$.count`"),
+        ("{count:1,unknown:2}", "JSON is malformed"),
+        ('{"many":{"count":1}}', "Expected `array`, got `object` - at `$.many`"),
+        ('{"many":[{"count":[]}]}', "Expected `int`, got `array` - at `$.many[0].count`"),
+    ],
+)
+def test_a_long_text_of_another_form_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(BodyTooLongError) as caught:
+        Outer.decode(text.encode())
+    assert str(caught.value).startswith(f"Outer: {len(text)} bytes of non-standard JSON, the limit is 10: {reason}")
+    assert (caught.value.size_bytes, caught.value.limit_bytes) == (len(text), 10)

@@ -268,3 +268,44 @@ def test_what_is_no_frame_behind_those_decoded_at_once_is_a_fault_later() -> Non
     assert len(decoder.feed(b"")) == 1
     assert not decoder.more
     assert isinstance(decoder.fault, RemoteProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (frame_of(-1, 0), "frame length -1"),
+        (frame_of(3, 0), "frame length 3"),
+        (frame_of(97, 0), "frame of 101 bytes, the limit is 100"),
+        (b"HTTP/1.1", "frame of 1213486164 bytes, the limit is 100: the peer speaks HTTP, this is a web server's port"),
+        (b"HTTQ/1.1", "frame of 1213486165 bytes, the limit is 100"),
+        (b"\x15\x03\x01\x00\x02\x02\x46\x00", "frame of 352518404 bytes, the limit is 100: the peer speaks TLS"),
+        (b"\x16\x03\x01\x00\xc8\x01\x00\x00", "frame of 369295620 bytes, the limit is 100: the peer speaks TLS"),
+        (b"\x16\x02\x01\x00\xc8\x01\x00\x00", "frame of 369230084 bytes, the limit is 100"),
+        (b"\x17\x03\x01\x00\xc8\x01\x00\x00", "frame of 386072836 bytes, the limit is 100"),
+        (frame_of(96, 2 << 24), "unknown header encoding 2"),
+        (frame_of(96, 0xFF000000), "unknown header encoding 255"),
+        (frame_of(96, 41), "header of 41 bytes, the limit is 40"),
+        (frame_of(96, 1 << 24 | 41), "header of 41 bytes, the limit is 40"),
+        (frame_of(4, 1), "header of 1 bytes in a frame of 4 bytes"),
+        (frame_of(43, 40), "header of 40 bytes in a frame of 43 bytes"),
+    ],
+)
+def test_what_is_said_of_a_frame_that_cannot_be(data: bytes, message: str) -> None:
+    """In one piece as in single bytes, and before anything behind the two lengths has come."""
+    with pytest.raises(RemoteProtocolError) as whole:
+        FrameDecoder(100, 40).feed(data)
+    decoder = FrameDecoder(100, 40)
+    with pytest.raises(RemoteProtocolError) as single:
+        feed_slowly(decoder, data)
+    assert str(whole.value) == str(single.value) == message
+    with pytest.raises(RemoteProtocolError) as again:
+        decoder.feed(b"")
+    assert again.value is decoder.fault is single.value
+
+
+def test_a_frame_up_to_its_limits() -> None:
+    header = b'{"code":5}' + b" " * 30
+    (command,) = FrameDecoder(100, 40).feed(frame_of(96, 40, header + b"b" * 52))
+    assert (command.code, command.body) == (5, b"b" * 52)
+    (command,) = FrameDecoder(100, 40).feed(frame_of(44, 40, header))
+    assert (command.code, command.body) == (5, b"")
