@@ -107,3 +107,11 @@ def test_names_in_one_bucket_keep_their_order() -> None:
     assert properties.encode_properties_as_java({"BB": "1", "Aa": "2"}) == b"BB\x011\x02Aa\x012"
     assert properties.encode_properties_as_java({"Aa": "2", "BB": "1"}) == b"Aa\x012\x02BB\x011"
     assert properties.encode_properties_as_java({"a": "\ud800"}) == b"a\x01?"
+
+
+@pytest.mark.parametrize(
+    ("text", "appended"),
+    [("", "c\x01d"), ("a\x01b", "a\x01b\x02c\x01d"), ("a\x01b\x02", "a\x01b\x02c\x01d"), ("\x02", "\x02c\x01d")],
+)
+def test_one_separator_before_an_added_property(text: str, appended: str) -> None:
+    assert properties.append_property(text, "c", "d") == appended

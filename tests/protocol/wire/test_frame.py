@@ -309,3 +309,44 @@ def test_a_frame_up_to_its_limits() -> None:
     assert (command.code, command.body) == (5, b"b" * 52)
     (command,) = FrameDecoder(100, 40).feed(frame_of(44, 40, header))
     assert (command.code, command.body) == (5, b"")
+
+
+@pytest.mark.parametrize("count", [4, 5, 6, 7])
+@pytest.mark.parametrize(("total", "legal"), [(3, False), (4, True), (50, True), (96, True), (97, False), (-1, False)])
+def test_a_length_is_checked_before_the_second_one_has_come(count: int, total: int, legal: bool) -> None:
+    decoder = FrameDecoder(100, 40)
+    start = frame_of(total, 0)[:count]
+    if legal:
+        assert decoder.feed(start) == []
+        assert decoder.incomplete == start
+    else:
+        with pytest.raises(RemoteProtocolError, match=r"frame length|limit is 100"):
+            decoder.feed(start)
+
+
+def test_a_reader_in_front_gets_what_is_incomplete_once_a_frame_may_be_whole() -> None:
+    frame = Command.request(105, GetRouteInfoRequest(topic="T"), opaque=7).encode()
+    decoder = FrameDecoder()
+    assert decoder.join(b"new") == b"new"
+    assert decoder.feed(frame[:10]) == []
+    assert decoder.join(frame[10:12]) == b""
+    assert decoder.join(frame[12:-1]) == b""
+    assert decoder.incomplete == frame[:-1]
+    assert decoder.join(frame[-1:] + b"next") == frame + b"next"
+    assert decoder.incomplete == b""
+    assert [command.opaque for command in decoder.feed(frame)] == [7]
+
+
+def test_a_reader_in_front_takes_nothing_from_frames_that_are_left_or_behind_a_fault() -> None:
+    frame = Command(opaque=5).encode()
+    decoder = FrameDecoder(frames_at_once=1)
+    assert len(decoder.feed(frame * 2)) == 1
+    assert decoder.more
+    assert decoder.join(b"new") == b"new"
+    assert decoder.incomplete == frame
+    assert len(decoder.feed(b"")) == 1
+    assert not decoder.more
+    decoder.feed(frame[:9])
+    with pytest.raises(RemoteProtocolError):
+        decoder.feed(b"\xff" * 200)
+    assert decoder.join(b"new") == b"new"
