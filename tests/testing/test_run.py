@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -214,9 +215,12 @@ def test_when_it_is_killed_itself_nothing_is_left(killed: str, temporary: Path) 
     assert len(pids) == 2
     assert all(is_there(pid) for pid in (*pids, watcher))
     assert len(list(temporary.glob("triomq-testing-*"))) == 1
+    ends = [os.pidfd_open(pid) for pid in (*pids, watcher)]
     os.kill(process.pid if killed == "run" else watcher, signal.SIGKILL)
-    process.communicate(timeout=120)  # the watcher has closed its output, too, and so it has ended
-    assert not any(is_there(pid) for pid in (*pids, watcher))
+    process.communicate(timeout=120)
+    for end in ends:  # a process closes its output before it is seen to have ended
+        assert select.select([end], [], [], 120)[0], "not ended"
+        os.close(end)
     assert list(temporary.glob("triomq-testing-*")) == []
     assert process.returncode == (-signal.SIGKILL if killed == "run" else 128 + signal.SIGKILL)
 
