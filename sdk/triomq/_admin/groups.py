@@ -598,8 +598,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         }
 
     async def check_offline(self, group: str) -> None:
-        """Raise :class:`triomq.errors.InvalidCall` when members of the group are online."""
-        if await self.members(group) is not None:
+        """Raise :class:`triomq.errors.InvalidCall` when members of the group are online; waits until that is known."""
+        if await self._route_wait.until_there(lambda: self.members(group), ADMIN_TIMEOUT_S) is not None:
             raise InvalidCall(
                 f"group {group} has members online, who would overwrite it; stop them first, or reset by time"
             )

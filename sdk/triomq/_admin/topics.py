@@ -214,13 +214,16 @@ class Admin(metaclass=NoPublicConstructor):
             raise ProtocolViolation("the list of topics", remark=str(error)) from error
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Where a topic lives, asked now.
+        """Where a topic lives, asked now; waits while no broker is registered.
 
         Raises:
             BrokerNotFound: the name server does not know it, nor any broker: an outage, rather than a wrong name.
             RouteNotFound: the name server does not know it.
         """
-        data = await self._route_wait.until_there(lambda: self._routes.fetch(topic), ADMIN_TIMEOUT_S)
+        return await self._route_wait.until_there(lambda: self._route_now(topic), ADMIN_TIMEOUT_S)
+
+    async def _route_now(self, topic: str) -> TopicRouteData:
+        data = await self._routes.fetch(topic)
         if data is None:
             no_route, address = f"no route to topic {topic}", self._name_servers.chosen or ""
             if not (await self.cluster_info()).broker_addr_table:

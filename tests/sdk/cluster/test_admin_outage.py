@@ -71,7 +71,7 @@ async def test_members_that_are_unknown_are_not_none(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     other.script(MEMBERS, *[lambda command: command.answer(206, "not online")] * 2)
     await cluster.broker.stop()
-    async with cluster.client() as client:
+    async with cluster.client(route_wait_s=0) as client:
         with pytest.raises(errors.BrokerNotFound, match="unknown: broker broker-a"):
             await client.groups.members("G")
         with pytest.raises(errors.BrokerNotFound):

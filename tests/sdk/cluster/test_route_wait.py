@@ -10,10 +10,11 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+MEMBERS = RequestCode.GET_CONSUMER_CONNECTION_LIST
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 
 
@@ -30,6 +31,10 @@ async def started_producer(client, **options):
 
 def come_back(node):
     node.up = True
+
+
+def no_member(command):
+    return command.answer(ResponseCode.CONSUMER_NOT_ONLINE)
 
 
 def without_brokers(cluster):
@@ -228,6 +233,36 @@ async def test_pulls_and_listings_wait_for_a_name_server(autojump_clock, cluster
             await cluster.name_server.stop()
             nursery.start_soon(after, 2.0, come_back, cluster.name_server)
             assert await call()
+
+
+@pytest.mark.parametrize("away_s", [0.3, 2.0, 4.0])
+async def test_statistics_and_offsets_wait_for_the_first_broker(autojump_clock, cluster, nursery, away_s):
+    """A killed master is gone from the name servers at once: neither its topics nor its groups' members are known."""
+    cluster.broker.script(MEMBERS, no_member)
+    async with cluster.client() as client:
+        for call in (partial(client.admin.route, "T"), partial(client.groups.set_offsets, "G", {QUEUE: 1})):
+            back = without_brokers(cluster)
+            await cluster.broker.stop()
+
+            def come_back_and_register(back=back):
+                come_back(cluster.broker)
+                back()
+
+            started = trio.current_time()
+            nursery.start_soon(after, away_s, come_back_and_register)
+            await call()
+            assert away_s <= trio.current_time() - started <= away_s + 2
+    assert cluster.broker.offsets["G", "T", 0] == 1
+
+
+async def test_a_registered_master_that_is_away_may_have_members(autojump_clock, cluster, nursery):
+    cluster.broker.script(MEMBERS, no_member)
+    async with cluster.client() as client:
+        await cluster.broker.stop()
+        nursery.start_soon(after, 2.0, come_back, cluster.broker)
+        await client.groups.set_offsets("G", {QUEUE: 1})
+        assert 2 <= trio.current_time() <= 4
+    assert cluster.broker.offsets["G", "T", 0] == 1
 
 
 async def test_a_send_waits_for_another_master_while_the_one_it_knows_refuses(autojump_clock, cluster, nursery):
