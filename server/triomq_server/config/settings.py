@@ -101,6 +101,11 @@ def interval(default: int, *, least: int = 10, most: int = DAY_MS, in_force: Cal
     return setting(default, least=least, most=most, in_force=in_force)
 
 
+def blank(text: str) -> str | None:
+    """Why a text that is needed cannot be used; None if it can."""
+    return None if text else "it is empty; leave the key out for its default"
+
+
 def clamped(least: int, most: int) -> Callable[[int], int]:
     """Takes a number outside of these bounds for the nearer bound."""
     return lambda number: min(max(number, least), most)

@@ -175,6 +175,7 @@ def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
         ("flushDisktype", "SYNC_FLUSH", "unknown key flushDisktype (did you mean flushDiskType?)"),
         ("storePathRootdir", "/data", "unknown key storePathRootdir (did you mean storePathRootDir?)"),
         ("storePathRootDir", "a\x00b", "storePathRootDir=a?b: it has characters"),
+        ("storePathRootDir", "", "storePathRootDir=: it is empty; leave the key out"),
         ("listenPort", "many", "listenPort=many: not a whole number"),
         ("listenPort", "70000", "listenPort=70000: must lie between 0 and 65535"),
         ("brokerId", "x", "brokerId=x: not a whole number"),
@@ -478,3 +479,16 @@ def test_known_behaviours(text: str, compat: str) -> None:
 def test_an_unknown_behaviour_is_not_replaced_silently(kind: type[BrokerConfig | NamesrvConfig], text: str) -> None:
     with pytest.raises(ConfigError, match=f"compat={text}: must be safe or 4.9, written exactly so"):
         kind.from_properties({"compat": text})
+
+
+@pytest.mark.parametrize("key", ["brokerName", "brokerClusterName"])
+def test_a_name_that_is_empty_is_ignored(key: str) -> None:
+    config, warnings = BrokerConfig.from_properties({key: ""})
+    assert warnings == [f"{key}=: it is empty; leave the key out for its default; it is ignored"]
+    assert config.to_properties()[key] == BrokerConfig().to_properties()[key]
+
+
+@pytest.mark.parametrize("key", ["kvConfigPath", "configStorePath", "bindAddress"])
+def test_what_a_name_server_needs_is_not_empty(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}=: it is empty"):
+        NamesrvConfig.from_properties({key: ""})
