@@ -8,7 +8,9 @@ The same script of commands (`mqadmin_commands.py`) runs against a fresh cluster
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import attrs
 import pytest
 from mqadmin_commands import CASES, GROUP, TOPIC, WITHOUT_REASON, Case, as_rows, cases, comparable
 
+from triomq_benchmarks.clusters.java import prepare_home
 from triomq_benchmarks.clusters.servers import Kind
 
 VERSIONS = ("4.9.7", "5.5.0")
@@ -43,6 +46,10 @@ RATES = "statsAll"
 # Never ends by itself.
 ENDLESS = "clusterRT"
 ENDLESS_S = 5.0
+
+TOOLS = "org.apache.rocketmq.tools.command"
+ROUND_S = 180
+"""The tool's first round begins after 20 seconds."""
 
 # These list settings or counters: their names are compared, their values are each broker's own.
 LISTS = {"brokerStatus": ":", "getBrokerConfig": "=", "getNamesrvConfig": "="}
@@ -180,6 +187,63 @@ def test_no_command_of_the_tool_is_missing(printed: Printed) -> None:
 def test_the_page_has_this_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "mqadmin.md"
     assert [line for line in page.read_text().splitlines() if line.startswith("| `")] == as_rows()
+
+
+def monitored(java: Any, home: Path, names: str) -> list[str]:
+    """What the first round of `startMonitoring` wrote into the log, without times; the tool runs until it is ended."""
+    arguments = ["startMonitoring", "-n", names]
+    settings = {"rocketmq.client.logLevel": "INFO"}
+    argv = java.command(f"{TOOLS}.MQAdminStartup", arguments, home=prepare_home(home), properties=settings)
+    with (home / "out").open("wb") as out, subprocess.Popen(argv, stdout=out, stderr=out) as tool:
+        try:
+            for _ in range(ROUND_S):
+                text = "".join(log.read_text(errors="replace") for log in sorted(home.glob("logs/**/*.log")))
+                if "Execute one round" in text:
+                    break
+                with suppress(subprocess.TimeoutExpired):
+                    tool.wait(1.0)
+        finally:
+            tool.kill()
+    lines = re.findall(r"\[MONITOR\].*|Execute one round.*", text)
+    return sorted(re.sub(r"((?:spent timemills: |DelayTimeMills=)\d*?)[1-9]\d*", r"\1N", line) for line in lines)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_monitoring_finds_the_same(
+    request: pytest.FixtureRequest, make_samples: Any, tmp_path: Path, version: str
+) -> None:
+    suffix = "" if version == "4.9.7" else "_5"
+    start = request.getfixturevalue(f"fresh_java_client{suffix}")
+    java, theirs = (request.getfixturevalue(f"{name}{suffix}") for name in ("java", "servers"))
+    found: dict[Kind, list[str]] = {}
+
+    def look(kind: Kind, servers: Any) -> None:
+        name = f"monitor-{kind}-{version}"
+        with ExitStack() as stack:
+            names = stack.enter_context(servers.namesrv(kind, f"{name}-namesrv"))
+            stack.enter_context(servers.broker(kind, f"{name}-broker", names.address))
+            client = stack.enter_context(start(name))
+            client.admin(names.address, "updateTopic", "-c", "DefaultCluster", "-t", TOPIC, "-r", "4", "-w", "4")
+            client.send(names.address, TOPIC, make_samples(MESSAGES), "inTurn")
+
+            def committed() -> set[int]:
+                client.commit(names.address, TOPIC, 3, GROUP)
+                return {queue["committed"] for queue in client.offsets(names.address, TOPIC, 0, GROUP)}
+
+            client.eventually(committed, {3}.__eq__)
+            # The tool takes the names of groups from their retry topics.
+            client.admin(
+                names.address, "updateTopic", "-c", "DefaultCluster", "-t", f"%RETRY%{GROUP}", "-r", "1", "-w", "1"
+            )
+            client.eventually(partial(client.admin, names.address, "topicList"), lambda text: f"%RETRY%{GROUP}" in text)
+            found[kind] = monitored(java, tmp_path / kind, names.address)
+
+    with ThreadPoolExecutor() as threads:
+        kinds = ((Kind.OURS, request.getfixturevalue("servers")), (Kind.JAVA, theirs))
+        for each in [threads.submit(look, kind, servers) for kind, servers in kinds]:
+            each.result()
+    assert any(f"consumerGroup={GROUP}, topic={TOPIC}, undoneMsgsTotal=8," in line for line in found[Kind.JAVA])
+    assert found[Kind.OURS] == found[Kind.JAVA]
 
 
 def test_accepts_binary_headers_too(binary_java_client: Any, either: Any, topic: str) -> None:
