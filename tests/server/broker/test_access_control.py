@@ -77,6 +77,22 @@ async def test_sends_and_pulls_of_an_account(open_broker: Any, settings: dict[st
         assert len((await peer.ask(signed(peer.pull_request()))).body) == body  # nothing refused was stored
 
 
+async def test_a_signature_is_for_what_was_signed_and_has_no_end(open_broker: Any, settings: dict[str, Any]) -> None:
+    """As in 4.9, whose signatures have neither a time nor a number: who could read a request could send it again."""
+    async with open_broker(**settings) as running:
+        peer, other = await running.peer(), await running.peer()
+        request = signed(peer.put_request())
+        for link in (peer, peer, other):
+            assert (await link.ask(request)).code == 0
+        altered = signed(peer.put_request())
+        altered.body += b"!"
+        assert refused(await peer.ask(altered))
+        for name, value in (("Signature", "x"), ("Signature", ""), ("AccessKey", "operator"), ("z", "1")):
+            altered = signed(peer.put_request())
+            altered.extra = {**altered.extra, name: value}
+            assert refused(await peer.ask(altered)), name
+
+
 async def test_no_code_is_reachable_without_a_signature(open_broker: Any, settings: dict[str, Any]) -> None:
     async with open_broker(**settings) as running:
         for port in PORTS:
