@@ -23,6 +23,9 @@ from triomq_protocol.wire.header import Header
 
 _PLAIN: Final = RequestCode.SEND_MESSAGE_V2
 
+_OFFSETS_END: Final = 1 << 62
+"""No queue gets so far; whatever a batch adds to a smaller offset has 64 bits."""
+
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 """Answers that mean: the message is stored (docs/protocol/client.md §6.12)."""
 
@@ -120,7 +123,7 @@ def outcome_of(answer: Command, queue: MessageQueue, unique_key: str, address: s
         header = answer.header(SendAnswer)
     except HeaderError as error:
         return ProtocolViolation("an answer to a send", address=address, remark=str(error))
-    if header.msg_id is None or header.queue_offset is None or header.queue_offset < 0:
+    if header.msg_id is None or header.queue_offset is None or not 0 <= header.queue_offset < _OFFSETS_END:
         remark = "it says that the message is stored, and not where"
         return ProtocolViolation("an answer to a send", address=address, remark=remark)
     queue_id = header.queue_id

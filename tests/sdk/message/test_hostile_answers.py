@@ -71,6 +71,9 @@ def test_an_usual_route_is_read() -> None:
         {"queueOffset": "1"},
         {"msgId": "A", "queueOffset": "abc"},
         {"msgId": "A", "queueOffset": "-7"},
+        {"msgId": "A", "queueOffset": str(2**63)},
+        {"msgId": "A", "queueOffset": str(2**63 - 1)},
+        {"msgId": "A", "queueOffset": str(2**70)},
     ],
 )
 def test_an_answer_to_a_send_without_its_fields_is_no_result(fields: dict[str, str]) -> None:
