@@ -37,9 +37,8 @@ _log = logging.getLogger(__name__)
 DELAY_MARK = "DELAY\x01"
 
 _INDEXED_AT_ONCE = 1 << 13
-"""Keys that `notify` indexes before other tasks have their turn, and more where many wait: then a fourth of them, up to
-`_MOST_INDEXED_AT_ONCE`, which take some ten milliseconds."""
-_MOST_INDEXED_AT_ONCE = 1 << 15
+"""Keys that are indexed before other tasks have their turn, however many wait: long ones take 20 ms to hash, and their
+senders wait when too many do."""
 _FOLLOWED_AT_ONCE = 1 << 30
 """Calls of `follow` for no more than this end early where records have many keys; those for more want all."""
 _FOLLOWED_PART = 1 << 16
@@ -472,9 +471,7 @@ class Dispatcher:
     def notify(self) -> None:
         """Call `append_listeners`; index what has been collected, or some of it; call `arrival_listeners`."""
         self.announce_end()
-        waiting = len(self._hashes) + len(self._keys)
-        most = min(max(_INDEXED_AT_ONCE, waiting // 4), _MOST_INDEXED_AT_ONCE)
-        if self.index_some(most) and self.index_is_behind:
+        if self.index_some() and self.index_is_behind:
             self._more_to_index.set()
         if self._arrivals:
             arrivals, self._arrivals = self._arrivals, []
