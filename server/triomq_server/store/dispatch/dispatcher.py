@@ -410,14 +410,14 @@ class Dispatcher:
         while self.index_some() and self.index_is_behind:
             pass
 
-    def index_some(self, most: int = _INDEXED_AT_ONCE) -> bool:
-        """Write about `most` of the collected keys to the index; false if it has no space for them."""
+    def index_some(self) -> bool:
+        """Write `_INDEXED_AT_ONCE` of the collected keys, or all, to the index; false if it has no space for them."""
         self.collect()
         if self._index is None:
             self._take_waiting(sys.maxsize)
             self._hashes.clear()
-        elif self._take_waiting(most):
-            entries = self._hashes if len(self._hashes) <= most else self._hashes[:most]
+        elif self._take_waiting(_INDEXED_AT_ONCE):
+            entries = self._hashes[:_INDEXED_AT_ONCE]
             done = self._index.add(entries)
             given = len(entries)
             del self._hashes[:done]
