@@ -13,13 +13,13 @@ from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.settings import (
     Unusable,
     apply,
-    blank,
     keys_of,
     refuse_change,
     refuse_out_of_range,
     respell,
     setting,
     to_text,
+    unusable_if_empty,
 )
 from triomq_server.config.tls import TlsConfig
 from triomq_server.config.without_effect import without_effect_lines
@@ -34,9 +34,11 @@ class NamesrvConfig(ServerNetworkConfig):
     """All keys of a name server."""
 
     listen_port: int = setting(9876, least=0, most=65535, fixed=True)
-    kv_config_path: str = setting(factory=lambda: _in_home("kvConfig.json"), fixed=True, check=blank)
+    kv_config_path: str = setting(factory=lambda: _in_home("kvConfig.json"), fixed=True, check=unusable_if_empty)
     """Where the key-value configuration (order topics) is kept."""
-    config_store_path: str = setting(factory=lambda: _in_home("namesrv.properties"), fixed=True, check=blank)
+    config_store_path: str = setting(
+        factory=lambda: _in_home("namesrv.properties"), fixed=True, check=unusable_if_empty
+    )
     """Where changes made at run time are written; the file given with ``-c`` if there was one."""
     product_env_name: str = "center"
     cluster_test: bool = False
@@ -44,7 +46,7 @@ class NamesrvConfig(ServerNetworkConfig):
     """Put the order configuration of a topic into its routes."""
 
     # Ours, unknown to RocketMQ 4.9.
-    bind_address: str = setting("0.0.0.0", fixed=True, check=blank)
+    bind_address: str = setting("0.0.0.0", fixed=True, check=unusable_if_empty)
     """Where to listen; one address, ``::`` for all of IPv6 too."""
     compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9": a closed connection that carried several brokers unregisters only the first of them, and a

@@ -11,7 +11,7 @@ import attrs
 from triomq_protocol.names import MAX_NAME_CHARACTERS
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.config.memory import usable_memory_bytes
-from triomq_server.config.settings import INT32_MOST, blank, setting
+from triomq_server.config.settings import INT32_MOST, setting, unusable_if_empty
 from triomq_server.config.tls import TlsConfig
 
 MOST_ADDRESSES = 64
@@ -72,11 +72,9 @@ def unusable_networks(text: str) -> str | None:
 
 def unusable_name(text: str) -> str | None:
     """Why a text cannot be a name that messages or routes carry; None if it can."""
-    return blank(text) or (
-        None
-        if len(text) <= MAX_NAME_CHARACTERS
-        else f"{len(text)} characters; at most {MAX_NAME_CHARACTERS} are possible"
-    )
+    if len(text) > MAX_NAME_CHARACTERS:
+        return f"{len(text)} characters; at most {MAX_NAME_CHARACTERS} are possible"
+    return unusable_if_empty(text)
 
 
 def unusable_region(text: str) -> str | None:

@@ -101,7 +101,7 @@ def interval(default: int, *, least: int = 10, most: int = DAY_MS, in_force: Cal
     return setting(default, least=least, most=most, in_force=in_force)
 
 
-def blank(text: str) -> str | None:
+def unusable_if_empty(text: str) -> str | None:
     """Why a text that is needed cannot be used; None if it can."""
     return None if text else "it is empty; leave the key out for its default"
 

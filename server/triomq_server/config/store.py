@@ -15,7 +15,7 @@ import attrs
 
 from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.network import unusable_address, unusable_networks
-from triomq_server.config.settings import INT32_MOST, ConfigError, blank, clamped, interval, setting
+from triomq_server.config.settings import INT32_MOST, ConfigError, clamped, interval, setting, unusable_if_empty
 
 
 class BrokerRole(enum.StrEnum):
@@ -59,7 +59,7 @@ class StoreConfig:
     """All keys of a message store and its replication."""
 
     # Paths. An empty commitlog path follows the root directory.
-    store_path_root_dir: str = setting(factory=lambda: str(Path.home() / "store"), fixed=True, check=blank)
+    store_path_root_dir: str = setting(factory=lambda: str(Path.home() / "store"), fixed=True, check=unusable_if_empty)
     store_path_commit_log: str = setting("", fixed=True)
     read_only_commit_log_store_paths: str | None = setting(None, fixed=True)
 
