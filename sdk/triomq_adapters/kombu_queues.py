@@ -141,7 +141,7 @@ class WorkQueue:
 
 
 class _NoOffsets:
-    """Keeps no offsets: each reader begins anew."""
+    """Keeps no offsets: each reader begins again."""
 
     async def read(self, _queue: triomq.MessageQueue, /) -> int | None:
         return None

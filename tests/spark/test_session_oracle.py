@@ -175,7 +175,7 @@ class Oracle:
                 if starts[place[:2]] <= place[2] < ends[place[:2]] and row[0] in tags
             }
 
-        # Spark pushes filters into the source, and plans such a query anew at each action.
+        # Spark pushes filters into the source, and plans such a query again at each action.
         follows = is_filtered and "endingOffsets" not in options
         return Query(
             frame,

@@ -51,8 +51,8 @@ class LedgerFiles:
     """A run's ledger on disk.
 
     Attributes:
-        acknowledged: its files.
-        consumed: likewise.
+        acknowledged: the files of acknowledged messages.
+        consumed: the files of consumed messages.
         groups: consumer groups, each of which consumes everything.
         rows: of the larger of both kinds.
         notes: what is missing, in words; empty for a ledger that is whole.

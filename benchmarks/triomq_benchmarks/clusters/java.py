@@ -26,7 +26,7 @@ OPEN_MODULES = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
 
-# The servers refuse to start without these files, the tools likewise.
+# The servers refuse to start without these files, and so do the tools.
 LOGBACK_FILES = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")
 LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">

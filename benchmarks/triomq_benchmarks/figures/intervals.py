@@ -48,7 +48,8 @@ class IntervalRow:
             (back-pressure), summed over the worker's producers.
         backlog: messages between the consumers' places and the ends of their queues, at the last look in this second;
             None where it was not measured.
-        replication_lag_bytes: by how much the slowest slave's log is behind its master's, likewise.
+        replication_lag_bytes: by how much the slowest slave's log is behind its master's, at the same look; None where it
+            was not measured.
         intended_to_ack: from the intended instant to the acknowledgement, of the messages intended for this second.
         actual_to_ack: from the call to the acknowledgement, of the same messages.
         lateness: by how much the generator itself was late with them (see `generator/pace.py`).

@@ -25,7 +25,7 @@ class ResourceRow:
         cpu_cores: CPU seconds per second, user and system.
         memory_bytes: resident at the end of the second; of the machine: what is not available.
         read_bytes: per second, from disks; of the machine: 0, for it is not measured.
-        written_bytes: per second, to disks, likewise.
+        written_bytes: per second, to disks; of the machine: 0, for it is not measured.
     """
 
     who: str

@@ -108,7 +108,7 @@ class RunComparison:
     Attributes:
         measures: figure by figure.
         differences: settings that are not the same in both, as `name: A -> B`.
-        circumstances: what else is not the same (target, engine, machine), likewise; a comparison is possible all the
+        circumstances: what else is not the same (target, engine, machine), in that form; a comparison is possible all the
             same, and may be about that.
         obstacles: why the runs cannot be compared; empty if they can.
     """

@@ -22,7 +22,7 @@ class FrameDecoder:
 
     Args:
         max_frame_bytes: a longer frame is rejected before it is buffered.
-        max_header_bytes: a frame with a longer header likewise.
+        max_header_bytes: a frame with a longer header is rejected, too.
         frames_at_once: how many frames one call decodes; see `more`. A megabyte may hold 50,000.
 
     Attributes:

@@ -1,6 +1,6 @@
 """The requests of sends, and what their answers mean (docs/protocol/client.md §6.9 and §6.12).
 
-Most requests come from a template per queue; the others are encoded afresh.  Upstream: ``MQClientAPIImpl.sendMessage``
+Most requests come from a template per queue; the others come from the encoder.  Upstream: ``MQClientAPIImpl.sendMessage``
 and ``processSendResponse``.
 """
 

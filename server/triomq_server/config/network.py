@@ -102,7 +102,7 @@ class ServerNetworkConfig:
     server_channel_max_idle_time_seconds: int = setting(120, least=1, most=86_400)
     """A link with no byte in either direction for so many seconds is closed."""
     server_socket_snd_buf_size: int = 0
-    """Bytes; 0 leaves the system's default. Likewise the next one."""
+    """Bytes; 0 leaves the system's default. So it is for the next one."""
     server_socket_rcv_buf_size: int = 0
     write_buffer_high_water_mark: int = 0
     write_buffer_low_water_mark: int = 0

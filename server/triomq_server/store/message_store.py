@@ -459,7 +459,7 @@ class MessageStore:
         """Index some of the keys if very many wait, or those before a mark; whether there may be more of them.
 
         Args:
-            mark: `Dispatcher.mark` of the moment before which all long keys shall be read; 0 for none.
+            mark: `Dispatcher.mark` of the moment before which all long keys are to be read; 0 for none.
         """
         dispatcher = self.dispatcher
         dispatcher.collect()

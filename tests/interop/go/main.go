@@ -228,7 +228,7 @@ func consume(o options, handle func(*primitive.MessageExt) error) {
 	for done := 0; done < o.Count; done++ {
 		<-left
 	}
-	time.Sleep(200 * time.Millisecond) // what comes twice shall be seen
+	time.Sleep(200 * time.Millisecond) // so that what comes twice is seen
 	check(reader.Shutdown())           // commits what was consumed
 }
 
