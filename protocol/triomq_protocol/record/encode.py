@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Generator, Sequence
-from itertools import count, repeat
+from itertools import accumulate, count, repeat
 from operator import add
 from struct import Struct
 from typing import NamedTuple, Protocol
@@ -132,7 +132,7 @@ class EncodedBatch(NamedTuple):
         physical_offsets: where each begins.
     """
 
-    data: bytes | bytearray
+    data: bytearray
     entries: list[int]
     physical_offsets: list[int]
 
@@ -179,7 +179,20 @@ def encode_batch(
         offsets.append(physical_offset)
         queue_offset += 1
         physical_offset += size
-    return EncodedBatch(b"".join(parts), entries, offsets)
+    return EncodedBatch(bytearray().join(parts), entries, offsets)
+
+
+def write_batch(buffer: mmap.mmap | bytearray, at: int, batch: EncodedBatch) -> None:
+    """Write a batch's records, their first eight bytes last and in order, which takes them from `batch.data`.
+
+    A killed process leaves the records complete, or the first ones, or none. It may end in the middle of a copy, whose
+    last bytes may be there and its first ones not: with their marks, later records would look sound behind a gap.
+    """
+    data, sizes = batch.data, batch.entries[1::3]
+    begins = list(accumulate(sizes[:-1], initial=0))
+    deque(map(_write_mark, repeat(data), begins, repeat(0), repeat(0)), maxlen=0)
+    buffer[at : at + len(data)] = data
+    deque(map(_write_mark, repeat(buffer), map(add, begins, repeat(at)), sizes, repeat(MESSAGE_MAGIC)), maxlen=0)
 
 
 class UnplacedBatch:

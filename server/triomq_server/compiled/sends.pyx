@@ -1060,7 +1060,7 @@ cdef class SendBursts:
         count = self._read_elements(body, body_size, touched, shared_size, &total)
         if not count or total + BLANK_BYTES > room or touched.position + <int64_t>count * UNIT_BYTES > touched.limit:
             return 0
-        # Entries first, and the first record's mark last: a killed process leaves all of the batch or none.
+        # Entries first, and the marks last and in order: a killed process leaves the batch, its first records, or none.
         place = offset
         for n in range(count):
             element = &self._elements[n]
@@ -1083,13 +1083,14 @@ cdef class SendBursts:
                 tail[0] = 2
                 tail += 1
             memcpy(tail, shared_at, shared_size)
-            if n:
-                put64(record, (<uint64_t>element.size << 32) | MAGIC)
             touched.next_offset += 1
             self._dispatch(touched, &element.properties, place, now, hashes, arrivals)
             record += element.size
-        KEEP_ORDER()
-        put64(at, (<uint64_t>self._elements[0].size << 32) | MAGIC)
+        record = at
+        for n in range(count):
+            KEEP_ORDER()
+            put64(record, (<uint64_t>self._elements[n].size << 32) | MAGIC)
+            record += self._elements[n].size
         KEEP_ORDER()
         touched.calls += 1
         touched.messages += count

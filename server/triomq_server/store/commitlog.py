@@ -23,6 +23,7 @@ from triomq_protocol.record.encode import (
     encode_batch,
     encode_topic,
     head_for,
+    write_batch,
     write_blank,
     write_record,
 )
@@ -251,16 +252,13 @@ class CommitLog:
             self._make_space(size)
 
     def _write_batch(self, encoded: EncodedBatch, total: int, queue: ConsumeQueue, now: int) -> AppendResult:
-        data, entries, offsets = encoded
+        _, entries, offsets = encoded
         first, start = queue.max_offset, self.max_offset
         # Entries first: if the disk is too full for them, nothing is in the log yet. If the process is killed in
         # between, recovery drops entries of records that are not there.
         queue.push_all(entries, start + total)
-        at, end = self._position, self._position + total
-        view = memoryview(data)
-        self._buffer[at + MARK.size : end] = view[MARK.size :]
-        self._buffer[at : at + MARK.size] = view[: MARK.size]
-        self._position = end
+        write_batch(self._buffer, self._position, encoded)
+        self._position += total
         self.max_offset = start + total
         self.store_timestamp = now
         return AppendResult(_PUT_OK, start, total, start + total, first, now, tuple(offsets))

@@ -14,8 +14,10 @@ import pytest
 from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
+from triomq_protocol.record import encode
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, ReadStatus, open_store
+from triomq_server.store import NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.recovery import looks_torn, written_bytes
 from triomq_server.wire import to_the_end
 
@@ -38,6 +40,38 @@ async def test_records_of_a_removed_topic_do_not_come_back(
     async with open_store(make_config(ROOT), disk=killed) as store:
         assert store.queue_bounds("T", 0) == (20, 23)
         assert [record_number(store.read("T", 0, n, 1, None).slices[0]) for n in range(20, 23)] == [100, 101, 102]
+
+
+@pytest.mark.parametrize("written", range(5))
+async def test_a_kill_amid_a_batch_leaves_its_first_records_and_no_gap(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    written: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Killed when so many records of the batch are complete, with all other bytes of the batch there."""
+    write_mark = encode._write_mark
+    left = iter(range(written))
+
+    def write_or_end(buffer: Any, at: int, size: int, magic: int) -> None:
+        if magic:
+            next(left)  # ends the write, as if it were the process
+        write_mark(buffer, at, size, magic)
+
+    elements = [encode_batch_element(b"element %d" % n * 500, b"", 0) for n in range(5)]
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+        with monkeypatch.context() as patch:
+            patch.setattr(encode, "_write_mark", write_or_end)
+            store.append_batch(NewBatch("T", 0, b"".join(elements), b""))
+        killed = memory_disk.after_kill()
+    async with open_store(make_config(ROOT), disk=killed) as store:
+        assert store.queue_bounds("T", 0) == (0, 1 + written)
+        assert store.append(make_record(9)).queue_offset == 1 + written
+    assert "lost to readers" not in caplog.text
+    assert not any("damaged" in path for path in killed.files)
 
 
 async def test_what_a_killed_process_wrote_is_flushed_by_the_next(
