@@ -4,57 +4,25 @@ about architecture and contributing name."""
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from citations import PAGES, Citations, headings, without_fences
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
-NUMBER = r"\d+(?:\.\d+)*"
-SECTION = rf"§{NUMBER}(?:[-–]§?{NUMBER})?"
-"""`§7`, `§7.2`, `§7-§9`, `§7-9`."""
-
-CITATION = re.compile(rf"(?P<page>[\w./-]+\.md)\b(?P<sections>,? {SECTION}(?:(?:, and |, | and | or ){SECTION})*)?")
-"""`docs/protocol/store.md`, alone or with sections: `docs/protocol/store.md §4, §5 and §7-§9`."""
-
 LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]+)?\)")
 
-
-def tracked(*suffixes: str) -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listed.returncode != 0:
-        pytest.skip("not a git checkout", allow_module_level=True)
-    paths = [ROOT / name for name in listed.stdout.splitlines()]
-    return [path for path in paths if path.suffix in suffixes and path != Path(__file__) and path.is_file()]
+try:
+    CITATIONS = Citations(ROOT)
+except NotADirectoryError as error:
+    pytest.skip(str(error), allow_module_level=True)
 
 
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def flowing(text: str) -> str:
-    """The text with its lines joined, so that a citation may be wrapped, in a comment too."""
-    return re.sub(r"[ \t]*\n[ \t]*(?:#:? |\| )?", " ", text)
-
-
-def without_fences(text: str) -> str:
-    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-
-
-@cache
-def headings(page: Path) -> list[str]:
-    return re.findall(r"^#{1,6} +(.+?) *$", without_fences(page.read_text()), flags=re.MULTILINE)
-
-
-@cache
-def section_numbers(page: Path) -> frozenset[str]:
-    numbered = (re.match(rf"{NUMBER}(?=\.? )", heading) for heading in headings(page))
-    return frozenset(match.group() for match in numbered if match)
 
 
 def slug(heading: str) -> str:
@@ -62,50 +30,17 @@ def slug(heading: str) -> str:
     return "#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def page_cited(cited: str, citing: Path) -> Path | None:
-    """The file that a citation means: named from the root, or, in a page, from the page's own folder."""
-    folders = [citing.parent, ROOT] if citing.suffix == ".md" else [ROOT]
-    return next((folder / cited for folder in folders if (folder / cited).is_file()), None)
-
-
-def unopened(citing: Path, text: str) -> Iterator[str]:
-    """Each reference in a text that leads nowhere."""
-    flat = flowing(text)
-    for match in CITATION.finditer(flat):
-        cited, sections = match["page"], match["sections"] or ""
-        if "://" in flat[max(0, match.start() - 8) : match.start() + 8]:
-            continue
-        page = page_cited(cited, citing)
-        if page is None and "/" not in cited and not sections and citing.suffix != ".md":
-            # Code may name a page by its last part alone, as in `DOCS / "how-to" / "send.md"`.
-            page = next((path for path in tracked(".md") if path.name == cited), None)
-        if page is None:
-            yield f"{cited}: no such page"
-            continue
-        for number in re.findall(NUMBER, sections):
-            if number not in section_numbers(page):
-                yield f"{cited} §{number}: no such section"
-    alone = CITATION.sub("", flat)
-    for number in re.findall(rf"§ ?({NUMBER})", alone):
-        if citing.suffix != ".md":
-            yield f"§{number}: of which page?"
-        elif number not in section_numbers(citing):
-            yield f"§{number}: no such section on this page"
-    for words in re.findall(rf"\.md,? sections? {NUMBER}", flat):
-        yield f"{words}: cite a section with §, so that it can be checked"
-
-
-@pytest.mark.parametrize("path", tracked(".py", ".java", ".go", ".toml", ".ini"), ids=name)
+@pytest.mark.parametrize("path", CITATIONS.code(), ids=name)
 def test_citations_in_code_open(path: Path) -> None:
-    assert list(unopened(path, path.read_text())) == []
+    assert list(CITATIONS.unopened(path, path.read_text())) == []
 
 
-@pytest.mark.parametrize("path", tracked(".md"), ids=name)
+@pytest.mark.parametrize("path", CITATIONS.tracked(*PAGES), ids=name)
 def test_citations_in_pages_open(path: Path) -> None:
-    assert list(unopened(path, without_fences(path.read_text()))) == []
+    assert list(CITATIONS.unopened(path, without_fences(path.read_text()))) == []
 
 
-@pytest.mark.parametrize("path", tracked(".md"), ids=name)
+@pytest.mark.parametrize("path", CITATIONS.tracked(*PAGES), ids=name)
 def test_links_in_pages_open(path: Path) -> None:
     closed = []
     for match in LINK.finditer(without_fences(path.read_text())):
@@ -134,7 +69,7 @@ def test_links_in_pages_open(path: Path) -> None:
     ],
 )
 def test_a_citation_that_leads_nowhere_is_found(text: str) -> None:
-    assert list(unopened(ROOT / "sdk" / "module.py", text)) != []
+    assert list(CITATIONS.unopened(ROOT / "sdk" / "module.py", text)) != []
 
 
 @pytest.mark.parametrize(
@@ -147,7 +82,7 @@ def test_a_citation_that_leads_nowhere_is_found(text: str) -> None:
     ],
 )
 def test_a_citation_that_opens_is_let_through(text: str) -> None:
-    assert list(unopened(ROOT / "sdk" / "module.py", text)) == []
+    assert list(CITATIONS.unopened(ROOT / "sdk" / "module.py", text)) == []
 
 
 # -- the architecture page
@@ -204,11 +139,13 @@ def test_the_architecture_page_shows_every_package_and_suite() -> None:
     shown = {folder.rstrip("/") for folder in tree_of(blocks_of(ARCHITECTURE, "text")[0])}
     there = {
         name(path.parent)
-        for path in tracked(".py")
+        for path in CITATIONS.tracked(".py")
         if path.name == "__init__.py" and "tests" not in path.relative_to(ROOT).parts
     }
     suites = {
-        "/".join(path.relative_to(ROOT).parts[:2]) for path in tracked(".py", ".json") if ROOT / "tests" in path.parents
+        "/".join(path.relative_to(ROOT).parts[:2])
+        for path in CITATIONS.tracked(".py", ".json")
+        if ROOT / "tests" in path.parents
     }
     assert {"docs", "tests"} | there | {folder for folder in suites if (ROOT / folder).is_dir()} == shown
 

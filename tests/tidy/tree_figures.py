@@ -1,5 +1,5 @@
-"""Figures about the source tree: folders, imports, contracts, definitions without a reader, repeated lines, tests
-beside code.
+"""Figures about the source tree: folders, imports, contracts, who knows the record's layout, citations that do not
+open, definitions and settings without a reader, repeated lines, tests beside code.
 
     python tests/tidy/tree_figures.py              # this checkout
     python tests/tidy/tree_figures.py OTHER        # another one, for instance of an earlier commit
@@ -20,6 +20,8 @@ from functools import cached_property
 from pathlib import Path
 
 import attrs
+from citations import Citations
+from record_layout import defines_structs, restatements
 
 SOURCES = {
     "triomq_protocol": "protocol",
@@ -247,6 +249,60 @@ class Tree:
                 names |= {node.name for node in module.tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
         return names
 
+    # -- settings --------------------------------------------------------------------------------------------------
+
+    def unread_settings(self) -> list[str]:
+        """Keys of the servers' settings whose attribute no module of the servers reads.
+
+        A key counts as explained where a table of the settings' package states the reason.
+        """
+        inside = [module for name, module in self.modules.items() if name.startswith("triomq_server")]
+        read = {
+            node.attr
+            for module in inside
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        }
+        found = []
+        for module in inside:
+            if module.name.startswith("triomq_server.config"):
+                for owner in module.tree.body:
+                    if isinstance(owner, ast.ClassDef) and owner.name.endswith("Config"):
+                        found += [key for attribute, key in _keys(owner) if attribute not in read]
+        return found
+
+    def explained_settings(self) -> set[str]:
+        """Keys that the table of settings without effect states a reason for."""
+        table = self.modules.get("triomq_server.config.without_effect")
+        if table is None:
+            return set()
+        return {
+            key
+            for node in ast.walk(table.tree)
+            if isinstance(node, ast.Dict)
+            for each in node.keys
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            for key in each.value.split()
+        }
+
+    # -- the record's layout ---------------------------------------------------------------------------------------
+
+    def restating_the_record(self) -> list[str]:
+        """Modules outside the protocol's record package that state magic numbers, bits or offsets of a record."""
+        return [
+            module.name
+            for module in self.modules.values()
+            if not module.name.startswith("triomq_protocol.record") and list(restatements(module.tree))
+        ]
+
+    def with_structs(self) -> list[str]:
+        """Modules outside the protocol package that define a Struct, of a record or of another format."""
+        return [
+            module.name
+            for module in self.modules.values()
+            if not module.name.startswith("triomq_protocol") and defines_structs(module.tree)
+        ]
+
     # -- repeated lines and tests ----------------------------------------------------------------------------------
 
     def repeated_share(self) -> float:
@@ -281,6 +337,19 @@ class Tree:
         """Lines of the tests that stand in the folders of a package."""
         folders = [self.root / "tests" / name for name in TEST_FOLDERS[package]]
         return sum(path.read_text().count("\n") for folder in folders for path in folder.rglob("*.py"))
+
+
+def _keys(owner: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Attribute and key of each setting of a class: the key that it names, or its own name in camel case."""
+    for node in owner.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        attribute = node.target.id
+        keywords = node.value.keywords if isinstance(node.value, ast.Call) else []
+        named = [each.value for each in keywords if each.arg == "key"]
+        first, *rest = attribute.split("_")
+        key = named[0].value if named and isinstance(named[0], ast.Constant) else first + "".join(map(str.title, rest))
+        yield attribute, str(key)
 
 
 # Methods that foreign code calls: click, Spark, logging, http.server, selectors, pytest, the interpreter.
@@ -367,6 +436,12 @@ def print_figures(tree: Tree) -> None:
     print(f"definitions without a reader: {len(unread)}")
     for definition in unread:
         print(f"  {definition}")
+    unread_keys, explained = tree.unread_settings(), tree.explained_settings()
+    unexplained = [key for key in unread_keys if key not in explained]
+    print(f"settings without a reader: {len(unread_keys)}, of them without a reason: {len(unexplained)}")
+    print(f"modules that restate the record's layout: {', '.join(tree.restating_the_record()) or 'none'}")
+    print(f"modules outside the protocol that define a Struct: {len(tree.with_structs())}")
+    print(f"citations that do not open: {len(Citations(tree.root).all_unopened())}")
     print(f"repeated lines: {tree.repeated_share():.1%}")
 
 
