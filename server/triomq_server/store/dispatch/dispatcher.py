@@ -106,10 +106,9 @@ class Dispatcher:
         self._keys: list[Key] = []
         # Behind those: the keys of large batches and long ones, which are read in portions, and whatever came later or
         # behind many keys that are not hashed.
-        self._behind: deque[Iterator[Key] | list[_Hash]] = deque()
+        self._behind: deque[tuple[Iterator[Key] | list[_Hash], int]] = deque()  # and each one's keys of usual messages
         self._behind_taken = 0  # how many of those have been read to their end
-        self._behind_sizes: deque[int] = deque()  # of each, the keys of usual messages
-        self._usual_behind = 0  # their sum
+        self._usual_behind = 0  # the keys of usual messages of all
         self._more_to_index = trio.Event()
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
@@ -183,14 +182,13 @@ class Dispatcher:
             self._keys += keys
 
     def _put_behind(self, source: Iterator[Key] | list[_Hash], usual_keys: int) -> None:
-        self._behind.append(source)
-        self._behind_sizes.append(usual_keys)
+        self._behind.append((source, usual_keys))
         self._usual_behind += usual_keys
 
     def _drop_first_behind(self) -> None:
-        self._behind.popleft()
+        _, usual_keys = self._behind.popleft()
         self._behind_taken += 1
-        self._usual_behind -= self._behind_sizes.popleft()
+        self._usual_behind -= usual_keys
 
     def _hash_keys(self, most: int) -> None:
         """Hash so many of the keys that wait."""
@@ -203,7 +201,7 @@ class Dispatcher:
         while len(self._hashes) < most and (self._keys or self._behind):
             if self._keys:
                 self._hash_keys(most - len(self._hashes))
-            elif isinstance(first := self._behind[0], list):
+            elif isinstance(first := self._behind[0][0], list):
                 self._hashes += first
                 self._drop_first_behind()
             else:
