@@ -39,6 +39,7 @@ from triomq_protocol.wire.command import Command
 
 log = logging.getLogger("triomq.routes")
 
+_ALL = ""  # no topic has this name
 
 DEFAULT_TOPIC_QUEUES = 4
 """Upper bound of the queues an auto-created topic gets (``defaultTopicQueueNums``)."""
@@ -265,6 +266,8 @@ class Routes:
         self._refresh_every_s = refresh_every_s
         self._topics = _Topics(max_topics, self._dropped)
         self._lookups: dict[str, _Lookup] = {}
+        self._failing: set[str] = set()
+        """Topics whose last refresh in the background failed; `_ALL` while no name server can be asked."""
 
     @property
     def name_server(self) -> str:
@@ -395,7 +398,10 @@ class Routes:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_fresh(self) -> None:
-        """Refresh all watched topics for ever; a name server that cannot be asked ends the round."""
+        """Refresh all watched topics for ever; a name server that cannot be asked ends the round.
+
+        What fails is logged once as a warning, until it has succeeded again.
+        """
         while True:
             await trio.sleep(self._refresh_every_s)
             for topic in [name for name, each in self._topics.items() if each.watched]:
@@ -404,9 +410,24 @@ class Routes:
                 except ClientClosed:
                     return  # the end of the client, not a fault
                 except MQError as error:
-                    log.warning("the route of %s could not be refreshed: %s", topic, error)
-                    if isinstance(error, TransientError | NoNameServer):
+                    unreachable = isinstance(error, TransientError | NoNameServer)
+                    self._log_failed_refresh(topic, error, _ALL if unreachable else topic)
+                    if unreachable:
                         break
+                else:
+                    self._log_refreshed(topic)
+
+    def _log_failed_refresh(self, topic: str, error: MQError, failing: str) -> None:
+        level = logging.DEBUG if failing in self._failing else logging.WARNING
+        self._failing.add(failing)
+        every_s, extra = self._refresh_every_s, {"topic": topic}
+        text = "the route of %s could not be refreshed, it is tried again every %g s: %s"
+        log.log(level, text, topic, every_s, error, extra=extra)
+
+    def _log_refreshed(self, topic: str) -> None:
+        if _ALL in self._failing:
+            log.info("the name servers answer again: the route of %s was refreshed", topic, extra={"topic": topic})
+        self._failing -= {_ALL, topic}
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
         """Ask the chosen name server, past the cache; None when it does not know the topic."""
@@ -487,5 +508,6 @@ class Routes:
         return found
 
     def _dropped(self, topic: str) -> None:
+        self._failing.discard(topic)
         for forgotten in self.forgotten:
             forgotten(topic)

@@ -163,6 +163,35 @@ async def test_a_name_server_that_is_silent_does_not_stop_the_refresh(autojump_c
         assert len(await producer.queues("T")) == 4
 
 
+async def test_a_refresh_that_fails_is_logged_once(autojump_clock, cluster, caplog):
+    caplog.set_level(logging.INFO, "triomq.routes")
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        for _ in range(2):  # an outage that begins again is logged again
+            caplog.clear()
+            cluster.name_server.script(ROUTE, *[lambda command: command.answer(1, "trouble")] * 4)
+            await trio.sleep(165)  # and once without trouble
+            lines = [record.getMessage() for record in caplog.records if record.name == "triomq.routes"]
+            assert len(lines) == 1, lines
+            assert "the route of T could not be refreshed, it is tried again every 30 s" in lines[0]
+            assert caplog.records[0].topic == "T"
+
+
+async def test_an_outage_of_all_name_servers_is_logged_once_and_so_is_its_end(autojump_clock, cluster, caplog):
+    caplog.set_level(logging.INFO, "triomq.routes")
+    async with cluster.client() as client:
+        cluster.name_server.add_route("U", cluster.broker)
+        producer = client.producer("G")
+        for topic in ("T", "U"):
+            await producer.send(triomq.Message(topic, b"x"))
+        cluster.name_server.script(ROUTE, *[None] * 3)
+        await trio.sleep(200)
+    levels = [record.levelname for record in caplog.records if record.name == "triomq.routes"]
+    assert levels == ["WARNING", "INFO"]
+    assert "the name servers answer again" in caplog.text
+
+
 async def test_cancelling_the_one_who_asks_leaves_the_others(autojump_clock, cluster):
     async def slowly(command):
         await trio.sleep(1)
