@@ -2,6 +2,7 @@
 343, 345 (docs/protocol/broker-api.md §14)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
+from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
 
 
@@ -105,6 +107,21 @@ class ConsumeStatsList(Body, kw_only=True):
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
     total_diff: int = 0
+
+    @staticmethod
+    def encode_group(group: str, stats: Sequence[bytes]) -> bytes:
+        """One entry of the list, of encoded `ConsumeStats`."""
+        return b"{%b:[%b]}" % (quote(group).encode(), b",".join(stats))
+
+    @staticmethod
+    def encode_groups(broker_addr: str, groups: Sequence[bytes], total_diff: int) -> bytes:
+        """The body whose list has these entries, of `encode_group`.
+
+        A broker has tens of thousands of groups. As objects, the garbage collector would look at all of them while
+        they wait to be written.
+        """
+        head = b'{"brokerAddr":%b,"consumeStatsList":[' % quote(broker_addr).encode()
+        return b'%b%b],"totalDiff":%d}' % (head, b",".join(groups), total_diff)
 
 
 class QueryTopicConsumeByWhoRequest(Header, kw_only=True):

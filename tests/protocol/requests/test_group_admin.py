@@ -151,3 +151,16 @@ def test_correction_offsets_have_numbers_as_keys() -> None:
     assert QueryCorrectionOffsetBody(correction_offsets={0: 2, 1: -1}).encode() == b'{"correctionOffsets":{0:2,1:-1}}'
     for text in (b'{"correctionOffsets":{0:2,1:-1}}', b'{"correctionOffsets":{"0":"2","1":-1}}'):
         assert QueryCorrectionOffsetBody.decode(text).correction_offsets == {0: 2, 1: -1}
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [1], [0, 2, 3]])
+def test_a_list_of_encoded_groups_is_the_encoded_list(numbers: list[int]) -> None:
+    stats = ConsumeStats(consume_tps=1.5, offset_table={MessageQueue("T", "b", 0): OffsetWrapper(broker_offset=7)})
+    listed = [{f'G"\u00e9\n{number}': [stats] * number} for number in numbers]
+    body = ConsumeStatsList(broker_addr="127.0.0.1:1", consume_stats_list=listed, total_diff=-3)
+    groups = [
+        ConsumeStatsList.encode_group(group, [each.encode() for each in entries])
+        for entry in listed
+        for group, entries in entry.items()
+    ]
+    assert ConsumeStatsList.encode_groups("127.0.0.1:1", groups, -3) == body.encode()

@@ -57,21 +57,23 @@ def consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
 def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     """317: the same for every configured group, one entry per topic; other requests get their turn between groups."""
     only_order = command.header(GetConsumeStatsInBrokerRequest).is_order
-    body = ConsumeStatsList(broker_addr=broker.address, consume_stats_list=[])
+    groups: list[bytes] = []
+    total_diff = 0
     topics_of = yield from broker.offsets.topics_by_group()
     for group in list(broker.groups.table):
-        entries = []
+        entries: list[bytes] = []
         for config in _consumed_topics(broker, group, topics_of.get(group, ())):
             if only_order and not config.order:
                 continue
             topic = _name(config)
             offsets = yield from _offsets(broker, group, topic, config.write_queue_nums)
-            body.total_diff += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
+            total_diff += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = broker.stats.group_get_tps(topic, group)
-            entries.append(ConsumeStats(consume_tps=tps, offset_table=offsets))
-        body.consume_stats_list.append({group: entries})
+            stats = ConsumeStats(consume_tps=tps, offset_table=offsets)
+            entries.append((yield from stats.encode_in_slices()))
+        groups.append(ConsumeStatsList.encode_group(group, entries))
         yield
-    return command.answer(body=(yield from body.encode_in_slices()))
+    return command.answer(body=ConsumeStatsList.encode_groups(broker.address, groups, total_diff))
 
 
 def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
