@@ -493,8 +493,8 @@ class RouteTable:
     def _topics_where(self, matches: Callable[[int], object]) -> Names:
         yield from self.remove_in_slices()
         found = []
-        for number, (topic, queues) in enumerate(list(self._topics.items()), 1):
-            if any(matches(data.topic_sys_flag) for data in queues.values()):
+        for number, topic in enumerate(list(self._topics), 1):
+            if any(matches(data.topic_sys_flag) for data in self._topics.get(topic, {}).values()):
                 found.append(topic)
             if not number % TOPICS_PER_SLICE:
                 yield

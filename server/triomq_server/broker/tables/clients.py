@@ -170,8 +170,8 @@ class ClientTable:
     def groups_subscribing(self, topic: str) -> Generator[None, None, list[str]]:
         """The online groups that subscribe the topic; in slices."""
         found = []
-        for number, (name, group) in enumerate(list(self.consumers.items()), 1):
-            if topic in group.subscriptions:
+        for number, name in enumerate(list(self.consumers), 1):
+            if self.subscription(name, topic) is not None:
                 found.append(name)
             if not number % GROUPS_PER_SLICE:
                 yield
@@ -269,7 +269,8 @@ class ClientTable:
         """
         stale: dict[Link, None] = {}
         looked_at = 0
-        for name, channels in list(self.producers.items()):
+        for name in list(self.producers):  # pairs would be objects for the garbage collector, as many as there are groups
+            channels = self.producers.get(name, {})
             for channel in list(channels.values()):
                 if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
                     self.unregister_producer(name, channel.link)
@@ -277,9 +278,11 @@ class ClientTable:
                 looked_at += 1
                 if not looked_at % CHANNELS_PER_SLICE:
                     yield
-        for name, group in list(self.consumers.items()):
-            for channel in list(group.channels.values()):
-                if now_s - channel.last_update_s > limit_s and group.channels.get(channel.link) is channel:
+        for name in list(self.consumers):
+            group = self.consumers.get(name)
+            channels = group.channels if group is not None else {}
+            for channel in list(channels.values()):
+                if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
                     self.unregister_consumer(name, channel.link)
                     stale[channel.link] = None
                 looked_at += 1
