@@ -269,7 +269,9 @@ class ClientTable:
         """
         stale: dict[Link, None] = {}
         looked_at = 0
-        for name in list(self.producers):  # pairs would be objects for the garbage collector, as many as there are groups
+        for name in list(
+            self.producers
+        ):  # pairs would be objects for the garbage collector, as many as there are groups
             channels = self.producers.get(name, {})
             for channel in list(channels.values()):
                 if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
