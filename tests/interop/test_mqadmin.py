@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,9 @@ ENDLESS = "clusterRT"
 ENDLESS_S = 5.0
 
 TOOLS = "org.apache.rocketmq.tools.command"
-ROUND_S = 180
-"""The tool's first round begins after 20 seconds."""
+ROUND_S = 300
+"""The tool's first round begins after 20 seconds, and it may have to be started several times."""
+ROUND_ENDED = "Execute one round"
 OWN_LINE = (
     "[MONITOR] reportUndoneMsgs: UndoneMsgs [consumerGroup=__MONITOR_CONSUMER, topic={}, undoneMsgsTotal=0, "
     "undoneMsgsSingleMQ=0, undoneMsgsDelayTimeMills=0]"
@@ -194,22 +197,40 @@ def test_the_page_has_this_table() -> None:
 
 
 def monitored(java: Any, home: Path, names: str) -> list[str]:
-    """What the first round of `startMonitoring` wrote into the log, without times; the tool runs until it is ended."""
+    """What the first round of `startMonitoring` wrote into the log, without times.
+
+    The tool runs until it is ended. It gives up where its first request takes three seconds, as on a busy machine, and
+    is started again then.
+    """
+    deadline = time.monotonic() + ROUND_S
+    text = ""
+    for attempt in count():
+        text = _first_round(java, home / str(attempt), names, deadline)
+        if ROUND_ENDED in text or time.monotonic() > deadline:
+            break
+    assert ROUND_ENDED in text, text[-2000:]
+    lines = re.findall(rf"\[MONITOR\].*|{ROUND_ENDED}.*", text)
+    return sorted(re.sub(r"((?:spent timemills: |DelayTimeMills=)\d*?)[1-9]\d*", r"\1N", line) for line in lines)
+
+
+def _first_round(java: Any, home: Path, names: str, deadline: float) -> str:
+    """The log of one start of the tool, up to the end of a round or of the tool."""
     arguments = ["startMonitoring", "-n", names]
     settings = {"rocketmq.client.logLevel": "INFO"}
     argv = java.command(f"{TOOLS}.MQAdminStartup", arguments, home=prepare_home(home), properties=settings)
+    text = ""
     with (home / "out").open("wb") as out, subprocess.Popen(argv, stdout=out, stderr=out) as tool:
         try:
-            for _ in range(ROUND_S):
-                text = "".join(log.read_text(errors="replace") for log in sorted(home.glob("logs/**/*.log")))
-                if "Execute one round" in text:
-                    break
+            while ROUND_ENDED not in text and tool.poll() is None and time.monotonic() < deadline:
                 with suppress(subprocess.TimeoutExpired):
                     tool.wait(1.0)
+                # The tool of 4.9.7 does not end when its start has failed: its other threads go on.
+                if b"SubCommandException" in (home / "out").read_bytes():
+                    break
+                text = "".join(log.read_text(errors="replace") for log in sorted(home.glob("logs/**/*.log")))
         finally:
             tool.kill()
-    lines = re.findall(r"\[MONITOR\].*|Execute one round.*", text)
-    return sorted(re.sub(r"((?:spent timemills: |DelayTimeMills=)\d*?)[1-9]\d*", r"\1N", line) for line in lines)
+    return text
 
 
 @pytest.mark.parametrize("version", VERSIONS)
