@@ -66,6 +66,16 @@ class ProducerTableInfo(Body, kw_only=True):
 
     data: dict[str, list[ProducerInfo]] = {}
 
+    @staticmethod
+    def encode_group(group: str, producers: Sequence[bytes]) -> bytes:
+        """One entry of the map, of encoded `ProducerInfo`."""
+        return b"%b:[%b]" % (quote(group).encode(), b",".join(producers))
+
+    @staticmethod
+    def encode_groups(groups: Sequence[bytes]) -> bytes:
+        """The body whose map has these entries, of `encode_group`; see `ConsumeStatsList.encode_groups`."""
+        return b'{"data":{%b}}' % b",".join(groups)
+
 
 class GetConsumeStatsRequest(Header, kw_only=True):
     """Header of GET_CONSUME_STATS (208)."""

@@ -164,3 +164,12 @@ def test_a_list_of_encoded_groups_is_the_encoded_list(numbers: list[int]) -> Non
         for group, entries in entry.items()
     ]
     assert ConsumeStatsList.encode_groups("127.0.0.1:1", groups, -3) == body.encode()
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_table_of_encoded_producers_is_the_encoded_table(number: int) -> None:
+    producers = [ProducerInfo(client_id="a@b", language="JAVA", remote_ip="/127.0.0.1:1", version=401)] * 2
+    table = {f'G"\u00e9\n{n}': producers for n in range(number)}
+    encoded = [each.encode() for each in producers]
+    groups = [ProducerTableInfo.encode_group(group, encoded) for group in table]
+    assert ProducerTableInfo.encode_groups(groups) == ProducerTableInfo(data=table).encode()

@@ -30,7 +30,7 @@ from triomq_server.wire import Handlers, Link
 
 Slices = Generator[None, None, Command]
 
-MEMBERS_PER_SLICE = 2048
+MEMBERS_PER_SLICE = 1024
 """After how many members of groups other requests have their turns."""
 
 
@@ -90,16 +90,18 @@ def _connections(channels: Iterable[ClientChannel]) -> Generator[None, None, lis
 
 def list_producers(broker: Broker, _link: Link, command: Command) -> Slices:
     """328: all producer groups with their members."""
-    table: dict[str, list[ProducerInfo]] = {}
+    groups: list[bytes] = []
     count = 0
-    for name, channels in list(broker.clients.producers.items()):
-        members = table[name] = []
-        for channel in list(channels.values()):
-            members.append(_producer_info(channel))
+    for name in list(broker.clients.producers):
+        members = []
+        for channel in list(broker.clients.producer_channels(name).values()):
+            members.append(_producer_info(channel).encode())
             count += 1
             if not count % MEMBERS_PER_SLICE:
                 yield
-    return command.answer(body=(yield from ProducerTableInfo(data=table).encode_in_slices()))
+        if members:  # else the group has gone since the names were copied
+            groups.append(ProducerTableInfo.encode_group(name, members))
+    return command.answer(body=ProducerTableInfo.encode_groups(groups))
 
 
 def _producer_info(channel: ClientChannel) -> ProducerInfo:
