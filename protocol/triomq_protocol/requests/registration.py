@@ -203,8 +203,6 @@ def _prefixed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-_LINES_PER_SLICE = 1024
-
 MOST_UNUSUAL_BYTES = 1 << 20
 """A registration of more bytes is only read in parts, which takes the form that brokers write."""
 

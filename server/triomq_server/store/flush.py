@@ -10,7 +10,7 @@ checked, written again and forced to the disk (`unconfirmed`); this is tried eve
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.metrics.histogram import Histogram
 from triomq_server.pauses import Pauses
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import ConsumeQueues
+from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.store.files.segments import Segment, sync_segments
@@ -34,6 +34,9 @@ LOOK_AGAIN_S: Final = 5.0
 """How long a disk that has failed is left alone before it is tried again; twice as long after each failure."""
 
 LOOK_AGAIN_MOST_S: Final = 60.0
+
+FLUSHED_AT_ONCE: Final = 4
+"""Queues' files that are flushed side by side at the end, when no send waits for the log."""
 
 
 class Flusher:
@@ -223,17 +226,44 @@ class Flusher:
         if error.errno not in NO_DESCRIPTOR:
             self._queues_in_doubt = True
 
-    async def flush_queues(self, least_pages: int, *, checkpoint: bool) -> None:
-        """Force the queues to the disk; then, if asked, save the checkpoint. OSError."""
+    async def flush_queues(self, least_pages: int, *, checkpoint: bool, at_once: int = 1) -> None:
+        """Force the queues to the disk; then, if asked, save the checkpoint. OSError.
+
+        Args:
+            least_pages: how many pages of a queue must be waiting.
+            checkpoint: whether the checkpoint is saved.
+            at_once: how many files are flushed side by side: file systems write what they flush together, but a flush
+                of the log has to wait for them.
+        """
         timestamp = self._checkpoint.logics_timestamp
-        for n, queue in enumerate(self._queues):
-            if dirty := queue.dirty(least_pages):
-                await self._disk.run(partial(sync_segments, dirty))
-                _mark_flushed(dirty)
-            elif n % 256 == 255:
-                await trio.lowlevel.checkpoint()
+        queues = enumerate(self._queues)
+        failures: list[OSError] = []
+        if at_once == 1:
+            await self._flush_some(queues, least_pages, failures)
+        else:
+            async with trio.open_nursery() as nursery:
+                for _ in range(at_once):
+                    nursery.start_soon(self._flush_some, queues, least_pages, failures)
+        if failures:
+            raise failures[0]
         if checkpoint:
             await self.save_checkpoint(timestamp)
+
+    async def _flush_some(
+        self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
+    ) -> None:
+        """Flush those of the queues that no other task takes; ends when there is a failure."""
+        for n, queue in queues:
+            try:
+                if dirty := queue.dirty(least_pages):
+                    await self._disk.run(partial(sync_segments, dirty))
+                    _mark_flushed(dirty)
+                elif n % 256 == 255:
+                    await trio.lowlevel.checkpoint()
+            except OSError as error:
+                failures.append(error)
+            if failures:
+                return
 
     async def save_checkpoint(self, logics_timestamp: int) -> None:
         """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError.
@@ -258,7 +288,7 @@ class Flusher:
         """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""
         try:
             await self.flush_log()
-            await self.flush_queues(0, checkpoint=False)
+            await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE)
             await self._flush_filled_index_files()
             await self.save_checkpoint(self._checkpoint.logics_timestamp)
         except OSError as error:

@@ -14,7 +14,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
-from triomq_server.store.flush import LOOK_AGAIN_S
+from triomq_server.store.flush import FLUSHED_AT_ONCE, LOOK_AGAIN_S
 
 ROOT = "/store"
 MakeConfig = Callable[..., StoreConfig]
@@ -286,6 +286,36 @@ async def test_the_checkpoint_stays_behind_queues_that_the_disk_refused(
     assert disk.exists(f"{ROOT}/abort")
     async with open_store(make_config(ROOT), disk=disk.after_power_loss(random.Random(1)), clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, 2)
+
+
+async def test_many_queues_are_flushed_side_by_side_at_the_end(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Each file takes a second; an operator who stops the broker waits for 10, not for 40."""
+    disk = SlowDisk()
+    config = make_config(ROOT, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=disk) as store:
+        for n in range(40):
+            store.append(make_record(n, topic=f"T{n}"))
+        store.notify_arrivals()
+        begin = trio.current_time()
+    assert 40 / FLUSHED_AT_ONCE <= trio.current_time() - begin < 20
+    assert not disk.exists(f"{ROOT}/abort")
+    async with open_store(config, disk=disk.after_power_loss(random.Random(1))) as store:
+        assert all(store.queue_bounds(f"T{n}", 0) == (0, 1) for n in range(40))
+
+
+async def test_a_refused_file_ends_a_flush_side_by_side(make_config: MakeConfig, make_record: MakeRecord) -> None:
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        for n in range(8):
+            store.append(make_record(n, topic=f"T{n}"))
+        store.notify_arrivals()
+        await store.flusher.flush_log()
+        disk.failing_syncs = True
+        with pytest.raises(OSError, match="set to fail"):
+            await store.flusher.flush_queues(0, checkpoint=True, at_once=3)
+        disk.failing_syncs = False
 
 
 async def test_the_bodys_error_comes_out_plain(make_config: MakeConfig) -> None:
