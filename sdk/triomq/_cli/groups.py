@@ -449,6 +449,13 @@ def _show_progress(
         say(row, text, as_json=as_json)
     if progress and not as_json:
         click.echo(f"{'lag in all':<84} {_known(progress.lag):>12}")
+    if beyond := sum(each.consumer_offset > each.broker_offset for each in progress.values()):
+        note = "is beyond the queue's end" if beyond == 1 else "are beyond the queues' ends"
+        click.echo(
+            f"{beyond} committed offset{'s'[: beyond != 1]} {note}: members go on at the end that a queue has when they "
+            f"start; while none is online, `triomq offsets reset {group} TOPIC latest` sets it",
+            err=True,
+        )
 
 
 # --- settings of groups ----------------------------------------------------------------------------------------------

@@ -47,10 +47,12 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
     ClusterInfo,
     ConsumerConnection,
+    ConsumeStats,
     ConsumeStatsList,
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumeStatsInBrokerRequest,
+    GetConsumeStatsRequest,
     HeartbeatData,
     KVTable,
     ProducerData,
@@ -352,6 +354,7 @@ class Doctor(metaclass=NoPublicConstructor):
         masters = [view for view in asked.brokers.values() if view.is_master and not view.error]
         names = {name for view in masters for name in view.slow_reads}
         lags: dict[str, dict[str, int]] = {name: {} for name in names}
+        beyond: dict[str, dict[str, tuple[int, int]]] = {}
 
         async def progress(view: BrokerView) -> None:
             header = GetConsumeStatsInBrokerRequest(is_order=False)
@@ -365,15 +368,27 @@ class Doctor(metaclass=NoPublicConstructor):
                 for group, parts in one.items():
                     if not GroupAdmin.is_system_group(group):
                         _add_lags(lags.setdefault(group, {}), parts)
+                        if beyond_end(parts):
+                            # A busy broker may have read the queue's end before the offset.
+                            again = await self._progress_of(view.address, group)
+                            beyond.setdefault(group, {}).update(beyond_end(again))
 
         await asked.each("masters' groups", progress, masters, lambda view: view.label)
-        asked.groups.update({name: GroupView(name, lags[name]) for name in lags})
+        asked.groups.update({name: GroupView(name, lags[name], beyond.get(name, {})) for name in lags})
         order = sorted(asked.groups.values(), key=lambda group: (-group.lag, group.name))
         if len(order) > GROUPS_MAX:
             asked.unknown.append(f"The members of {len(order) - GROUPS_MAX} groups with little lag were not asked for.")
         addresses = [view.address for view in masters]
         await asked.each("groups", partial(self._members, asked, addresses), [each.name for each in order[:GROUPS_MAX]])
         await self._look_at_members(asked, order)
+
+    async def _progress_of(self, address: str, group: str) -> list[ConsumeStats]:
+        """The progress of one group on one broker; nothing if it does not answer."""
+        command = Command.request(RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequest(consumer_group=group))
+        try:
+            return [await self._body(address, command, ConsumeStats)]
+        except MQError:
+            return []
 
     async def _members(self, asked: _Asked, addresses: Iterable[str], group: str) -> None:
         """Ask for a group's members, one master after the other until one has some: members are on all of them."""
@@ -445,10 +460,23 @@ class Doctor(metaclass=NoPublicConstructor):
         raise RequestTimeout(f"request {command.code}", address=address, remark=f"not within {timeout_s:g} s")
 
 
-def _add_lags(known: dict[str, int], parts: Iterable[object]) -> None:
+def _add_lags(known: dict[str, int], parts: Iterable[ConsumeStats]) -> None:
     for stats in parts:
-        for queue, offsets in getattr(stats, "offset_table", {}).items():
+        for queue, offsets in stats.offset_table.items():
             known[queue.topic] = known.get(queue.topic, 0) + max(0, offsets.broker_offset - offsets.consumer_offset)
+
+
+def beyond_end(parts: Iterable[ConsumeStats]) -> dict[str, tuple[int, int]]:
+    """The queues that do not reach the offset which a group has committed: that offset and the queue's end."""
+    return {
+        f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}": (
+            offsets.consumer_offset,
+            offsets.broker_offset,
+        )
+        for stats in parts
+        for queue, offsets in stats.offset_table.items()
+        if offsets.consumer_offset > offsets.broker_offset
+    }
 
 
 def stuck_queues(info: ConsumerRunningInfo, now_ms: int) -> tuple[StuckQueue, ...]:

@@ -544,6 +544,24 @@ def lags(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:
         yield _problem("lag", group.name, f"Group {group.name} lags by {group.lag} messages, {state}.", cure)
 
 
+def offsets(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
+    """Groups that have committed offsets which their queues do not reach, as after the death of a master that a slave
+    without its last messages has replaced."""
+    for group in snapshot.groups:
+        if not group.beyond:
+            continue
+        where, (committed, end) = min(group.beyond.items())
+        more = len(group.beyond) - 1
+        others = f", and of {more} more queue{'s'[: more > 1]}" if more else ""
+        yield _problem(
+            "offset_beyond_end",
+            group.name,
+            f"Group {group.name} has committed offset {committed} of {where}, which ends at {end}{others}: members go on "
+            "at the end that a queue has when they start, and get nothing that comes before that.",
+            f"Start its members; or, while none is online, `triomq offsets reset {group.name} TOPIC latest`.",
+        )
+
+
 def subscriptions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
     """Groups whose members want different things: each of them misses messages."""
     for group in snapshot.groups:
@@ -606,5 +624,5 @@ Look = Callable[[ClusterSnapshot, FindingLimits], Iterable[Finding]]
 
 _LOOKS: Final[tuple[Look, ...]] = (
     name_servers, unseen_name_servers, masters, cluster_names, silent_brokers, contested_ids, roles, slaves, disks, clocks, settings, stuck_members,
-    subscriptions, lags, topics, versions, compiled_modules, unknown,
+    subscriptions, offsets, lags, topics, versions, compiled_modules, unknown,
 )  # fmt: skip

@@ -139,11 +139,14 @@ class GroupView:
     Args:
         name: its name.
         lags: topic -> how many messages it has not committed.
+        beyond: queues of which it has committed an offset that they do not reach, as text, with that offset and the
+          queue's end.
         members: those online; None when it was not asked.
     """
 
     name: str
     lags: Mapping[str, int] = attrs.field(factory=dict)
+    beyond: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
     members: tuple[MemberView, ...] | None = None
 
     @property

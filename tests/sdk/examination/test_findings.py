@@ -191,23 +191,28 @@ CASES = [
         "not_compiled", "notice", "This client runs without its compiled module",
     ),
     (
-        groups(GroupView("G", {"T": 9000, "U": 2000}, members({"T": "*"}))),
+        groups(GroupView("G", {"T": 9000, "U": 2000}, members=members({"T": "*"}))),
         "lag", "problem", "Group G lags by 11000 messages, most of them in topic T.",
     ),
     (
-        groups(GroupView("G", {"T": 10_000}, ())),
+        groups(GroupView("G", {"T": 10_000}, members=())),
         "lag", "problem", "Group G lags by 10000 messages, none of its members is online.",
     ),
     (
-        groups(GroupView("G", {}, members({"T": "a", "%RETRY%G": "*"}, {"T": "b"}))),
+        groups(GroupView("G", {"T": 0}, {"queue 1 of T on a": (9, 7), "queue 2 of T on a": (3, 1)})),
+        "offset_beyond_end", "problem",
+        "Group G has committed offset 9 of queue 1 of T on a, which ends at 7, and of 1 more queue: ",
+    ),
+    (
+        groups(GroupView("G", {}, members=members({"T": "a", "%RETRY%G": "*"}, {"T": "b"}))),
         "subscriptions_differ", "problem", "The members of group G have different subscriptions (m0: T a; m1: T b)",
     ),
     (
-        groups(GroupView("G", {}, (MemberView("m", "p:1", error="not within 5 s"),))),
+        groups(GroupView("G", {}, members=(MemberView("m", "p:1", error="not within 5 s"),))),
         "member_silent", "problem", "Member m of group G at p:1 is connected, but does not answer: not within 5 s.",
     ),
     (
-        groups(GroupView("G", {}, (MemberView("m", "p:1", stuck=(StuckQueue("T", "a", 2, 30, 90),)),))),
+        groups(GroupView("G", {}, members=(MemberView("m", "p:1", stuck=(StuckQueue("T", "a", 2, 30, 90),)),))),
         "member_stuck", "problem", "Member m of group G at p:1 holds 30 messages of T a:2 and has finished none for 90 s.",
     ),
     (attrs.evolve(HEALTHY, unknown=("X.",)), "not_looked_at", "notice", "X."),
@@ -235,7 +240,7 @@ HARMLESS = [
     # A slave of RocketMQ that follows.
     brokers(MASTER, attrs.evolve(SLAVE, relation="", connected=None, runtime=runtime(900), log_end_later=950), OTHER),
     brokers(MASTER, attrs.evolve(SLAVE, clock_ms=5100, clock_error_ms=2000), OTHER),
-    groups(GroupView("G", {"T": 9999}, members({"T": "a"}, {"T": "a", "%RETRY%G": "*"}))),
+    groups(GroupView("G", {"T": 9999}, members=members({"T": "a"}, {"T": "a", "%RETRY%G": "*"}))),
     brokers(attrs.evolve(MASTER, runtime=runtime(triomqCompiled="used")), SLAVE, OTHER),
     brokers(attrs.evolve(MASTER, slow_reads={"G": 1}), SLAVE, attrs.evolve(OTHER, slow_reads={"G": 1})),
     # One that another broker with its id hides is listed nowhere.
@@ -259,7 +264,7 @@ def test_problems_come_first():
 
 
 def test_limits_are_the_callers():
-    snapshot = groups(GroupView("G", {"T": 10}, ()))
+    snapshot = groups(GroupView("G", {"T": 10}, members=()))
     assert findings_of(snapshot) == []
     assert [finding.kind for finding in findings_of(snapshot, FindingLimits(lag=10))] == ["lag"]
 
