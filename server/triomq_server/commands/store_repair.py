@@ -196,7 +196,7 @@ async def repair(
         OSError: a file cannot be read or written.
     """
     from triomq_server.store import RealDisk
-    from triomq_server.store.stopped.checking import log_files
+    from triomq_server.store.stopped.checking import log_end_by_queues, log_files
     from triomq_server.store.stopped.log_repair import Survey, damaged_places
     from triomq_server.wire import open_link as open_tcp_link
 
@@ -207,14 +207,32 @@ async def repair(
         survey = Survey()
         places = await disk.run(lambda: list(damaged_places(segments, root / "triomq" / "damaged", survey)))
         tables = await disk.run(lambda: _damaged_tables(root))
+        end_by_queues = await disk.run(lambda: log_end_by_queues(root))
+        lost = [_lost_end(survey.end, end_by_queues)] if end_by_queues > max(survey.end, _end_of(places)) else []
         if not places and not tables:
-            return []
+            return lost
         run = _Run(root, log or root / "commitlog", sources, write, trust, open_link or open_tcp_link, survey)
         outcomes = [await _repair_place(run, segments, place) for place in places]
         outcomes += [await _repair_table(run, segments, name, what) for name, what in tables]
-        return [one for one in outcomes if one is not None]
+        return [one for one in outcomes if one is not None] + lost
     finally:
         release()
+
+
+def _end_of(places: list[Place]) -> int:
+    return max((place.stop for place in places), default=0)
+
+
+def _lost_end(end: int, end_by_queues: int) -> Outcome:
+    """The log lacks its end, which is not copied: another broker that has it is the better master."""
+    from triomq_server.store.stopped.checking import missing_end_text
+
+    return Outcome(
+        f"log offset {end}: {missing_end_text(end_by_queues)}",
+        reasons=(
+            "put the missing files there again from a copy, or make a broker of the set that has them the master",
+        ),
+    )
 
 
 def _damaged_tables(root: Path) -> list[tuple[str, str]]:

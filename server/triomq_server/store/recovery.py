@@ -121,12 +121,7 @@ class Recovery:
                 yield
         dropped, deleted = self._cut(checked_from, end, finding)
 
-        self._queues.removed.truncate(end)
-        for queue in self._queues:
-            queue.removed_before = min(queue.removed_before, end)
-            if queue.max_physical_offset > end:
-                queue.truncate(end)
-                yield
+        yield from self._cut_queues(end)
         removed = yield from self._cut_index(end)
 
         damaged = yield from self._damaged_queues(checked_from)
@@ -147,6 +142,26 @@ class Recovery:
             yield from queue.recover(unsafe_from)
             if number % _QUEUES_PER_STEP == 0:
                 yield
+
+    def _cut_queues(self, end: int) -> Steps:
+        """Drop what the queues know of messages that the log does not have."""
+        self._queues.removed.truncate(end)
+        known_end, cut = end, 0
+        for queue in self._queues:
+            queue.removed_before = min(queue.removed_before, end)
+            if queue.max_physical_offset > end:
+                known_end = max(known_end, queue.max_physical_offset)
+                cut += 1
+                queue.truncate(end)
+                yield
+        if cut and self._clean:
+            _log.critical(
+                "the store had been closed in order, and its queues know of messages up to log offset %d, but the log in %s "
+                "ends at %d: its last %d bytes are missing, and so are their messages, in %d queues. What is stored from "
+                "now on takes their places. To get them back, stop the broker and put the files there again from a copy, "
+                "or make a slave that has them the master",
+                known_end, self._commitlog.segments.directory, end, known_end - end, cut,
+            )  # fmt: skip
 
     def _correct_min_offsets(self) -> Steps:
         for number, queue in enumerate(self._queues):

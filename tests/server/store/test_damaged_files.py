@@ -218,3 +218,23 @@ async def test_lines_about_a_queue_have_fields(
             await store.queue_removal.remove_topic("T")
     (line,) = [record for record in caplog.records if record.getMessage() == "queue T-0 removed"]
     assert (line.__dict__["topic"], line.__dict__["queue"]) == ("T", 0)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_log_without_its_end_is_told(
+    lost: int, closed: StoreConfig, record_number: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be read of it, and new messages take its place: an operator has to know before that."""
+    log = Path(closed.store_path_root_dir) / "commitlog"
+    async with open_store(closed) as store:
+        end = store.log_max_offset
+    assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
+    for file in sorted(log.iterdir())[-lost:]:
+        file.unlink()
+    async with open_store(closed) as store:
+        left = await all_numbers(store, record_number)
+        assert left == list(range(len(left)))
+        missing = end - store.log_max_offset
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert f"know of messages up to log offset {end}, but the log in {log} ends at {end - missing}: its last" in line
+    assert f"its last {missing} bytes are missing" in line

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from triomq_server.store.files.disk import RealDisk, RealMappedFile
 from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
 
 MISSING = "missing"
-"""The kind of damage where the log lacks a file."""
+"""The kind of damage where the log lacks a file, or its end."""
 
 DAMAGE_LISTED = 1000
 """Of more damage only the number is kept."""
@@ -37,7 +38,7 @@ class Damage:
 
     Attributes:
         kind: "record", or "entry" of a queue, or "replaced" for records that a start has moved to `triomq/damaged`, or
-            "missing" for a whole file of the log.
+            "missing" for a whole file of the log, or its end.
         offset: the log offset.
         size_bytes: up to the next sound record.
         what: in words.
@@ -145,6 +146,8 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
     running = (root / "abort").exists()
     total = segments[-1].end - segments[0].base
     unsure: list[LogRecord] = []
+    # Before the log is read: what a running broker adds meanwhile is in the log before it is in a queue.
+    end_by_queues = log_end_by_queues(root)
     entries = _Entries(root)
     for record in walk(segments, report.add, running=running):
         report.records += 1
@@ -162,7 +165,36 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
     for record in unsure:  # a slave writes entries a while after the records
         if entries.find(record) is None:
             report.add("entry", record.offset, record.size, _entry_of(record))
+    if end_by_queues > report.log_end:
+        report.add(MISSING, report.log_end, end_by_queues - report.log_end, missing_end_text(end_by_queues))
     return report
+
+
+def missing_end_text(end_by_queues: int) -> str:
+    """What is wrong with a log that ends before what its queues know of."""
+    return f"the log ends here, but its queues know of messages up to log offset {end_by_queues}"
+
+
+def log_end_by_queues(root: Path) -> int:
+    """Where the last record ends that any queue has an entry of; 0 if there is none. OSError."""
+    folders = (folder for folder in (root / "consumequeue").glob("*/*") if folder.is_dir())
+    return max(map(_end_by_queue, folders), default=0)
+
+
+def _end_by_queue(folder: Path) -> int:
+    files = sorted(file for file in folder.iterdir() if file.name.isdecimal() and file.stat().st_size >= UNIT_BYTES)
+    for file in reversed(files):
+        with _mapped(file) as data:
+            # Entries follow each other from the begin on; behind the last one there are zeros.
+            number = bisect_left(
+                range(len(data) // UNIT_BYTES), True, key=lambda n: UNIT.unpack_from(data, n * UNIT_BYTES)[1] <= 0
+            )
+            while number:
+                number -= 1
+                offset, size, _ = UNIT.unpack_from(data, number * UNIT_BYTES)
+                if size != BLANK_SIZE:
+                    return int(offset) + int(size)
+    return 0
 
 
 def _entry_of(record: LogRecord) -> str:

@@ -95,6 +95,17 @@ async def test_damaged_and_missing_entries_are_found(root: Path) -> None:
     assert sum("T-1" in damage.what for damage in report.damage) == report.count - 1 == 10
 
 
+async def test_a_log_that_has_lost_its_end_is_found(root: Path) -> None:
+    *_, last = sorted((root / "commitlog").iterdir())
+    last_message_bytes = 336
+    end = check_store(root).log_end - last_message_bytes  # it is of a topic that is gone
+    last.unlink()
+    report = check_store(root)
+    (damage,) = report.damage
+    assert (damage.kind, damage.offset, damage.size_bytes) == ("missing", report.log_end, end - report.log_end)
+    assert damage.what == f"the log ends here, but its queues know of messages up to log offset {end}"
+
+
 async def test_the_command(root: Path, tmp_path: Path) -> None:
     sound = await check_in_process(str(root))
     assert (sound.returncode, sound.stderr) == (0, "")

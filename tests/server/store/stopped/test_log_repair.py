@@ -132,6 +132,19 @@ def numbers(store: MessageStore, record_number: Any) -> list[int]:
     return sorted(found)
 
 
+async def test_a_lost_end_is_told_and_not_copied(root: Path, copy: Copy) -> None:
+    *_, last = sorted((root / "commitlog").iterdir())
+    last.unlink()
+    before = log_bytes(root)
+    (outcome,) = await mend(root, copy)
+    assert not outcome.repaired
+    assert "the log ends here, but its queues know of messages up to log offset" in outcome.what
+    assert outcome.reasons == (
+        "put the missing files there again from a copy, or make a broker of the set that has them the master",
+    )
+    assert log_bytes(root) == before
+
+
 DAMAGE = {
     "a body": [(5 * RECORD_BYTES + 150, b"?")],
     "a size": [(5 * RECORD_BYTES, b"\x7f")],
