@@ -7,7 +7,7 @@ more. Speed matters little here: frequent headers have templates, and standard J
 import heapq
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring
@@ -472,7 +472,7 @@ class _SlicedWriter:
     """`_Writer` as generators. The keys of a dict are copied when its turn comes.
 
     No pairs are made of them: hundreds of thousands of tuples would make the garbage collector look at all of them in one
-    go.
+    go. It does not look at a tuple of texts.
     """
 
     def __init__(self) -> None:
@@ -483,9 +483,9 @@ class _SlicedWriter:
 
     def value(self, value: object) -> Generator[None, None, None]:
         if isinstance(value, list):
-            yield from self.items(list(value))
+            yield from self.items(tuple(value))
         elif isinstance(value, dict):
-            yield from self.pairs(list(value), value.get, self._writer.key)
+            yield from self.pairs(tuple(value), value.get, self._writer.key)
         elif isinstance(value, msgspec.Struct):
             members = {name: getattr(value, attribute) for attribute, name in _members_of(type(value))}
             names = [name for name, member in members.items() if member is not None]
@@ -494,7 +494,7 @@ class _SlicedWriter:
             self._writer.value(value)
             yield from self.weigh(1)
 
-    def items(self, items: list[object]) -> Generator[None, None, None]:
+    def items(self, items: Sequence[object]) -> Generator[None, None, None]:
         self._parts.append("[")
         for number, item in enumerate(items):
             if number:
@@ -504,7 +504,7 @@ class _SlicedWriter:
         yield from self.weigh(_CONTAINER_WEIGHT)
 
     def pairs(
-        self, keys: list[Any], value_of: Callable[[Any, object], object], write_key: Callable[[Any], None]
+        self, keys: Sequence[Any], value_of: Callable[[Any, object], object], write_key: Callable[[Any], None]
     ) -> Generator[None, None, None]:
         self._parts.append("{")
         separator = ""

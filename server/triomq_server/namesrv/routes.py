@@ -336,7 +336,7 @@ class RouteTable:
         """Topics with queues on any broker of a cluster, none for an unknown cluster."""
         found: dict[str, None] = {}
         for broker_name in java_map_order(self._clusters.get(cluster, ())):
-            for number, topic in enumerate(list(self._own_topics.get(broker_name, ())), 1):
+            for number, topic in enumerate(tuple(self._own_topics.get(broker_name, ())), 1):
                 if broker_name in self._topics.get(topic, ()):
                     found[topic] = None
                 if not number % TOPICS_PER_SLICE:
@@ -481,7 +481,7 @@ class RouteTable:
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
         count = 0
-        for number, topic in enumerate(list(self._own_topics.get(broker_name, ())), 1):
+        for number, topic in enumerate(tuple(self._own_topics.get(broker_name, ())), 1):
             data = self._topics.get(topic, {}).get(broker_name)
             if data is not None:
                 data.perm = change(data.perm)
@@ -493,7 +493,7 @@ class RouteTable:
     def _topics_where(self, matches: Callable[[int], object]) -> Names:
         yield from self.remove_in_slices()
         found = []
-        for number, topic in enumerate(list(self._topics), 1):
+        for number, topic in enumerate(tuple(self._topics), 1):
             if any(matches(data.topic_sys_flag) for data in self._topics.get(topic, {}).values()):
                 found.append(topic)
             if not number % TOPICS_PER_SLICE:

@@ -92,7 +92,7 @@ def list_producers(broker: Broker, _link: Link, command: Command) -> Slices:
     """328: all producer groups with their members."""
     groups: list[bytes] = []
     count = 0
-    for name in list(broker.clients.producers):
+    for name in tuple(broker.clients.producers):
         members = []
         for channel in list(broker.clients.producer_channels(name).values()):
             members.append(_producer_info(channel).encode())

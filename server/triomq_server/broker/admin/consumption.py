@@ -60,7 +60,7 @@ def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Slice
     groups: list[bytes] = []
     total_diff = 0
     topics_of = yield from broker.offsets.topics_by_group()
-    for group in list(broker.groups.table):
+    for group in tuple(broker.groups.table):
         entries: list[bytes] = []
         for config in _consumed_topics(broker, group, topics_of.get(group, ())):
             if only_order and not config.order:

@@ -170,7 +170,7 @@ class ClientTable:
     def groups_subscribing(self, topic: str) -> Generator[None, None, list[str]]:
         """The online groups that subscribe the topic; in slices."""
         found = []
-        for number, name in enumerate(list(self.consumers), 1):
+        for number, name in enumerate(tuple(self.consumers), 1):
             if self.subscription(name, topic) is not None:
                 found.append(name)
             if not number % GROUPS_PER_SLICE:
@@ -269,9 +269,8 @@ class ClientTable:
         """
         stale: dict[Link, None] = {}
         looked_at = 0
-        for name in list(
-            self.producers
-        ):  # pairs would be objects for the garbage collector, as many as there are groups
+        # The garbage collector does not look at tuples of texts; pairs would be as many objects as there are groups.
+        for name in tuple(self.producers):
             channels = self.producers.get(name, {})
             for channel in list(channels.values()):
                 if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
@@ -280,7 +279,7 @@ class ClientTable:
                 looked_at += 1
                 if not looked_at % CHANNELS_PER_SLICE:
                     yield
-        for name in list(self.consumers):
+        for name in tuple(self.consumers):
             group = self.consumers.get(name)
             channels = group.channels if group is not None else {}
             for channel in list(channels.values()):

@@ -36,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 DELAY_MARK = "DELAY\x01"
 
-_INDEXED_AT_ONCE = 1 << 13
-"""Keys that are indexed before other tasks have their turn, however many wait: long ones take 20 ms to hash, and their
+_INDEXED_AT_ONCE = 1 << 12
+"""Keys that are indexed before other tasks have their turn, however many wait: long ones take 10 ms to hash, and their
 senders wait when too many do."""
 _FOLLOWED_AT_ONCE = 1 << 30
 """Calls of `follow` for no more than this end early where records have many keys; those for more want all."""

@@ -87,7 +87,7 @@ async def test_a_turn_indexes_no_more_when_very_many_keys_wait(memory_disk: Memo
         for _ in range(3):
             store.notify_arrivals()
             entries = store.index.files[-1].count
-            assert 0 < entries - before <= (1 << 13) + 1  # the first place of a file is none
+            assert 0 < entries - before <= (1 << 12) + 1  # the first place of a file is none
             before = entries
 
 
