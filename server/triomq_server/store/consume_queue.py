@@ -371,7 +371,7 @@ class ConsumeQueue:
                 if not is_read:
                     content = segment.buffer[: segment.file.content_end(valid, segment.size)]
                 behind = max(len(content) - valid, 0)
-                is_zero = content.count(0, valid) == behind
+                is_zero = content[valid:] == bytes(behind)  # counting zeros takes a hundred times as long
                 is_blank = is_read and is_zero
                 if not is_zero or segment is not items[-1]:  # as if the queue had gone on
                     self._found_damaged(segment.base + valid)
