@@ -6,9 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from triomq_benchmarks.__main__ import bench
+
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@pytest.fixture(autouse=True)
+def quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure of this test is looked at, so the JVMs need not become fast."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JVM)
 
 
 def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
