@@ -38,6 +38,9 @@ LOOK_AGAIN_MOST_S: Final = 60.0
 FLUSHED_AT_ONCE: Final = 4
 """Queues' files that are flushed side by side at the end, when no send waits for the log."""
 
+MANY_QUEUES: Final = 32
+"""From more queues on it is worth several tasks."""
+
 
 class Flusher:
     """The store's flushing tasks, and the sends that wait for them.
@@ -288,7 +291,8 @@ class Flusher:
         """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""
         try:
             await self.flush_log()
-            await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE)
+            many = len(self._queues.table) > MANY_QUEUES
+            await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE if many else 1)
             await self._flush_filled_index_files()
             await self.save_checkpoint(self._checkpoint.logics_timestamp)
         except OSError as error:
