@@ -39,7 +39,13 @@ class Kind:
 _AUDIT, _ENDED, _MISSED = RunStatus.AUDIT_FAILED, RunStatus.NODE_ENDED, RunStatus.THRESHOLD_FAILED
 
 KINDS = (
-    Kind("kill -9 of the broker", _ENDED, r"the process of broker-a ended at"),
+    # What no consumer had got when the broker was killed is lost to the audit, which says after what.
+    Kind(
+        "kill -9 of the broker",
+        _ENDED,
+        r"the process of broker-a ended at|lost, after the end of the process of broker-a at",
+        others=(_AUDIT,),
+    ),
     Kind("kill -9 of the slave", _ENDED, r"the process of broker-a-s ended at"),
     Kind("kill -9 of the name server", _ENDED, r"the process of namesrv-\d ended at"),
     Kind("the workload's own kill", RunStatus.ERRORS, r"sends failed .*, after kill master \(broker-a\) at"),

@@ -94,7 +94,7 @@ def test_nothing_is_left_behind(run, system_cluster):
     async def main():
         async def once():
             async with open_client(system_cluster) as client:
-                await client.producer("P").send(triomq.Message("T", b"x"))
+                await client.producer("P", send_timeout_s=30).send(triomq.Message("T", b"x"))
 
         await once()
         before = threading.active_count(), descriptors(), asyncio.all_tasks()
