@@ -25,7 +25,7 @@ import pytest
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import SingleBroker
-from triomq_benchmarks.clusters.java import Java, find_java, prepare_home
+from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java, prepare_home
 from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -48,9 +48,8 @@ NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 
 # Startup time matters here, not throughput: a hundred of these start in a run. The jars are what Maven has fetched and
 # checked, so their byte code is not verified again.
-QUICK_JVM = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
+UNVERIFIED_JVM = (
+    *QUICK_JVM,
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
@@ -337,7 +336,7 @@ def _java_client(java: Java, home: Path, serialization: str, properties: Mapping
         "InteropClient",
         home=prepare_home(home),
         classes=classes,
-        options=QUICK_JVM,
+        options=UNVERIFIED_JVM,
         properties={"rocketmq.serialize.type": serialization, **(properties or {})},
     )
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
@@ -502,7 +501,7 @@ def _push_starter(java: Java, scratch: Path, name: str) -> StartPush:
             _as_arguments(given),
             home=prepare_home(home),
             classes=java.compile(sorted((HERE / "java").glob("*.java"))),
-            options=QUICK_JVM,
+            options=UNVERIFIED_JVM,
             properties=properties,
         )
         return _running(f"Java {name} consumer {number}", argv, home / f"{name}-{number}.out")
@@ -535,8 +534,8 @@ class Servers:
     def __init__(self, java: Java, scratch: Path, java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS) -> None:
         self.scratch = scratch
         self._java_brokers = java_brokers
-        self._namesrv = partial(namesrv, java=java, options=QUICK_JVM)
-        self._broker = partial(broker, java=java, options=QUICK_JVM)
+        self._namesrv = partial(namesrv, java=java, options=UNVERIFIED_JVM)
+        self._broker = partial(broker, java=java, options=UNVERIFIED_JVM)
 
     @contextmanager
     def namesrv(

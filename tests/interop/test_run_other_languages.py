@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from triomq_benchmarks.clusters.builds import DRIVERS, ToolUnavailableError, built, cache_folder, digest, find_tool
+from triomq_benchmarks.clusters.java import QUICK_JVM
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-c", "from triomq_command import main; main()", "run", "--topics", "orders", "--"]
 LIMIT_S = 240
 
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM_OPTIONS = " ".join(QUICK_JVM)
 POM = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -36,7 +37,7 @@ POM = f"""
   </dependencies>
   <build><plugins><plugin>
     <groupId>org.apache.maven.plugins</groupId><artifactId>maven-surefire-plugin</artifactId><version>3.2.5</version>
-    <configuration><argLine>{QUICK_JVM}</argLine></configuration>
+    <configuration><argLine>{JVM_OPTIONS}</argLine></configuration>
   </plugin></plugins></build>
 </project>
 """
@@ -58,7 +59,7 @@ def run(folder: Path, *command: str) -> str:
 def test_junit(tmp_path: Path) -> None:
     (tmp_path / "pom.xml").write_text(POM)
     (tmp_path / ".mvn").mkdir()
-    (tmp_path / ".mvn" / "jvm.config").write_text(QUICK_JVM)
+    (tmp_path / ".mvn" / "jvm.config").write_text(JVM_OPTIONS)
     source = tmp_path / "src" / "test" / "java" / "OrdersTest.java"
     source.parent.mkdir(parents=True)
     source.write_text(example("java"))

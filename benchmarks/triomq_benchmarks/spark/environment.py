@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.clusters.java import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,9 +33,7 @@ LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
 GET_SPARK = "pip install 'triomq[spark]'"
 _JAVA_LIMIT_S = 30.0
-# A session of minutes never earns back what the second compiler and the parallel collector cost it: half the JVM's CPU
-# time.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = " ".join(QUICK_JVM)
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
 # To standard error, as Spark's default does; `open_session` has it written to a file.

@@ -25,7 +25,7 @@ import trio
 from transaction_producer import decisions
 
 import triomq
-from triomq_benchmarks.clusters.java import Java, find_java
+from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java
 from triomq_benchmarks.clusters.processes import Child, reserved_port
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -51,7 +51,6 @@ SETTINGS: dict[str, object] = {
     "transactionTimeOut": 200,
     "transactionCheckMax": 100_000,
 }
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
 from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, NodeRegistry
 
-from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.java import QUICK_JVM, Java, prepare_home
 from triomq_benchmarks.clusters.processes import reserved_port
 from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
 from triomq_protocol.codes import RequestCode
@@ -32,8 +32,6 @@ JAVA_SETTINGS = {
     # A 4.9 broker registers at a new name server only in this interval.
     "registerNameServerPeriod": "10000",
 }
-# Startup time matters here, not throughput.
-QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 JVM_PROPERTIES = {
     # Otherwise every start generates an RSA key, which takes seconds, or half a minute on a loaded machine.
     "tls.server.mode": "disabled",
