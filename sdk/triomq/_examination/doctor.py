@@ -52,7 +52,6 @@ from triomq_protocol.requests import (
     GetConsumerConnectionListRequest,
     GetConsumerRunningInfoRequest,
     GetConsumeStatsInBrokerRequest,
-    GetConsumeStatsRequest,
     HeartbeatData,
     KVTable,
     ProducerData,
@@ -357,21 +356,20 @@ class Doctor(metaclass=NoPublicConstructor):
         beyond: dict[str, dict[str, tuple[int, int]]] = {}
 
         async def progress(view: BrokerView) -> None:
-            header = GetConsumeStatsInBrokerRequest(is_order=False)
-            command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
             try:
-                found = await self._body(view.address, command, ConsumeStatsList, LONG_ANSWER_S)
+                found = await self._progress(view.address)
             except MQError as error:
                 asked.unknown.append(f"Broker {view.label} does not say how far its groups are: {_why(error)}.")
                 return
-            for one in found.consume_stats_list:
-                for group, parts in one.items():
-                    if not GroupAdmin.is_system_group(group):
-                        _add_lags(lags.setdefault(group, {}), parts)
-                        if beyond_end(parts):
-                            # A busy broker may have read the queue's end before the offset.
-                            again = await self._progress_of(view.address, group)
-                            beyond.setdefault(group, {}).update(beyond_end(again))
+            for group, parts in found:
+                _add_lags(lags.setdefault(group, {}), parts)
+            if not (ahead := {group for group, parts in found if beyond_end(parts)}):
+                return
+            with suppress(MQError):  # then nothing is said of them
+                # A busy broker may have read a queue's end before the offset.
+                for group, parts in await self._progress(view.address):
+                    if group in ahead:
+                        beyond.setdefault(group, {}).update(beyond_end(parts))
 
         await asked.each("masters' groups", progress, masters, lambda view: view.label)
         asked.groups.update({name: GroupView(name, lags[name], beyond.get(name, {})) for name in lags})
@@ -382,13 +380,13 @@ class Doctor(metaclass=NoPublicConstructor):
         await asked.each("groups", partial(self._members, asked, addresses), [each.name for each in order[:GROUPS_MAX]])
         await self._look_at_members(asked, order)
 
-    async def _progress_of(self, address: str, group: str) -> list[ConsumeStats]:
-        """The progress of one group on one broker; nothing if it does not answer."""
-        command = Command.request(RequestCode.GET_CONSUME_STATS, GetConsumeStatsRequest(consumer_group=group))
-        try:
-            return [await self._body(address, command, ConsumeStats)]
-        except MQError:
-            return []
+    async def _progress(self, address: str) -> list[tuple[str, list[ConsumeStats]]]:
+        """The progress of all groups on a broker, but the system's. Raises MQError."""
+        header = GetConsumeStatsInBrokerRequest(is_order=False)
+        command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
+        found = await self._body(address, command, ConsumeStatsList, LONG_ANSWER_S)
+        entries = (entry for one in found.consume_stats_list for entry in one.items())
+        return [(group, parts) for group, parts in entries if not GroupAdmin.is_system_group(group)]
 
     async def _members(self, asked: _Asked, addresses: Iterable[str], group: str) -> None:
         """Ask for a group's members, one master after the other until one has some: members are on all of them."""
