@@ -73,6 +73,11 @@ class CheckReport:
         if len(self.damage) < DAMAGE_LISTED:
             self.damage.append(Damage(kind, offset, size_bytes, what))
 
+    def compare_end(self, reached: int, end_by_queues: int) -> None:
+        """Note that the log has lost its end, if its queues know of messages behind all that was met in it."""
+        if end_by_queues > reached:
+            self.add(MISSING, reached, end_by_queues - reached, missing_end_text(end_by_queues))
+
 
 class _Entries:
     """The queue entries on the disk."""
@@ -149,7 +154,14 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
     # Before the log is read: what a running broker adds meanwhile is in the log before it is in a queue.
     end_by_queues = log_end_by_queues(root)
     entries = _Entries(root)
-    for record in walk(segments, report.add, running=running):
+    damaged_end = 0
+
+    def damaged(kind: str, offset: int, size_bytes: int, what: str) -> None:
+        nonlocal damaged_end
+        damaged_end = offset + size_bytes
+        report.add(kind, offset, size_bytes, what)
+
+    for record in walk(segments, damaged, running=running):
         report.records += 1
         report.log_end = record.offset + record.size
         if record.topic == FILLER_TOPIC:
@@ -165,8 +177,7 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
     for record in unsure:  # a slave writes entries a while after the records
         if entries.find(record) is None:
             report.add("entry", record.offset, record.size, _entry_of(record))
-    if end_by_queues > report.log_end:
-        report.add(MISSING, report.log_end, end_by_queues - report.log_end, missing_end_text(end_by_queues))
+    report.compare_end(max(report.log_end, damaged_end), end_by_queues)
     return report
 
 

@@ -106,6 +106,16 @@ async def test_a_log_that_has_lost_its_end_is_found(root: Path) -> None:
     assert damage.what == f"the log ends here, but its queues know of messages up to log offset {end}"
 
 
+async def test_a_damaged_end_is_no_lost_end_as_well(root: Path) -> None:
+    last_message_bytes = 336
+    end = check_store(root).log_end - last_message_bytes  # it is of a topic that is gone
+    for at in (end - 50, end + last_message_bytes - 50):
+        flip(root / "commitlog" / f"{at - at % 8192:020d}", at % 8192)
+    report = check_store(root)
+    assert [damage.kind for damage in report.damage] == ["record"]
+    assert report.log_end < end
+
+
 async def test_the_command(root: Path, tmp_path: Path) -> None:
     sound = await check_in_process(str(root))
     assert (sound.returncode, sound.stderr) == (0, "")
