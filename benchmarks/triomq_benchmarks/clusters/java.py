@@ -19,7 +19,7 @@ VERSION = "4.9.7"
 """The version that the POM names."""
 
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options of a JVM that lives for minutes and whose speed nobody measures: it never earns back what the second compiler
+"""Options of a JVM that lives for minutes and whose speed is not measured: it never earns back what the second compiler
 and the parallel collector cost, half of its processor time."""
 
 # RocketMQ 4.9 unmaps its files through internals that later Javas close by default.

@@ -221,7 +221,7 @@ async def test_lines_about_a_queue_have_fields(
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-async def test_a_log_without_its_end_is_told(
+async def test_a_log_without_its_end_is_reported(
     lost: int, closed: StoreConfig, record_number: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing can be read of it, and new messages take its place: an operator has to know before that."""

@@ -132,7 +132,7 @@ def numbers(store: MessageStore, record_number: Any) -> list[int]:
     return sorted(found)
 
 
-async def test_a_lost_end_is_told_and_not_copied(root: Path, copy: Copy) -> None:
+async def test_a_lost_end_is_reported_and_not_copied(root: Path, copy: Copy) -> None:
     *_, last = sorted((root / "commitlog").iterdir())
     last.unlink()
     before = log_bytes(root)
