@@ -66,10 +66,13 @@ def golden(vectors: Path) -> Golden:
 
 
 def small_config(root: Path | str, **values: Any) -> StoreConfig:
-    """The geometry of the recorded stores."""
+    """The geometry of the recorded stores. How full the disk of this machine is changes nothing."""
     return StoreConfig(
         store_path_root_dir=str(root),
         **{
+            "disk_max_used_space_ratio": 95,
+            "disk_space_warning_level_ratio": 0.99,
+            "disk_space_clean_forcibly_ratio": 0.98,
             "mapped_file_size_commit_log": 65536,
             "mapped_file_size_consume_queue": 200,
             "max_hash_slot_num": 20,

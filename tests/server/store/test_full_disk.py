@@ -87,7 +87,7 @@ async def test_appends_are_refused_above_the_warning_level(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     disk = MemoryDisk(capacity_bytes=100 * 4096)
-    config = make_config(ROOT, clean_file_forcibly_enable=False)
+    config = make_config(ROOT, disk_space_warning_level_ratio=0.90, clean_file_forcibly_enable=False)
     async with open_store(config, disk=disk) as store:
         assert store.append(make_record(0)).status is AppendStatus.PUT_OK
         disk.used_bytes += 80 * 4096

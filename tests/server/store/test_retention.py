@@ -115,7 +115,12 @@ async def fill(store: MessageStore, make_record: MakeRecord, count: int = 60) ->
 
 
 def settings(make_config: MakeConfig, **more: Any) -> StoreConfig:
-    return make_config(ROOT, mapped_file_size_commit_log=3000, delete_commit_log_files_interval=0, **more)
+    ratios = {
+        "disk_max_used_space_ratio": 75,
+        "disk_space_warning_level_ratio": 0.90,
+        "disk_space_clean_forcibly_ratio": 0.85,
+    }
+    return make_config(ROOT, mapped_file_size_commit_log=3000, delete_commit_log_files_interval=0, **ratios, **more)
 
 
 async def test_files_go_at_their_hour_and_take_queues_and_index_along(
