@@ -9,7 +9,7 @@ Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import attrs
@@ -219,17 +219,57 @@ class _Topic:
         self.no_master = False
 
 
+class BrokerAddresses:
+    """The brokers of many routes; what it costs to keep grows with a route's brokers, not with the number of routes.
+
+    Attributes:
+        table: broker name -> broker id -> address; where routes differ, the address of the newest.
+    """
+
+    def __init__(self) -> None:
+        self.table: dict[str, dict[int, str]] = {}
+        self._routes: Counter[tuple[str, int, str]] = Counter()
+        """How many routes have a broker at an address."""
+
+    def add(self, route: Route) -> None:
+        """Count a route in."""
+        for name, addresses in route.addresses.items():
+            self.table.setdefault(name, {}).update(addresses)
+            self._routes.update((name, broker_id, address) for broker_id, address in addresses.items())
+
+    def remove(self, route: Route) -> None:
+        """Count a route out that was counted in."""
+        for name, addresses in route.addresses.items():
+            for broker_id, address in addresses.items():
+                self._routes[name, broker_id, address] -= 1
+                if not self._routes[name, broker_id, address]:
+                    del self._routes[name, broker_id, address]
+                    self._forget(name, broker_id, address)
+
+    def _forget(self, name: str, broker_id: int, address: str) -> None:
+        brokers = self.table[name]
+        if brokers[broker_id] != address:
+            return
+        left = [other for each, each_id, other in self._routes if (each, each_id) == (name, broker_id)]
+        if left:
+            brokers[broker_id] = left[-1]
+        else:
+            del brokers[broker_id]
+        if not brokers:
+            del self.table[name]
+
+
 class _Topics(LRUCache[str, _Topic]):
     """The topics of one client; the least recently used one makes way for a new one."""
 
-    def __init__(self, max_topics: int, dropped: Callable[[str], None]) -> None:
+    def __init__(self, max_topics: int, dropped: Callable[[str, _Topic], None]) -> None:
         super().__init__(max_topics)
         self._dropped = dropped
 
     def popitem(self) -> tuple[str, _Topic]:
         """Called by the cache when it is full."""
         name, topic = super().popitem()
-        self._dropped(name)
+        self._dropped(name, topic)
         return name, topic
 
 
@@ -265,6 +305,7 @@ class Routes:
         self._name_servers = name_servers
         self._refresh_every_s = refresh_every_s
         self._topics = _Topics(max_topics, self._dropped)
+        self._addresses = BrokerAddresses()
         self._lookups: dict[str, _Lookup] = {}
         self._failing: set[str] = set()
         """Topics whose last refresh in the background failed; `_ALL` while no name server can be asked."""
@@ -296,12 +337,7 @@ class Routes:
 
         A broker that one topic's route lacks, since it is older, is in the result all the same.
         """
-        found: defaultdict[str, dict[int, str]] = defaultdict(dict)
-        for topic in self._topics.values():
-            if topic.route is not None:
-                for name, addresses in topic.route.addresses.items():
-                    found[name].update(addresses)
-        return found
+        return self._addresses.table
 
     async def for_publishing(self, topic: str) -> Route:
         """The route to send by; unknown topics are looked up now, and borrow queues if no name server knows them.
@@ -491,6 +527,9 @@ class Routes:
         if old is not None and old.borrowed == borrowed and not route_differs(old.data, data):
             return old
         known.route = route = make_route(topic, data, borrowed=borrowed)
+        self._addresses.add(route)
+        if old is not None:
+            self._addresses.remove(old)
         for changed in self.changed:
             changed(route)
         return route
@@ -507,7 +546,9 @@ class Routes:
         found.publishing = found.publishing or publishing
         return found
 
-    def _dropped(self, topic: str) -> None:
+    def _dropped(self, topic: str, dropped: _Topic) -> None:
         self._failing.discard(topic)
+        if dropped.route is not None:
+            self._addresses.remove(dropped.route)
         for forgotten in self.forgotten:
             forgotten(topic)

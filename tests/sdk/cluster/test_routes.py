@@ -10,7 +10,7 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._cluster.routes import borrow, make_route, route_differs
+from triomq._cluster.routes import BrokerAddresses, borrow, make_route, route_differs
 from triomq._consumer.group.rebalance import Members
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import BrokerData, ConsumerIdList, QueueData, TopicRouteData
@@ -72,6 +72,48 @@ def test_the_order_of_brokers_makes_no_difference():
     assert not route_differs(one, other)
     assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 2, 6)))
     assert route_differs(one, route_data(("a", 1, 1, 6), ("b", 1, 1, 6), order="a:1"))
+
+
+def test_addresses_of_brokers_follow_routes_that_come_and_go():
+    chance = random.Random(7)
+    addresses, kept = BrokerAddresses(), []
+    for number in range(2000):
+        if kept and chance.random() < 0.5:
+            addresses.remove(kept.pop(chance.randrange(len(kept))))
+        else:
+            brokers = [
+                BrokerData(
+                    broker_name=name,
+                    cluster="C",
+                    broker_addrs={id_: f"{name}{id_}:{chance.randrange(2)}" for id_ in ids},
+                )
+                for name, ids in {"a": [0], "b": [0, 1], "c": [1]}.items()
+                if chance.random() < 0.5
+            ]
+            kept.append(make_route(f"T{number}", TopicRouteData(broker_datas=brokers)))
+            addresses.add(kept[-1])
+            for name, of_newest in kept[-1].addresses.items():
+                assert addresses.table[name].items() >= of_newest.items()
+        possible = {
+            (name, id_, address)
+            for route in kept
+            for name, each in route.addresses.items()
+            for id_, address in each.items()
+        }
+        found = {(name, id_, address) for name, each in addresses.table.items() for id_, address in each.items()}
+        assert found <= possible
+        assert {each[:2] for each in found} == {each[:2] for each in possible}
+
+
+async def test_a_topic_that_makes_way_takes_its_broker_along(autojump_clock, cluster):
+    other = cluster.add_master("broker-b", topic="other")
+    cluster.name_server.add_route("U0", other)
+    for number in range(1, 4):
+        cluster.name_server.add_route(f"U{number}", cluster.broker)
+    async with cluster.client(max_topics=3) as client:
+        for number, names in enumerate([{"broker-b"}, *[{"broker-a", "broker-b"}] * 2, {"broker-a"}]):
+            await client._routes.for_subscribing(f"U{number}")
+            assert client._routes.broker_addresses().keys() == names
 
 
 async def test_a_refresh_that_the_clients_end_cuts_short_is_no_fault(autojump_clock, cluster, caplog):
