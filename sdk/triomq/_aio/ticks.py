@@ -18,6 +18,9 @@ import trio
 
 from triomq.errors import InvalidCall
 
+TICKS_AT_ONCE: Final = 4
+"""How many ticks follow each other without a round of the asyncio loop, which takes as long as a short tick."""
+
 TIMER_MAX_S: Final = 3600.0
 """The longest time for which a timer is set; when it ends, the loop looks again."""
 
@@ -115,7 +118,7 @@ class Ticks:
     def _watch(self, guest: Any) -> bool:
         """Have the asyncio loop watch what trio's loop waits on."""
         waits_on = getattr(getattr(guest.runner, "io_manager", None), "_epoll", None)
-        if waits_on is None:
+        if waits_on is None or not hasattr(guest.runner, "runq"):
             return False
         self._descriptor = waits_on.fileno()
         try:
@@ -129,9 +132,6 @@ class Ticks:
     def _stop_waiting(self) -> None:
         self._waits = False
         self._guest.runner.guest_tick_scheduled = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _look(self) -> None:
         """A socket is ready, or a time has come."""
@@ -148,8 +148,14 @@ class Ticks:
         """What trio's own tick does, but for the thread."""
         guest = self._guest
         library, sniffio.thread_local.name = sniffio.thread_local.name, "trio"
+        timeout_s = 0.0
         try:
-            timeout_s = guest.unrolled_run_next_send.send(guest.unrolled_run_gen)
+            for _ in range(TICKS_AT_ONCE):
+                timeout_s = guest.unrolled_run_next_send.send(guest.unrolled_run_gen)
+                if not guest.runner.runq:
+                    break
+                # Tasks are ready: they run first, what has come in is looked at after them.
+                guest.unrolled_run_next_send = outcome.Value([])
         except StopIteration:
             self._unwatch()
             guest.done_callback(guest.runner.main_task_outcome)
@@ -160,22 +166,32 @@ class Ticks:
             return
         finally:
             sniffio.thread_local.name = library
-        events = self._events(0)
-        if timeout_s > 0 and isinstance(events, outcome.Value) and not events.value:
-            if not self._loop.is_closed():
-                self._wait(timeout_s)
-                return
-            events = self._events(min(timeout_s, TIMER_MAX_S))
-        guest.unrolled_run_next_send = events
+        if timeout_s > 0 and not self._loop.is_closed():
+            # Whether something has come in already is what the asyncio loop looks at next.
+            self._wait(timeout_s)
+            return
+        guest.unrolled_run_next_send = self._events(max(0.0, min(timeout_s, TIMER_MAX_S)))
         guest.runner.guest_tick_scheduled = True
         self._soon(self._tick)
 
     def _wait(self, timeout_s: float) -> None:
         self._guest.runner.guest_tick_scheduled = False
         self._waits = True
-        if not math.isinf(timeout_s):
-            self._timer = self._loop.call_later(min(timeout_s, TIMER_MAX_S), self._look)
+        if math.isinf(timeout_s):
+            return
+        due = self._loop.time() + min(timeout_s, TIMER_MAX_S)
+        # One that is due earlier stays: it costs a look, where a new one for each wait would cost more.
+        if self._timer is None or due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._timer = None
+        self._look()
 
     def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if not self._loop.is_closed():
             self._loop.remove_reader(self._descriptor)

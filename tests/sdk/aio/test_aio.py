@@ -790,3 +790,50 @@ def _in_child(system_cluster):
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+def test_tasks_of_trio_that_are_always_ready_leave_the_event_loop_its_turns(run, system_cluster):
+    turns = {"trio": 0, "asyncio": 0}
+
+    async def always_ready():
+        while True:
+            turns["trio"] += 1
+            await trio.lowlevel.checkpoint()
+
+    async def main():
+        async with open_client(system_cluster):
+            nursery = guest_run._thread.run.nursery
+            guest_run._thread.run.ticks.wake()
+            nursery.start_soon(always_ready)
+            while turns["trio"] < 1000:
+                turns["asyncio"] += 1
+                await asyncio.sleep(0)
+            nursery.cancel_scope.cancel()
+
+    run(main)
+    assert turns["asyncio"] >= 1000 // ticks.TICKS_AT_ONCE
+
+
+def test_a_deadline_ends_its_wait_although_another_was_set_before(run, system_cluster):
+    async def main():
+        async with open_client(system_cluster):
+            the_run, done = guest_run._thread.run, asyncio.Event()
+
+            async def waits():
+                with trio.move_on_after(3600):
+                    with trio.move_on_after(0.05):
+                        await trio.sleep_forever()
+                    with trio.move_on_after(0.01):
+                        await trio.sleep_forever()
+                    await trio.sleep(0.03)
+                done.set()
+
+            the_run.ticks.wake()
+            the_run.nursery.start_soon(waits)
+            async with asyncio.timeout(20):
+                await done.wait()
+
+    run(main)
