@@ -14,6 +14,7 @@ from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_server.broker.broker import Broker
 from triomq_server.metrics.server_metrics import write_server
 from triomq_server.metrics.text import Family, Row, TextWriter
+from triomq_server.store.consume_queue import ConsumeQueue
 
 MOST_LAG_ROWS: Final = 200_000
 """Queues with a lag of their own: of a broker with more of them only the lag of each group is shown. A text of so many
@@ -21,7 +22,7 @@ lines has 20 MB."""
 
 KEYS_PER_SLICE: Final = 4096
 """Keys that are looked at before other tasks have their turn."""
-KEYS_PER_STEP: Final = 1024
+KEYS_PER_STEP: Final = 512
 """The same where the lag of each is worked out."""
 _NONE: Final[dict[int, int]] = {}
 
@@ -223,6 +224,7 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
     last: str | None = None
     queue_ids: tuple[int, ...] = ()
     highest_start = lowest_end = ends = 0
+    found: list[ConsumeQueue] = []
     for key, offsets in pairs:
         topic, _, group = key.partition("@")
         if not offsets:
@@ -236,6 +238,9 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
             is_whole = len(found) == len(queue_ids)
             lowest_end = min(queue.max_offset for queue in found) if is_whole else -1
             highest_start = max(queue.min_offset for queue in found) if is_whole else 0
+        if not found:
+            sums.setdefault(group, 0)
+            continue
         values = sorted(offsets.values())
         if values[-1] <= lowest_end and values[0] >= highest_start:
             lag = ends - sum(values)
