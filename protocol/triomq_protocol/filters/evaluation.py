@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from math import copysign, isnan
 from typing import Any
 
@@ -107,7 +108,7 @@ def _value(node: Node) -> Evaluate:
         case Not(operand):
             return partial(_not, _truth(operand))
         case Logic(conjunction, operands):
-            return partial(_logic, tuple(map(_truth, operands)), not conjunction)
+            return partial(_logic, tuple(_joined(operands, not conjunction)), not conjunction)
         case Equal(left, right):
             return _equal_closure(left, right)
         case Compare(sign, left, right):
@@ -147,6 +148,49 @@ def _logic(
     result: bool | None = not decisive
     for operand in operands:
         value = operand(properties)
+        if value is decisive:
+            return decisive
+        if value is None:
+            result = None
+    return result
+
+
+Test = tuple[str, str, Value]
+"""A sign, a property's name and what it is compared with."""
+
+_FEWEST_TESTS = 4
+
+
+def _joined(operands: Sequence[Node], decisive: bool) -> Iterator[Callable[[Properties], bool | None]]:
+    """The operands of AND or OR; where tests of properties follow each other, one for all of them.
+
+    The garbage collector looks at each partial, but not at tuples of texts and numbers.
+    """
+    for is_test, group in groupby(operands, lambda node: _test(node) is not None):
+        some = list(group)
+        if is_test and len(some) >= _FEWEST_TESTS:
+            yield partial(_tests, tuple(test for node in some if (test := _test(node)) is not None), decisive)
+        else:
+            yield from map(_truth, some)
+
+
+def _test(node: Node) -> Test | None:
+    match node:
+        case Equal(Property(name), Constant(value)):
+            return "=", name, value
+        case Compare(sign, Property(name), Constant(int(value))):
+            return sign, name, value
+    return None
+
+
+def _tests(tests: tuple[Test, ...], decisive: bool, properties: Properties) -> bool | None:
+    """What `_logic` makes of the tests."""
+    result: bool | None = not decisive
+    for sign, name, wanted in tests:
+        if sign == "=":
+            value = _are_equal(properties.get(name), wanted)
+        else:
+            value = _compare_to(_SIGNS[sign], name, wanted, properties)  # type: ignore[arg-type] # see _test
         if value is decisive:
             return decisive
         if value is None:

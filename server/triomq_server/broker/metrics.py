@@ -133,8 +133,12 @@ def _write_groups(writer: TextWriter, broker: Broker) -> Iterator[None]:
         ),
     )
     yield from writer.rows(RETRIES, ((key, counter.messages) for key, counter in stats.send_backs()))
-    groups = list(broker.clients.consumers.items())
-    yield from writer.rows(MEMBERS, (((name,), len(group.channels)) for name, group in groups))
+    groups = broker.clients.consumers
+    # The garbage collector does not look at tuples of texts, but at each pair of a list.
+    members = (
+        ((name,), len(group.channels)) if (group := groups.get(name)) is not None else None for name in tuple(groups)
+    )
+    yield from writer.rows(MEMBERS, members)
 
 
 def _write_lag(writer: TextWriter, broker: Broker) -> Iterator[None]:

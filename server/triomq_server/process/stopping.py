@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import trio
 
+from triomq_server.process.collections import collect_in_turns
+
 _log = logging.getLogger(__name__)
 
 
@@ -18,6 +20,7 @@ async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -
     nothing.
 
     But a second Ctrl-C ends the process at once. The log says which signal came, and when everything has stopped.
+    Meanwhile full collections of garbage have turns of their own.
     """
     stopping = trio.CancelScope()
 
@@ -35,6 +38,7 @@ async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -
     with trio.open_signal_receiver(*numbers) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, signals)
+            nursery.start_soon(collect_in_turns)
             with stopping:
                 await work()
             if stopping.cancel_called:

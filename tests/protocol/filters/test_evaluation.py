@@ -298,6 +298,39 @@ def test_generated_expressions_have_the_value_of_the_oracle(sample: Sample) -> N
     assert wanted.matches(PROPERTIES) is (sample.value is True)
 
 
+TESTS = ["a={}", "a='{}'", "a<{}", "b>={}", "a=TRUE", "missing is null", "missing={}", "text<{}", "a<>{}", "b=1.{}"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(TESTS), st.integers(0, 9)), min_size=4, max_size=12),
+    st.sampled_from([" and ", " or "]),
+    st.sampled_from(["", "not "]),
+)
+def test_tests_that_are_joined_have_the_value_they_have_one_by_one(
+    tests: list[tuple[str, int]], conjunction: str, negated: str
+) -> None:
+    texts = [form.format(number) for form, number in tests]
+    properties = {"a": "5", "b": "1.5", "text": "true"}
+    joined, one_by_one = (
+        outcome(f"{negated}({conjunction.join(each)})", **properties)
+        # An operand of another kind after each test, which does not change the value, and ends a run of tests.
+        for each in (texts, [part for text in texts for part in (text, f"(not not ({text}))")])
+    )
+    assert joined == one_by_one
+
+
+@pytest.mark.parametrize("operand", ["a={}", "a='{}'", "a<{}"])
+def test_joined_tests_are_no_objects_for_the_garbage_collector(operand: str) -> None:
+    compile_filter("a=1")
+    gc.collect()
+    before = len(gc.get_objects())
+    compiled = compile_filter(" or ".join(operand.format(number) for number in range(300)))
+    gc.collect()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 30
+    assert compiled.matches({"a": "298"})
+
+
 @pytest.mark.parametrize("operand", ["a={}", "a='{}'", "a<{}", "a is null and b={}", "a in ('{}')"])
 def test_a_long_filter_is_few_objects_for_the_garbage_collector(operand: str) -> None:
     text = " or ".join(operand.format(number) for number in range(300))

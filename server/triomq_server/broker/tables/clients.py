@@ -59,7 +59,9 @@ class ConsumerGroup:
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
-    channels: dict[Link, ClientChannel] = attrs.Factory(dict)
+    channels: Mapping[Link, ClientChannel] = attrs.Factory(dict)
+    """The members. The only member of a group is in a table that all groups share of which it is the only one: so the
+    garbage collector looks at one table for a client, not at one for each group."""
     subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
     tag_codes: dict[str, frozenset[int]] = attrs.Factory(dict)
     """The codes of each subscription; all pulls share them."""
@@ -81,11 +83,35 @@ class ConsumerGroup:
         self.message_model = data.message_model or self.message_model
         self.consume_from_where = data.consume_from_where or self.consume_from_where
 
-    def update_channel(self, channel: ClientChannel) -> bool:
-        """Keep the member's newest description; true if its link is new to the group."""
-        known = self.channels.get(channel.link)
-        self.channels[channel.link] = channel
-        return known is None
+    def update_channel(self, channel: ClientChannel, alone: Mapping[Link, ClientChannel]) -> bool:
+        """Keep the member's newest description; true if its link is new to the group.
+
+        Args:
+          channel: the member.
+          alone: what `channels` is if there is no other.
+        """
+        is_new = channel.link not in self.channels
+        if len(self.channels) == (0 if is_new else 1):
+            self.channels = alone
+        else:
+            self._own_channels()[channel.link] = channel
+        return is_new
+
+    def remove_channel(self, link: Link) -> bool:
+        """Forget a member; true if it was one."""
+        if link not in self.channels:
+            return False
+        if len(self.channels) == 1:
+            self.channels = {}
+        else:
+            del self._own_channels()[link]
+        return True
+
+    def _own_channels(self) -> dict[Link, ClientChannel]:
+        """The members in a table of this group alone."""
+        if len(self.channels) == 1 or not isinstance(self.channels, dict):
+            self.channels = dict(self.channels)
+        return self.channels
 
     def update_subscriptions(self, offered: Iterable[SubscriptionData]) -> bool:
         """Merge one heartbeat's subscriptions; true if a topic came or went.
@@ -125,6 +151,7 @@ class ClientTable:
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
         # Which groups a link is in, so that a mass of closing links need not search all groups.
+        self._alone: dict[Link, ClientChannel] = {}
         self._consumer_groups: dict[Link, dict[str, None]] = {}
         self._producer_groups: dict[Link, dict[str, None]] = {}
 
@@ -138,7 +165,9 @@ class ClientTable:
             group = self.consumers[name] = ConsumerGroup(name)
         self._consumer_groups.setdefault(channel.link, {})[name] = None
         group.update(data)
-        new_channel = group.update_channel(channel)
+        if self._alone.get(channel.link) is not channel:
+            self._alone = {channel.link: channel}
+        new_channel = group.update_channel(channel, self._alone)
         self.memberships += new_channel
         self.subscriptions -= len(group.subscriptions)
         new_topic = group.update_subscriptions(data.subscription_data_set)
@@ -148,7 +177,7 @@ class ClientTable:
     def unregister_consumer(self, group_name: str, link: Link) -> bool:
         """Remove the link from the group; true if it was a member. An empty group is forgotten."""
         group = self.consumers.get(group_name)
-        if group is None or group.channels.pop(link, None) is None:
+        if group is None or not group.remove_channel(link):
             return False
         _drop(self._consumer_groups, link, group_name)
         self.memberships -= 1
@@ -281,9 +310,9 @@ class ClientTable:
                     yield
         for name in tuple(self.consumers):
             group = self.consumers.get(name)
-            channels = group.channels if group is not None else {}
-            for channel in list(channels.values()):
-                if now_s - channel.last_update_s > limit_s and channels.get(channel.link) is channel:
+            for channel in list(group.channels.values()) if group is not None else ():
+                is_stale = now_s - channel.last_update_s > limit_s
+                if is_stale and group is not None and group.channels.get(channel.link) is channel:
                     self.unregister_consumer(name, channel.link)
                     stale[channel.link] = None
                 looked_at += 1

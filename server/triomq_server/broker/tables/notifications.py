@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import trio
 
-STEPS_PER_TURN = 256
-"""Notifications in one turn of the loop; each takes some 20 microseconds."""
+STEPS_PER_TURN = 128
+"""Notifications in one turn of the loop; each takes 20 to 130 microseconds."""
 
 
 class Notifications:

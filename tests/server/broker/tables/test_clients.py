@@ -146,6 +146,27 @@ def test_a_client_whose_heartbeat_comes_between_the_slices_is_kept(table: Client
     assert list(table.consumers["CG"].channels) == [link]
 
 
+def test_groups_of_one_member_share_a_table_until_another_joins(table: ClientTable) -> None:
+    first, second = channel(), channel(client_id="c2")
+    for name in ("A", "B", "C"):
+        table.register_consumer(subscribing("T", group=name), first)
+    a, b, c = (table.consumers[name] for name in ("A", "B", "C"))
+    assert a.channels is b.channels is c.channels
+    table.register_consumer(subscribing("T", group="A"), second)
+    assert (a.client_ids(), b.client_ids()) == (["c1", "c2"], ["c1"])
+    assert table.unregister_consumer("B", first.link)
+    assert "B" not in table.consumers
+    assert c.client_ids() == ["c1"]
+    assert table.unregister_consumer("A", first.link)
+    assert a.client_ids() == ["c2"]
+    renewed = channel(first.link, at_s=5)
+    table.register_consumer(subscribing("T", group="A"), renewed)
+    table.register_consumer(subscribing("T", group="C"), renewed)
+    assert list(a.channels.values()) == [second, renewed]
+    assert list(c.channels.values()) == [renewed]
+    assert table.memberships == 3
+
+
 @pytest.mark.parametrize("what", ["groups", "subscriptions", "members"])
 def test_links_with_most_groups_of_the_host_with_most_go_when_there_are_too_many(table: ClientTable, what: str) -> None:
     innocent, neighbour = Wire(host=2), Wire()

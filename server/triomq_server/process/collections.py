@@ -1,0 +1,32 @@
+"""Full collections of garbage, each in a turn of the loop of its own.
+
+A full collection looks at every object that may be part of a cycle: 20 ms for 40,000 of them. By itself it begins where
+most objects are made, in the requests that take longest, and adds to their time.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final, NoReturn
+
+import trio
+
+LOOK_EVERY_S: Final = 1.0
+"""How often a full collection may be due."""
+DUE_AFTER: Final = 10
+"""Collections of younger objects after which one is due, as by default in Python."""
+FORCED_AFTER: Final = 100
+"""After so many it begins by itself: so many objects have been made since the last look."""
+
+
+async def collect_in_turns() -> NoReturn:
+    """Task of a server process: do full collections when they are due, so that they do not begin by themselves."""
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], FORCED_AFTER)
+    try:
+        while True:
+            await trio.sleep(LOOK_EVERY_S)
+            if gc.get_count()[2] >= DUE_AFTER:
+                gc.collect()
+    finally:
+        gc.set_threshold(*before)

@@ -1,0 +1,64 @@
+"""Full collections of garbage begin in turns of their own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from triomq_server.process import collections
+
+
+@pytest.fixture(autouse=True)
+def usual_threshold() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def full_collections() -> Iterator[list[float]]:
+    """When full collections began."""
+    begun: list[float] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            begun.append(trio.current_time())
+
+    gc.collect()
+    gc.callbacks.append(note)
+    yield begun
+    gc.callbacks.remove(note)
+
+
+async def test_they_are_done_when_due_and_not_in_the_turn_that_makes_objects(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
+) -> None:
+    nursery.start_soon(collections.collect_in_turns)
+    await trio.testing.wait_all_tasks_blocked()
+    start = trio.current_time()
+    kept: list[list[int]] = []
+    for _ in range(collections.DUE_AFTER + 5):
+        kept.extend([0] for _ in range(1000))
+        gc.collect(1)
+    assert full_collections == []
+    await trio.sleep(3.5 * collections.LOOK_EVERY_S)
+    assert [at - start for at in full_collections] == [collections.LOOK_EVERY_S]
+
+
+async def test_those_that_are_not_due_are_not_done(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
+) -> None:
+    nursery.start_soon(collections.collect_in_turns)
+    await trio.sleep(20 * collections.LOOK_EVERY_S)
+    assert full_collections == []
+
+
+async def test_pythons_own_rule_comes_back_at_the_end(autojump_clock: trio.testing.MockClock) -> None:
+    with trio.move_on_after(5):
+        await collections.collect_in_turns()
+    assert gc.get_threshold() == (700, 10, 10)
