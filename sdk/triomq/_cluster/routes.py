@@ -446,7 +446,7 @@ class Routes:
                 except ClientClosed:
                     return  # the end of the client, not a fault
                 except MQError as error:
-                    unreachable = isinstance(error, TransientError | NoNameServer)
+                    unreachable = isinstance(error, TransientError | NoNameServer) and error.code is None
                     self._log_failed_refresh(topic, error, _ALL if unreachable else topic)
                     if unreachable:
                         break
@@ -463,6 +463,8 @@ class Routes:
     def _log_refreshed(self, topic: str) -> None:
         if _ALL in self._failing:
             log.info("the name servers answer again: the route of %s was refreshed", topic, extra={"topic": topic})
+        elif topic in self._failing:
+            log.info("the route of %s was refreshed again", topic, extra={"topic": topic})
         self._failing -= {_ALL, topic}
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
