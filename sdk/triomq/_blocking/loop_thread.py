@@ -27,6 +27,17 @@ JOIN_TIMEOUT_S: Final = 10.0
 """How long :meth:`LoopThread.close` waits for the thread."""
 
 
+SIGNALS_EVERY_S: Final = 0.5
+"""How often a thread that waits looks for signals: one that comes just before the wait begins does not end it."""
+
+
+def _next_of(ends: queue.SimpleQueue[R]) -> R:
+    """Wait in a plain thread, in which an interrupt may be raised."""
+    while True:
+        with suppress(queue.Empty):
+            return ends.get(timeout=SIGNALS_EVERY_S)
+
+
 class Call(Generic[R]):
     """One call on its way through the loop: its scope, and how it ended."""
 
@@ -55,10 +66,10 @@ class Call(Generic[R]):
         except trio.RunFinishedError:
             raise ClientClosed("the client is closed") from None
         try:
-            end = self._ended.get()
+            end = _next_of(self._ended)
         except BaseException:
             token.run_sync_soon(self._scope.cancel)
-            self._ended.get()
+            _next_of(self._ended)
             raise
         return end.unwrap()
 
@@ -116,7 +127,7 @@ class LoopThread(Generic[Session]):
         self._thread = threading.Thread(target=self._serve, args=(opening,), name=name, daemon=True)
         try:
             self._thread.start()
-            failure = opening.ended.get()
+            failure = _next_of(opening.ended)
         except BaseException:  # an interrupt, which trio does not hear of in a thread of its own
             opening.give_up()
             self._thread.join(JOIN_TIMEOUT_S)
@@ -169,7 +180,11 @@ class LoopThread(Generic[Session]):
         self._stop.set()
 
     def close(self) -> None:
-        """Leave the session and end the thread; nothing in a forked child, to which neither belongs."""
+        """Leave the session and end the thread; nothing in a forked child, to which neither belongs.
+
+        The thread itself, which may hold the last reference to a client that was never closed, does not wait for its end.
+        """
         if not self.is_over:
             self.call_soon(self.stop)
-            self._thread.join(JOIN_TIMEOUT_S)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(JOIN_TIMEOUT_S)

@@ -203,7 +203,7 @@ def test_an_interrupt_while_opening_leaves_no_thread(before, monkeypatch):
     give_up = loop_thread._Opening.give_up
     monkeypatch.setattr(trio, "run", run_late)
     monkeypatch.setattr(
-        loop_thread._Opening, "give_up", lambda opening: (give_up(opening), steps.append("interrupted"))
+        loop_thread._Opening, "give_up", lambda opening: (steps.append("interrupted"), give_up(opening))
     )
     with interrupted_once(lambda: steps), pytest.raises(KeyboardInterrupt):
         loop_thread.LoopThread(never_open, name="triomq")
