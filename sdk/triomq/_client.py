@@ -286,7 +286,8 @@ class Client(metaclass=NoPublicConstructor):
             max_in_flight_bytes: the same, as the sum of their bodies.
             linger_s: how long sends with a callback wait for others to share a request with: those to one queue that are
                 accepted in one turn of the event loop, and for so long after the first of them, are sent as a batch. 0,
-                the default, makes no message wait for others; None gives each its own request.
+                the default, makes no message wait for others, and lets awaited sends of many tasks share requests too;
+                None gives each its own request.
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.

@@ -171,12 +171,15 @@ class Attempts:
         self.sends_to(out.topic).stored_in_batches += out.unique_key.count(",")
         return result
 
-    async def deliver(self, out: Outgoing, started: float | None = None) -> SendResult:
+    async def deliver(
+        self, out: Outgoing, started: float | None = None, ready: tuple[Target, Link, float] | None = None
+    ) -> SendResult:
         """Make all attempts that are left.
 
         Args:
             out: the message.
             started: when the send began, on trio's clock; default now.
+            ready: the queue, the link and the seconds of the first one, if they are chosen already.
 
         Raises:
             MQError: none succeeded; it lists them all.
@@ -185,9 +188,10 @@ class Attempts:
             attempt = Attempt(out, trio.current_time() if started is None else started)
             started = None
             # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
-            ready = self._targets.ready_nowait(out) if out.last_broker is None else None
+            if ready is None and out.last_broker is None:
+                ready = self._targets.ready_nowait(out)
             if ready is not None:
-                target, link, timeout_s = ready
+                (target, link, timeout_s), ready = ready, None
                 self.start(attempt, target, link, attempt.started + timeout_s)
             else:
                 await self._start_when_ready(attempt)

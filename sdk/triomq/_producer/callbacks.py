@@ -102,6 +102,53 @@ def _binds(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
+class AwaitedSend:
+    """The callback of a send that a task waits for."""
+
+    __slots__ = ("_outcome", "_task", "given_up")
+
+    def __init__(self) -> None:
+        self.given_up = False
+        """Whether nobody waits any more: the send has been cancelled."""
+        self._outcome: SendResult | MQError | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def on_success(self, result: SendResult, /) -> None:
+        self._end(result)
+
+    def on_exception(self, error: MQError, /) -> None:
+        self._end(error)
+
+    def _end(self, outcome: SendResult | MQError) -> None:
+        self._outcome = outcome
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def wait(self) -> SendResult:
+        """Wait for the end of the send.
+
+        Raises:
+            MQError: it has failed.
+        """
+        if self._outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up)
+        outcome, self._outcome = self._outcome, None
+        if isinstance(outcome, SendResult):
+            return outcome
+        assert outcome is not None
+        try:
+            raise outcome
+        finally:
+            del outcome  # its traceback refers to this frame
+
+    def _give_up(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        self.given_up = True
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 class CallbackSend(Attempt):
     """A send with a callback, and its first attempt; further attempts are made by a task.
 
@@ -136,6 +183,11 @@ class CallbackSend(Attempt):
     def ended(self) -> None:
         """Called by the link's tasks, and so without a task of the send's own."""
         self.in_flight.attempt_ended(self)
+
+
+def _is_given_up(send: CallbackSend) -> bool:
+    """Whether nobody waits for a send that a task has waited for: no further attempt is made."""
+    return isinstance(send.callback, AwaitedSend) and send.callback.given_up
 
 
 def context_of(group: str, message: Message, out: Outgoing, *, oneway: bool = False) -> SendContext:
@@ -247,7 +299,7 @@ class InFlight:
         outcome = send.outcome
         assert outcome is not None
         pause_s = self._attempts.pause_after(send)
-        if pause_s is not None:
+        if pause_s is not None and not _is_given_up(send):
             self._spawn(self._retry, send, pause_s)
         elif isinstance(outcome, SendResult):
             self._finish(send, outcome)
@@ -273,7 +325,8 @@ class InFlight:
     async def _retry(self, send: CallbackSend, pause_s: float) -> None:
         try:
             await trio.sleep(pause_s)
-            outcome: SendResult | MQError = await self._attempts.deliver(send.out)
+            assert send.outcome is not None
+            outcome = send.outcome if _is_given_up(send) else await self._attempts.deliver(send.out)
         except MQError as error:
             outcome = error
         except trio.Cancelled:

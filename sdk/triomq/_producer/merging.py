@@ -1,4 +1,6 @@
-"""Merging: sends with a callback that wait to be written leave as one batch, and each gets its own result.
+"""Merging: sends that wait to be written leave as one batch, and each gets its own result.
+
+They have a callback, or are awaited by many tasks, for which `callbacks.AwaitedSend` is the callback.
 
 Messages to one queue share a batch from the moment the first of them is accepted until the next turn of the event loop,
 or for as long as they may linger.  What brokers do not take in a batch, or what would gain nothing, goes alone, after
@@ -205,6 +207,19 @@ class Merging:
         if self._idle is not None:
             task, self._idle = self._idle, None
             trio.lowlevel.reschedule(task)
+
+    def begins(self, out: Outgoing, link: Link) -> bool:
+        """Whether :meth:`begin` would open a batch with a message that somebody awaits.
+
+        Such a message does not linger: it waits for the next turn of the event loop, and not for longer.
+        """
+        return (
+            bool(link.pending)
+            and not self._linger_s
+            and self._in_flight.room.has(len(out.body))
+            and may_merge(out)
+            and not (self._refused and out.topic in self._refused)
+        )
 
     def flush(self) -> None:
         """Write all open batches, in the order in which they were opened."""

@@ -32,7 +32,7 @@ from triomq._message.transaction import (
     TransactionState,
 )
 from triomq._producer.batches import check_batch, encode_batch
-from triomq._producer.callbacks import CallbackSend, InFlight, context_of
+from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
 from triomq._producer.merging import Merging
 from triomq._producer.outgoing import Outgoing, use_properties
 from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
@@ -96,6 +96,7 @@ class Producer(metaclass=NoPublicConstructor):
             spawn(self._merging.run)
         # A hook sees each message, and may change it.
         self._join = self._merging.join if self._merging is not None and not self._hooks else None
+        self._join_awaited = self._join if linger_s == 0 else None
         self._requests = Requests(sender, desk, deliver=self._deliver)
         self._transactions: Transactions | None = None
         if transactions is not None:
@@ -119,7 +120,7 @@ class Producer(metaclass=NoPublicConstructor):
 
     @property
     def in_flight(self) -> int:
-        """Sends with a callback that has not been called yet, or still runs."""
+        """Sends with a callback that has not been called yet, or still runs; and awaited sends that share a request."""
         return len(self._in_flight)
 
     @overload
@@ -176,6 +177,10 @@ class Producer(metaclass=NoPublicConstructor):
         is cancelled was not accepted; once accepted, the callback is called exactly once.
         """
         self._in_flight.check_open()
+        if callback is None and selector is None and self._join_awaited is not None:
+            awaited = AwaitedSend()
+            if self._join_awaited(message, awaited, queue):
+                return await awaited.wait()
         if callback is not None and selector is None and self._join is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             if self._join(message, callback, queue):
@@ -194,9 +199,7 @@ class Producer(metaclass=NoPublicConstructor):
         if callback is not None:
             await self._send_with_callback(message, out, callback, now)
             return None
-        if self._hooks:
-            return await self._send_with_hooks(message, out, now)
-        return await self._attempts.deliver(out, now)
+        return await self._send_awaited(message, out, now)
 
     async def send_oneway(
         self,
@@ -510,6 +513,21 @@ class Producer(metaclass=NoPublicConstructor):
                 "client.producer(group, transactions=listener)"
             )
         return self._transactions
+
+    async def _send_awaited(self, message: Message, out: Outgoing, now: float) -> SendResult:
+        """Send a message for which nobody could open a batch before."""
+        if self._hooks:
+            return await self._send_with_hooks(message, out, now)
+        ready = self._targets.ready_nowait(out)
+        if ready is not None and self._join_awaited is not None and self._merging is not None:
+            target, link, timeout_s = ready
+            if self._merging.begins(out, link):
+                awaited = AwaitedSend()
+                send = CallbackSend(self._in_flight, out, awaited, now)
+                self._in_flight.accept(message, send)
+                self._merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
+                return await awaited.wait()
+        return await self._attempts.deliver(out, now, ready)
 
     async def _deliver(self, message: Message, out: Outgoing, now: float) -> SendResult:
         if self._hooks:

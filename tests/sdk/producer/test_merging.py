@@ -347,3 +347,170 @@ async def test_a_lingering_that_makes_no_sense(autojump_clock, cluster, linger_s
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidCall, match="linger_s"):
             client.producer("G", linger_s=linger_s)
+
+
+# --- awaited sends -----------------------------------------------------------------------------------------------
+
+
+async def send_awaited(producer, bodies, **options):
+    """Send each in a task of its own, over a link without other requests; returns what became of each."""
+    await trio.testing.wait_all_tasks_blocked()
+    ends = [None] * len(bodies)
+
+    async def one(number, body):
+        try:
+            ends[number] = await producer.send(triomq.Message("T", body), **options)
+        except errors.MQError as error:
+            ends[number] = error
+
+    async with trio.open_nursery() as nursery:
+        for number, body in enumerate(bodies):
+            nursery.start_soon(one, number, body)
+    return ends
+
+
+async def test_awaited_sends_of_many_tasks_share_requests(autojump_clock, cluster):
+    bodies = texts(100)
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        results = await send_awaited(producer, bodies)
+        assert producer.in_flight == 0
+        (sends,) = client.statistics().sends
+    counts = element_counts(cluster.broker)
+    assert sum(counts) == 100
+    assert max(counts) > 10
+    assert sends.stored == 101
+    assert len({result.message_id for result in results}) == 100
+    for body, result in zip(bodies, results, strict=True):
+        assert cluster.broker.stored["T", result.queue.queue_id][result.queue_offset] == body
+
+
+async def test_one_awaited_send_after_the_other_has_its_request(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        results = [await producer.send(triomq.Message("T", body)) for body in texts(6)]
+    assert element_counts(cluster.broker) == [1] * 6
+    assert [result.queue.queue_id for result in results] in ([0, 1] * 3, [1, 0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "how"),
+    [({"linger_s": None}, {}), ({"linger_s": 0.5}, {}), ({}, {"selector": lambda queues, _message, _arg: queues[0]})],
+)
+async def test_awaited_sends_that_have_requests_of_their_own(autojump_clock, cluster, options, how):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, **options)
+        started = trio.current_time()
+        await send_awaited(producer, texts(20), **how)
+        assert trio.current_time() == started
+    assert element_counts(cluster.broker) == [1] * 20
+
+
+async def test_awaited_sends_to_a_queue_keep_the_order_in_which_their_tasks_came(
+    autojump_clock, cluster, make_callback
+):
+    bodies = texts(30)
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        async with trio.open_nursery() as nursery:
+            for body in bodies[:-1]:
+                nursery.start_soon(lambda body=body: producer.send(triomq.Message("T", body), queue=QUEUE))
+                await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+            await producer.send(triomq.Message("T", bodies[-1]), make_callback(), queue=QUEUE)
+    assert cluster.broker.stored["T", 0] == bodies
+
+
+async def test_each_awaited_send_of_a_batch_that_fails_has_its_error(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(BATCH, lambda command: command.answer(2, "busy"))
+        ends = await send_awaited(producer, texts(5), queue=QUEUE)
+        failed = [end for end in ends if not isinstance(end, triomq.SendResult)]
+        # One has found the link idle, and went alone.
+        assert [(error.code, error.remark, len(error.attempts)) for error in failed] == [(2, "busy", 1)] * 4
+        assert len({str(error) for error in failed}) == 4
+        # Where there is another attempt, they are made one by one.
+        cluster.broker.script(BATCH, lambda command: command.answer(14, "stopping"))
+        assert all(isinstance(end, triomq.SendResult) for end in await send_awaited(producer, texts(5)))
+
+
+async def test_an_awaited_send_that_is_cancelled_is_not_tried_again(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        started = trio.current_time()
+
+        async def refuse(command):
+            await trio.sleep(1)
+            return command.answer(14, "stopping")
+
+        cluster.broker.script(BATCH, refuse)
+        with trio.move_on_after(0.5) as scope:
+            await send_awaited(producer, texts(5))
+        assert scope.cancelled_caught
+        assert producer.in_flight == 4
+        await producer.flush()
+        assert trio.current_time() - started == pytest.approx(1)
+    (batch,) = cluster.broker.requests(BATCH)
+    assert len(split_batch(batch.body, b"").elements) == 4
+    assert len(cluster.broker.requests(SEND)) == 2  # the first one of all, and the one that found the link idle
+
+
+async def test_others_of_a_batch_go_on_when_one_awaited_send_is_cancelled(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+
+        async def slowly(command):
+            await trio.sleep(1)
+            return cluster.broker.serve(command)
+
+        cluster.broker.script(SEND, slowly)
+        cluster.broker.script(BATCH, slowly)
+        ends = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.send, triomq.Message("T", b"first"))
+            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
+
+            @nursery.start_soon
+            async def cancelled():
+                with trio.move_on_after(0.1):
+                    await producer.send(triomq.Message("T", b"cancelled"))
+                ends.append(trio.current_time())
+
+            @nursery.start_soon
+            async def waits():
+                ends.append(await producer.send(triomq.Message("T", b"waits")))
+
+        _at, result = ends
+        assert isinstance(result, triomq.SendResult)
+        assert producer.in_flight == 0
+    stored = [body for bodies in cluster.broker.stored.values() for body in bodies]
+    assert sorted(stored) == [b"cancelled", b"first", b"waits", b"warm"]
+
+
+async def test_an_abort_ends_awaited_sends(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(SEND, None)
+        cluster.broker.script(BATCH, None)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def abort():
+                await trio.sleep(0.1)
+                producer.abort()
+
+            ends = await send_awaited(producer, texts(5))
+    # One has found the link idle, and went alone: it has ended with the client.
+    assert [type(end) for end in ends].count(errors.ClientClosed) >= 4
+
+
+async def test_awaited_sends_beyond_what_may_be_in_flight_have_requests_of_their_own(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await merging_producer(client, max_in_flight=10)
+        results = await send_awaited(producer, texts(40))
+    assert all(isinstance(result, triomq.SendResult) for result in results)
+    counts = element_counts(cluster.broker)
+    assert sum(counts) == 40
+    assert max(counts) == 10
