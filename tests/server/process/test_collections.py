@@ -71,6 +71,26 @@ async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
     assert turns >= 10
 
 
+async def test_the_next_one_is_done_when_there_are_a_quarter_more_objects(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
+) -> None:
+    nursery.start_soon(collections.collect_in_turns)
+    kept: list[list[list[int]]] = []
+
+    async def make(count: int) -> int:
+        """How many full collections there were after so many further objects that stay."""
+        kept.append([[0] for _ in range(count)])
+        for _ in range(collections.DUE_AFTER + 1):
+            gc.collect(1)
+        await trio.sleep(1.5 * collections.LOOK_EVERY_S)
+        return len(full_collections)
+
+    assert await make(1000) == 1
+    present = len(gc.get_objects(2))
+    assert await make(present // 10) == 1
+    assert await make(present // 4) == 2
+
+
 async def test_those_that_are_not_due_are_not_done(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
 ) -> None:
