@@ -47,10 +47,14 @@ def fill(client: Any, servers: str, topic: str, make_samples: Any) -> list[Any]:
     return everything
 
 
+def is_in_table(home: Path, table: str, entry: str) -> bool:
+    file = home / "store" / "config" / table
+    return file.exists() and entry in file.read_text()
+
+
 def saved_offsets(home: Path, topic: str) -> bool:
     """Whether the committed offsets have reached the file."""
-    file = home / "store" / "config" / "consumerOffset.json"
-    return file.exists() and f"{topic}@{GROUP}" in file.read_text()
+    return is_in_table(home, "consumerOffset.json", f"{topic}@{GROUP}")
 
 
 def serve_and_compare(client: Any, servers: str, topic: str, before: Any, make_samples: Any) -> None:
@@ -72,8 +76,7 @@ def serve_and_compare(client: Any, servers: str, topic: str, before: Any, make_s
 
 def saved_topic(home: Path, topic: str) -> bool:
     """Whether the table of topics on disk has one."""
-    table = home / "store" / "config" / "topics.json"
-    return table.exists() and topic in table.read_text()
+    return is_in_table(home, "topics.json", topic)
 
 
 def by_place(messages: Any) -> Any:

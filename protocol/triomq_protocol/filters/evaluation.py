@@ -166,12 +166,14 @@ def _joined(operands: Sequence[Node], decisive: bool) -> Iterator[Callable[[Prop
 
     The garbage collector looks at each partial, but not at tuples of texts and numbers.
     """
-    for is_test, group in groupby(operands, lambda node: _test(node) is not None):
+    with_tests = ((node, _test(node)) for node in operands)
+    for _, group in groupby(with_tests, lambda pair: pair[1] is not None):
         some = list(group)
-        if is_test and len(some) >= _FEWEST_TESTS:
-            yield partial(_tests, tuple(test for node in some if (test := _test(node)) is not None), decisive)
+        tests = tuple(test for _, test in some if test is not None)
+        if len(tests) >= _FEWEST_TESTS:
+            yield partial(_tests, tests, decisive)
         else:
-            yield from map(_truth, some)
+            yield from (_truth(node) for node, _ in some)
 
 
 def _test(node: Node) -> Test | None:

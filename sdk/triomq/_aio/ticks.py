@@ -184,9 +184,9 @@ class Ticks:
         if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._time_has_come)
+            self._timer = self._loop.call_at(due, self._timer_ended)
 
-    def _time_has_come(self) -> None:
+    def _timer_ended(self) -> None:
         self._timer = None
         self._look()
 

@@ -197,8 +197,7 @@ class Merging:
         before = self._joins.open.pop(key, None)
         if before is not None:
             self._write(before)
-        idle = not link.pending and not self._linger_s
-        if idle or not may_merge(out) or (self._refused and out.topic in self._refused):
+        if self.goes_alone(out, link):
             self._attempts.start(send, target, link, deadline)
             return
         due = trio.current_time() + self._linger_s if self._linger_s else 0.0
@@ -208,18 +207,10 @@ class Merging:
             task, self._idle = self._idle, None
             trio.lowlevel.reschedule(task)
 
-    def begins(self, out: Outgoing, link: Link) -> bool:
-        """Whether :meth:`begin` would open a batch with a message that somebody awaits.
-
-        Such a message does not linger: it waits for the next turn of the event loop, and not for longer.
-        """
-        return (
-            bool(link.pending)
-            and not self._linger_s
-            and self._in_flight.room.has(len(out.body))
-            and may_merge(out)
-            and not (self._refused and out.topic in self._refused)
-        )
+    def goes_alone(self, out: Outgoing, link: Link) -> bool:
+        """Whether :meth:`begin` sends a message at once, and opens no batch with it."""
+        idle = not link.pending and not self._linger_s
+        return idle or not may_merge(out) or bool(self._refused and out.topic in self._refused)
 
     def flush(self) -> None:
         """Write all open batches, in the order in which they were opened."""

@@ -515,17 +515,18 @@ class Producer(metaclass=NoPublicConstructor):
         return self._transactions
 
     async def _send_awaited(self, message: Message, out: Outgoing, now: float) -> SendResult:
-        """Send a message for which nobody could open a batch before."""
-        if self._hooks:
-            return await self._send_with_hooks(message, out, now)
+        """Send a message that could not join an open batch: open one with it, or send it alone."""
+        merging = self._merging
+        if merging is None or self._join_awaited is None:
+            return await self._deliver(message, out, now)
         ready = self._targets.ready_nowait(out)
-        if ready is not None and self._join_awaited is not None and self._merging is not None:
+        if ready is not None:
             target, link, timeout_s = ready
-            if self._merging.begins(out, link):
+            if self._in_flight.room.has(len(out.body)) and not merging.goes_alone(out, link):
                 awaited = AwaitedSend()
                 send = CallbackSend(self._in_flight, out, awaited, now)
                 self._in_flight.accept(message, send)
-                self._merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
+                merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
                 return await awaited.wait()
         return await self._attempts.deliver(out, now, ready)
 

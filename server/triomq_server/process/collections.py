@@ -26,7 +26,7 @@ _OLDEST: Final = 2
 
 _NAP_S: Final = 0.002
 _LATE_S: Final = 0.0015
-"""Who wakes no later than this has found the loop without other work; epoll counts in milliseconds."""
+"""A task that wakes up no later than this finds the loop without other work; epoll counts in milliseconds."""
 _NAPS_MOST: Final = 200
 
 

@@ -59,7 +59,7 @@ class ConsumerGroup:
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
-    channels: Mapping[Link, ClientChannel] = attrs.Factory(dict)
+    channels: dict[Link, ClientChannel] = attrs.Factory(dict)
     """The members. The only member of a group is in a table that all groups share of which it is the only one: so the
     garbage collector looks at one table for a client, not at one for each group."""
     subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
@@ -83,7 +83,7 @@ class ConsumerGroup:
         self.message_model = data.message_model or self.message_model
         self.consume_from_where = data.consume_from_where or self.consume_from_where
 
-    def update_channel(self, channel: ClientChannel, alone: Mapping[Link, ClientChannel]) -> bool:
+    def update_channel(self, channel: ClientChannel, alone: dict[Link, ClientChannel]) -> bool:
         """Keep the member's newest description; true if its link is new to the group.
 
         Args:
@@ -93,8 +93,10 @@ class ConsumerGroup:
         is_new = channel.link not in self.channels
         if len(self.channels) == (0 if is_new else 1):
             self.channels = alone
-        else:
-            self._own_channels()[channel.link] = channel
+            return is_new
+        if len(self.channels) == 1:
+            self.channels = dict(self.channels)  # other groups share it
+        self.channels[channel.link] = channel
         return is_new
 
     def remove_channel(self, link: Link) -> bool:
@@ -102,16 +104,10 @@ class ConsumerGroup:
         if link not in self.channels:
             return False
         if len(self.channels) == 1:
-            self.channels = {}
+            self.channels = {}  # other groups may share the table
         else:
-            del self._own_channels()[link]
+            del self.channels[link]
         return True
-
-    def _own_channels(self) -> dict[Link, ClientChannel]:
-        """The members in a table of this group alone."""
-        if len(self.channels) == 1 or not isinstance(self.channels, dict):
-            self.channels = dict(self.channels)
-        return self.channels
 
     def update_subscriptions(self, offered: Iterable[SubscriptionData]) -> bool:
         """Merge one heartbeat's subscriptions; true if a topic came or went.
@@ -150,8 +146,9 @@ class ClientTable:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
-        # Which groups a link is in, so that a mass of closing links need not search all groups.
+        # The table of the latest client, for the groups of which it is the only member.
         self._alone: dict[Link, ClientChannel] = {}
+        # Which groups a link is in, so that a mass of closing links need not search all groups.
         self._consumer_groups: dict[Link, dict[str, None]] = {}
         self._producer_groups: dict[Link, dict[str, None]] = {}
 
@@ -310,9 +307,10 @@ class ClientTable:
                     yield
         for name in tuple(self.consumers):
             group = self.consumers.get(name)
-            for channel in list(group.channels.values()) if group is not None else ():
-                is_stale = now_s - channel.last_update_s > limit_s
-                if is_stale and group is not None and group.channels.get(channel.link) is channel:
+            if group is None:
+                continue
+            for channel in list(group.channels.values()):
+                if now_s - channel.last_update_s > limit_s and group.channels.get(channel.link) is channel:
                     self.unregister_consumer(name, channel.link)
                     stale[channel.link] = None
                 looked_at += 1
