@@ -14,15 +14,16 @@ from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
     "index": 3449832791,
+    "recovery": 1000890976,
     "sends": 3782293618,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 
 
 def _load() -> Mapping[str, object]:
-    from triomq_server.compiled import index, sends
+    from triomq_server.compiled import index, recovery, sends
 
-    return {"index": index, "sends": sends}
+    return {"index": index, "recovery": recovery, "sends": sends}
 
 
 PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache
 
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments
 from triomq_server.store.removed_queues import RemovedQueues
@@ -30,10 +31,12 @@ BLANK_SIZE = 0x7FFFFFFF
 and those of damaged or missing records, with a log offset not less than that of the entry before."""
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
+_FIRST_RESERVE_BYTES = 1 << 12
+"""For a queue's first entries: most queues of a store with very many have few, and a start reads what is reserved."""
 _FILES_CHECKED = 3
 _PROBED = 2
 _SCAN_BYTES = 204 * UNIT_BYTES
-_SCANS_PER_STEP = 50
+_SCANNED_PER_STEP = 50 * _SCAN_BYTES
 _READ_BYTES = 1 << 17
 """A file with no more content than this is read at a start, and mapped when it is used: a map costs more than all else
 that a start does for a queue. What was reserved for a queue that was written little is less."""
@@ -56,6 +59,46 @@ def units_struct(count: int) -> struct.Struct:
 def places_struct(count: int) -> struct.Struct:
     """The struct of `count` entries that reads their physical offsets and sizes and skips their tags codes."""
     return struct.Struct(">" + "qi8x" * count)
+
+
+_NOT_VALID, _WRONG = 1, 2
+
+
+def pass_entries_one_by_one(
+    buffer: mmap.mmap | bytes, start: int, stop: int, limit: int, before: int, last: int
+) -> tuple[int, int, int, int]:
+    """Pass over valid entries; returns where it ended, `before` and `last` as they are there, and why.
+
+    Why: 0 for `stop` or the buffer's end, 1 for an entry that is not valid, 2 for one that is wrong, or the one at `last` is.
+
+    Args:
+        buffer: a file of the queue, or its beginning.
+        start: where the first entry is.
+        stop: where to end.
+        limit: entries of records at or behind this log offset are not valid; negative for none, and a record that begins
+            in front of the end of the one before is wrong then.
+        before: where the record of the last entry that has one ends in the log.
+        last: where that entry is.
+    """
+    at = start
+    stop = min(stop, len(buffer))
+    while at < stop:
+        for offset, size, _ in UNIT.iter_unpack(buffer[at : min(at + _SCAN_BYTES, stop)]):
+            if offset < 0 or size <= 0 or 0 <= limit <= offset:
+                return at, before, last, _NOT_VALID
+            if size != BLANK_SIZE:
+                if limit < 0 and offset < before:
+                    return at, before, last, _WRONG
+                before = offset + size
+                last = at
+            at += UNIT_BYTES
+    return at, before, last, 0
+
+
+if COMPILED:
+    from triomq_server.compiled.recovery import pass_entries
+else:
+    pass_entries = pass_entries_one_by_one
 
 
 class QueueGap(Exception):  # noqa: N818 - named after the state one is in
@@ -138,7 +181,7 @@ class ConsumeQueue:
         elif current is None or self.position == current.size:
             base = self.max_offset * UNIT_BYTES
             base -= base % self.segments.size
-            current = self.segments.build(base, _RESERVE_BYTES)
+            current = self.segments.build(base, _RESERVE_BYTES if base else _FIRST_RESERVE_BYTES)
             self.segments.add(current)
             self._enter(current)
         else:
@@ -468,23 +511,21 @@ class ConsumeQueue:
             at: all entries before this position are known to be valid.
             data: the file's bytes, to an entry that is not valid or to the end; None to read them through the map.
         """
-        before = last = scans = 0
+        before = last = 0
+        limit = -1 if physical_offset is None else physical_offset
         while at < segment.size:
-            scans += 1
-            if scans % _SCANS_PER_STEP == 0:
-                yield
-            piece = (segment.buffer if data is None else data)[at : min(at + _SCAN_BYTES, segment.size)]
-            for offset, size, _ in UNIT.iter_unpack(piece):
-                if offset < 0 or size <= 0 or (physical_offset is not None and offset >= physical_offset):
-                    return at
-                if size != BLANK_SIZE:
-                    if offset < before and physical_offset is None:
-                        # This one is wrong, or the one before.
-                        self._found_damaged(segment.base + last)
-                        return last
-                    self.max_physical_offset = before = offset + size
-                    last = at
-                at += UNIT_BYTES
+            buffer = segment.buffer if data is None else data
+            at, before, last, why = pass_entries(
+                buffer, at, min(at + _SCANNED_PER_STEP, segment.size), limit, before, last
+            )
+            if before:
+                self.max_physical_offset = before
+            if why == _WRONG:
+                self._found_damaged(segment.base + last)
+                return last
+            if why == _NOT_VALID:
+                break
+            yield
         return at
 
     def _reset_to_segments(self) -> None:

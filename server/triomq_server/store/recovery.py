@@ -12,9 +12,11 @@ from collections.abc import Generator
 
 import attrs
 
+from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.encode import write_blank
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
@@ -28,9 +30,13 @@ from triomq_server.store.index import Index
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.store.repaired import repaired_parts
 
+if COMPILED:
+    from triomq_server.compiled import recovery as compiled_recovery
+
 _log = logging.getLogger(__name__)
 
 _RECORDS_PER_STEP = 2000
+_BYTES_PER_STEP = 1 << 23
 _QUEUES_PER_STEP = 64
 _FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
@@ -319,6 +325,15 @@ class Recovery:
         check_crc = self._config.check_crc_on_recover
         buffer, last_numbers = segment.buffer, self._last_numbers
         while True:
+            if COMPILED:
+                at, passed, store_timestamp = compiled_recovery.pass_records(
+                    buffer, at, segment.size, segment.base, _BYTES_PER_STEP, raw_crc32 if check_crc else None,
+                    not self._clean, last_numbers,
+                )  # fmt: skip
+                if passed:
+                    self._records += passed
+                    self._commitlog.store_timestamp = store_timestamp
+                    yield
             found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
             if not isinstance(found, LogRecord):
                 return at, found
@@ -496,6 +511,8 @@ class Recovery:
 
     def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
         """The records of a range of the log; now and then None. A range that begins inside a record is widened."""
+        if begin >= end:
+            return  # where the log ends there is no record, either
         seen = 0
         segment = self._commitlog.segments.find(begin)
         if segment is None and self._commitlog.segments.items:

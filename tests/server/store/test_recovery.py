@@ -5,6 +5,7 @@ Re-created topics, the torn last record, what a kill leaves unsynced.
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record import encode
 from triomq_protocol.record.batch import encode_batch_element
+from triomq_protocol.record.check import LogRecord
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewBatch, NewRecord, ReadStatus, open_store
-from triomq_server.store.recovery import looks_torn, written_bytes
+from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -195,3 +198,47 @@ async def test_a_file_prepared_ahead_is_no_loss(
         assert store.recovery_report.deleted_files == ()
         assert store.recovery_report.dropped_bytes == 0
     assert "cut" not in caplog.text
+
+
+async def test_a_start_in_order_dispatches_nothing_again(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the log ends there is no record; that is no reason to begin with the file's first one."""
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        for n in range(20):
+            store.append(make_record(n))
+    dispatched: list[LogRecord] = []
+    monkeypatch.setattr(Dispatcher, "dispatch", lambda _self, record, **_: dispatched.append(record))
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 20)
+    assert not dispatched
+
+
+async def test_a_start_looks_for_no_garbage(
+    memory_disk: MemoryDisk, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled: list[bool] = []
+    steps = Recovery.steps
+
+    def watched(self: Recovery) -> Any:
+        enabled.append(gc.isenabled())
+        return steps(self)
+
+    monkeypatch.setattr(Recovery, "steps", watched)
+    async with open_store(make_config(ROOT), disk=memory_disk):
+        enabled.append(gc.isenabled())
+    assert enabled == [False, True]
+
+
+async def test_the_first_messages_of_a_queue_reserve_one_page(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(ROOT, mapped_file_size_consume_queue=20 * 1000)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(250):
+            store.append(make_record(n))
+            if n in (0, 203, 204):
+                (segment,) = store.consume_queues.table["T", 0].segments.items
+                assert segment.reserved == (4096 if n < 204 else segment.size)
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 250)

@@ -1,0 +1,20 @@
+import mmap
+from collections.abc import Callable
+from typing import Final
+
+VERSION: Final[int]
+LAYOUT: Final[dict[str, int]]
+
+def pass_records(
+    buffer: mmap.mmap,
+    start: int,
+    end: int,
+    base: int,
+    bytes_most: int,
+    checksum: Callable[[bytes], int] | None,
+    may_be_torn: bool,
+    numbers: dict[tuple[str, int], tuple[int, int]],
+) -> tuple[int, int, int]: ...
+def pass_entries(
+    buffer: mmap.mmap | bytes, start: int, stop: int, limit: int, before: int, last: int
+) -> tuple[int, int, int, int]: ...

@@ -1,0 +1,150 @@
+"""Records of the log and entries of queues passed over many at once: the same end as one by one in Python."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import attrs
+import pytest
+
+from triomq_protocol.checksum import raw_crc32
+from triomq_protocol.hosts import pack_host
+from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_protocol.record.encode import encode_topic, head_for, write_blank, write_record
+from triomq_protocol.record.layout import PROPERTIES_LENGTH, field_offset
+from triomq_server.compiled import USED
+from triomq_server.store.commitlog import enters_queue
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
+from triomq_server.store.recovery import looks_torn
+
+pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
+
+BASE = 1 << 33
+HOSTS = (pack_host("127.0.0.1", 40_000), pack_host("::1", 40_000))
+FLAGS = (0, 0, 0, 0x4, 0x8, 0xC, 0x1, 0x700)
+
+
+@attrs.define
+class Fields:
+    """A message of the log."""
+
+    queue_id: int
+    body: bytes
+    properties: bytes
+    born_host: bytes
+    store_host: bytes
+    flag: int = 7
+    born_timestamp: int = 1_700_000_000_000
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+def random_log(chance: random.Random, size: int) -> bytes:
+    """Records, mostly of few queues, then a mark or nothing; often something in it is damaged."""
+    log = bytearray(size)
+    at = number = 0
+    while True:
+        fields = Fields(
+            chance.choice((0, 0, 1, 64, 65, (1 << 31) - 1)),
+            chance.randbytes(chance.choice((0, 1, 30, 200, 2000))),
+            chance.choice((b"", b"TAGS\x01a", b"KEYS\x01k\x02", b"x\0\0\0\0")),
+            chance.choice((HOSTS[0], HOSTS[0], HOSTS[1])),
+            chance.choice((HOSTS[0], HOSTS[0], HOSTS[1])),
+        )
+        head, sys_flag = head_for(fields.born_host, fields.store_host, chance.choice(FLAGS))
+        topic = encode_topic(chance.choice(("t", "T", "topic", "topic-2", "größer", "x" * 127)))
+        length = head.size + len(fields.body) + len(topic) + PROPERTIES_LENGTH.size + len(fields.properties)
+        if at + length + 8 > size:
+            break
+        write_record(log, at, length, head, sys_flag, topic, number, BASE + at, 1_700_000_000_000 + number, fields)
+        at, number = at + length, number + 1
+    if chance.random() < 0.5:
+        write_blank(log, at, size - at)
+    for _ in range(chance.choice((0, 0, 1, 1, 3))):
+        log[chance.randrange(size)] = chance.choice((0, 0xFF, chance.randrange(256)))
+    return bytes(log)
+
+
+def one_by_one(log: bytes, *, crc: bool, torn: bool) -> tuple[Any, ...]:
+    """As `Recovery` does without the compiled module."""
+    at = count = time = 0
+    numbers: dict[tuple[str, int], tuple[int, int]] = {}
+    while isinstance(found := read_record(log, at, len(log), BASE + at, check_crc=crc), LogRecord):
+        if torn and looks_torn(log, at + found.size, len(log), found.properties):
+            return at, Finding.TORN, count, time, numbers
+        at, count, time = at + found.size, count + 1, found.store_timestamp
+        if enters_queue(found.sys_flag):
+            numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
+    return at, found, count, time, numbers
+
+
+def many_at_once(log: bytes, bytes_most: int, *, crc: bool, torn: bool) -> tuple[tuple[Any, ...], int]:
+    """As `Recovery` does with it; and how many records were left to Python, but the last."""
+    from triomq_server.compiled.recovery import pass_records
+
+    at = count = time = left = 0
+    numbers: dict[tuple[str, int], tuple[int, int]] = {}
+    while True:
+        at, passed, last_time = pass_records(
+            log,  # type: ignore[arg-type]
+            at, len(log), BASE, bytes_most, raw_crc32 if crc else None, torn, numbers,
+        )  # fmt: skip
+        if passed:
+            count, time = count + passed, last_time
+            continue
+        found = read_record(log, at, len(log), BASE + at, check_crc=crc)
+        if not isinstance(found, LogRecord):
+            return (at, found, count, time, numbers), left
+        if torn and looks_torn(log, at + found.size, len(log), found.properties):
+            return (at, Finding.TORN, count, time, numbers), left
+        at, count, time, left = at + found.size, count + 1, found.store_timestamp, left + 1
+        if enters_queue(found.sys_flag):
+            numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
+
+
+def test_the_layout_is_that_of_the_protocol() -> None:
+    from triomq_server.compiled.recovery import LAYOUT
+
+    assert {name: field_offset(name) for name in LAYOUT} == LAYOUT
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_same_records_are_sound(seed: int) -> None:
+    chance = random.Random(seed)
+    log = random_log(chance, chance.choice((200, 5_000, 40_000)))
+    crc, torn = chance.random() < 0.7, chance.random() < 0.5
+    found, left = many_at_once(log, chance.choice((1, 500, 1 << 30)), crc=crc, torn=torn)
+    assert found == one_by_one(log, crc=crc, torn=torn)
+    if not torn:
+        assert left == 0
+
+
+def test_what_lies_outside_is_refused() -> None:
+    from triomq_server.compiled.recovery import pass_records
+
+    for start, end in ((-1, 10), (0, 101)):
+        with pytest.raises(ValueError, match="not in the file"):
+            pass_records(bytes(100), start, end, 0, 1, None, False, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_same_entries_are_valid(seed: int) -> None:
+    from triomq_server.compiled.recovery import pass_entries
+
+    chance = random.Random(seed)
+    data, offset = b"", 0
+    for _ in range(chance.choice((0, 1, 50))):
+        size = chance.choice((1, 91, 1000, BLANK_SIZE, (1 << 31) - 2))
+        data += UNIT.pack(0 if size == BLANK_SIZE else offset, size, chance.randrange(1 << 40))
+        offset += 0 if size == BLANK_SIZE else size
+    data += chance.choice((b"", bytes(20), UNIT.pack(-1, 5, 0), UNIT.pack(5, -1, 0), UNIT.pack(3, 7, 0)))
+    data += chance.choice((b"", UNIT.pack((1 << 63) - 1, (1 << 31) - 2, 0), UNIT.pack(1 << 62, 9, 0)))
+    limit = chance.choice((-1, -1, 0, offset // 2, offset, 1 << 62))
+    wanted = pass_entries_one_by_one(data, 0, len(data) + 100, limit, 0, 0)
+    assert pass_entries(data, 0, len(data) + 100, limit, 0, 0) == wanted
+
+    at = before = last = why = 0
+    while not why and at + UNIT_BYTES <= len(data):
+        at, before, last, why = pass_entries(data, at, at + chance.choice((20, 100)), limit, before, last)
+    assert (at, before, last, why) == wanted
