@@ -111,14 +111,25 @@ class FrameDecoder:
         Empty where a whole frame cannot be there yet: then nothing is left to be fed.
         """
         buffer = self.incomplete
-        if not buffer or self.fault is not None or self.more:
+        if not buffer or self.fault is not None:
             return data
         if len(buffer) + len(data) < self._need:
             buffer += data
             return b""
         data = b"".join((buffer, data))
         buffer.clear()
+        self.more = False
         return data
+
+    def keep(self, data: bytes) -> bool:
+        """Keep what `join` gave, or the rest of it, for another time, as `more`; false, and nothing is kept, if it does not
+        begin with a whole frame."""
+        if self.fault is not None or len(data) < 8 or len(data) < 4 + _unpack_lengths(data)[0]:
+            return False
+        self.incomplete += data
+        self._need = 0
+        self.more = True
+        return True
 
     def _check_length(self, word: bytes) -> None:
         total = int.from_bytes(word, "big", signed=True)

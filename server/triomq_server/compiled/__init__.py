@@ -15,7 +15,7 @@ from triomq_protocol.twins import choose_twins
 VERSIONS = {
     "index": 3449832791,
     "recovery": 1000890976,
-    "sends": 3782293618,
+    "sends": 1073203458,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 

@@ -8,7 +8,7 @@ bytes in the log, the queues and the index, and give the same answers. The layou
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 3782293618
+VERSION = 1073203458
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -677,6 +677,9 @@ cdef class SendBursts:
     cdef object _store, _topics, _queues, _is_plain_topic, _count, _requests, _checksum, _arrival, _batch_properties
     cdef dict _shared
     cdef bytes _cluster, _answer_middle, _answer_end, _store_host, _host_id
+    cdef object _short_queue
+    cdef int64_t _short_bytes
+    cdef int64_t _short_entries
     cdef int64_t _body_most
     cdef int64_t _frame_most
     cdef public bint active
@@ -747,7 +750,31 @@ cdef class SendBursts:
 
     def take(self, link, bytes data) -> int:
         """Do the plain sends at the front of `data`; returns how many bytes they had. What is left begins a frame."""
-        cdef Py_ssize_t done = 0
+        cdef Py_ssize_t done, before
+        self._short_queue = None
+        done = self._run(link, data, 0)
+        while self._short_queue is not None:
+            queue, self._short_queue = self._short_queue, None
+            if not self._store.provide_space(self._short_bytes, queue, self._short_entries):
+                break
+            before = done
+            done = self._run(link, data, before)
+            if done == before:
+                break
+        return done
+
+    cdef bint _lacks_space(self, int64_t size, int64_t room, int64_t entries):
+        """Whether records of this size, or their entries, do not fit into the reserved space; then `take` asks for more."""
+        cdef Touched* touched = &self._touched[self._last]
+        if size + BLANK_BYTES <= room and touched.position + entries * UNIT_BYTES <= touched.limit:
+            return False
+        self._short_queue = self._objects[self._last]
+        self._short_bytes = size
+        self._short_entries = entries
+        return True
+
+    cdef Py_ssize_t _run(self, link, bytes data, Py_ssize_t done) except -1:
+        """As `take`, from position `done` on, as far as space is reserved."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef const uint8_t* start = <const uint8_t*>PyBytes_AS_STRING(data)
         cdef Header header
@@ -769,7 +796,7 @@ cdef class SendBursts:
         cdef Touched touched
         cdef Py_ssize_t hashes_before, arrivals_before, out_before
         if not self.active or size < 100:
-            return 0
+            return done
         self._out_used = 0
         self._count_touched = 0
         self._last = -1
@@ -779,7 +806,7 @@ cdef class SendBursts:
             self._encoded.clear()
         born_host = link.peer_host
         if PyBytes_GET_SIZE(born_host) != 8:
-            return 0
+            return done
         try:
             while size - done >= 8:
                 total = <int32_t>get32(start + done)
@@ -978,7 +1005,7 @@ cdef class SendBursts:
         if properties_size > PROPERTIES_MOST:
             return 0
         size = record_bytes(touched, body_size, properties_size)
-        if size + BLANK_BYTES > room or touched.position + UNIT_BYTES > touched.limit:
+        if self._lacks_space(size, room, 1):
             return 0
         crc = self._crc(body, body_size)
         self._head(header, at, size, crc, touched, offset, now, born_host, <int32_t>header.message_flag, body_size)
@@ -1058,7 +1085,7 @@ cdef class SendBursts:
         if common.tags.size or common.keys.size or common.unique_key.size:
             return 0
         count = self._read_elements(body, body_size, touched, shared_size, &total)
-        if not count or total + BLANK_BYTES > room or touched.position + <int64_t>count * UNIT_BYTES > touched.limit:
+        if not count or self._lacks_space(total, room, count):
             return 0
         # Entries first, and the marks last and in order: a killed process leaves the batch, its first records, or none.
         place = offset

@@ -358,6 +358,16 @@ class CommitLog:
             self._enter(following, new=True)
         self._reserve(self._position + size + BLANK_BYTES)
 
+    def provide_space(self, size: int) -> bool:
+        """Let `size` bytes and the end-of-file mark fit between `begin_run` and `end_run`; false if this file is too full
+        for them. OSError."""
+        end = self._position + size + BLANK_BYTES
+        if self._current is None or end > self._current.size:
+            return False
+        if end > self._limit:
+            self._reserve(end)
+        return True
+
     def _reserve(self, end: int) -> None:
         """Reserve the current file up to `end`, and set the limit of the next call."""
         current = self._current

@@ -19,6 +19,9 @@ from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments
 from triomq_server.store.removed_queues import RemovedQueues
 
+if COMPILED:
+    from triomq_server.compiled import recovery as compiled_recovery
+
 _log = logging.getLogger(__name__)
 
 UNIT = struct.Struct(">qiq")
@@ -95,10 +98,7 @@ def pass_entries_one_by_one(
     return at, before, last, 0
 
 
-if COMPILED:
-    from triomq_server.compiled.recovery import pass_entries
-else:
-    pass_entries = pass_entries_one_by_one
+pass_entries = compiled_recovery.pass_entries if COMPILED else pass_entries_one_by_one
 
 
 class QueueGap(Exception):  # noqa: N818 - named after the state one is in
@@ -187,6 +187,17 @@ class ConsumeQueue:
         else:
             current.reserve(self.position + _RESERVE_BYTES)
             self._take_map(current)
+
+    def provide_space(self, entries: int) -> bool:
+        """Let so many entries fit before `limit`; false if this file is too full for them. OSError."""
+        current, end = self._current, self.position + entries * UNIT_BYTES
+        if current is None or end > current.size:
+            return False
+        if end > self.limit:
+            self.publish_position()
+            current.reserve(max(end, self.position + _RESERVE_BYTES))
+            self._take_map(current)
+        return True
 
     def _leave_map(self) -> None:
         """The map of the file being written is given up; the next entry makes space, and thereby maps it again."""

@@ -18,7 +18,7 @@ from triomq_protocol.record.check import store_timestamp_of
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueues, UnusableTopic
+from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import entry_fits
 from triomq_server.store.entry_repair import EntryRepair
@@ -384,6 +384,14 @@ class MessageStore:
         if not self._writable or self.dispatcher.is_far_behind:
             return None
         return *self.commitlog.begin_run(), self.index is not None
+
+    def provide_space(self, size_bytes: int, queue: ConsumeQueue, entries: int) -> bool:
+        """Let records of this size, and so many entries of a queue, fit between `begin_run` and `end_run`; false if they do
+        not fit into the files that are being written, or the disk is full."""
+        try:
+            return self.commitlog.provide_space(size_bytes) and queue.provide_space(entries)
+        except OSError:
+            return False  # whoever stores them otherwise finds the same, and says so
 
     def end_run(
         self, size_bytes: int, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]

@@ -136,11 +136,10 @@ class Connections:
             if taken >= len(commands) and not decoder.more:
                 return
             await hub.turns.wait_for_next()
-            if taken >= len(commands):
-                commands, taken = decoder.feed(b""), 0
-                hub.count_incomplete(link, len(decoder.incomplete))
             hub.begin_batch()
             try:
+                if taken >= len(commands):
+                    commands, taken = hub.receive(link, decoder, b""), 0
                 taken = hub.dispatch(link, commands, taken)
             finally:
                 hub.end_batch([link])

@@ -189,7 +189,7 @@ class Poller:
             self._bulk = True
         decoder, link = polled.decoder, polled.link
         commands = self._hub.receive(link, decoder, data)
-        if commands:
+        if commands or decoder.more:
             taken = self._hub.dispatch(link, commands, 0)
             if (
                 taken < len(commands)

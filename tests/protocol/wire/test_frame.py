@@ -337,16 +337,36 @@ def test_a_reader_in_front_gets_what_is_incomplete_once_a_frame_may_be_whole() -
     assert [command.opaque for command in decoder.feed(frame)] == [7]
 
 
-def test_a_reader_in_front_takes_nothing_from_frames_that_are_left_or_behind_a_fault() -> None:
+def test_a_reader_in_front_goes_on_with_frames_that_are_left() -> None:
     frame = Command(opaque=5).encode()
     decoder = FrameDecoder(frames_at_once=1)
     assert len(decoder.feed(frame * 2)) == 1
     assert decoder.more
-    assert decoder.join(b"new") == b"new"
-    assert decoder.incomplete == frame
-    assert len(decoder.feed(b"")) == 1
+    assert decoder.join(b"") == frame
     assert not decoder.more
+    assert decoder.incomplete == b""
+    assert decoder.feed(frame)[0].opaque == 5
+
+
+def test_a_reader_in_front_may_keep_whole_frames_for_later() -> None:
+    frame = Command(opaque=5).encode()
+    decoder = FrameDecoder()
+    assert not decoder.keep(b"")
+    assert not decoder.keep(frame[:-1])
+    assert not decoder.more
+    assert decoder.keep(frame * 2 + frame[:3])
+    assert decoder.more
+    assert decoder.join(b"") == frame * 2 + frame[:3]
+    assert decoder.keep(frame * 2 + frame[:3])
+    assert [command.opaque for command in decoder.feed(frame[3:])] == [5, 5, 5]
+    assert not decoder.more
+
+
+def test_a_reader_in_front_takes_nothing_behind_a_fault() -> None:
+    frame = Command(opaque=5).encode()
+    decoder = FrameDecoder()
     decoder.feed(frame[:9])
     with pytest.raises(RemoteProtocolError):
         decoder.feed(b"\xff" * 200)
     assert decoder.join(b"new") == b"new"
+    assert not decoder.keep(frame)

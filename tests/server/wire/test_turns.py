@@ -175,3 +175,32 @@ async def test_long_requests_of_some_links_do_not_keep_out_the_others(monkeypatc
     for _ in range(8):
         poller._serve([(fileno, 1) for fileno in range(4)])
     assert served == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+async def test_what_many_requests_have_in_common_is_left_to_another_turn(
+    autojump_clock: object, bench: Any, ask: Callable[..., bytes]
+) -> None:
+    """And not done one by one, since the turn was over."""
+    slow = Slow(bench)
+    sizes: list[int] = []
+    frame = ask(1, 7)
+
+    def burst(link: Any, data: bytes) -> int:
+        sizes.append(len(data) // len(frame))
+        if len(sizes) % 4 == 0:
+            return 0  # the one at the front is for its handler
+        slow.now_s += 1
+        link.send(ask(0, 7))
+        return len(frame)
+
+    bench.handlers.burst = burst
+    _, wire = await bench.connect()
+    bench.hub._now = lambda: slow.now_s
+    wire.deliver(frame * 6 + frame[:-1])
+    await wait_all_tasks_blocked()
+    assert sizes == [6, 5, 4, 3]
+    assert slow.calls == 3
+    wire.deliver(frame[-1:])
+    await wait_all_tasks_blocked()
+    assert sizes == [6, 5, 4, 3, 1]
+    assert len(wire.commands()) == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +14,7 @@ from burst_twins import Twins, Way, compare, small_files
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.compiled import USED
 from triomq_server.config import BrokerConfig
+from triomq_server.store.files.segments import Segment
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
 
@@ -63,3 +65,52 @@ async def test_a_batch_with_many_keys_is_left_to_slices(
         assert desk.handlers.burst(way.link, frame(320, element * 33, m="true")) == 0
         taken = frame(320, element * 32, m="true")
         assert desk.handlers.burst(way.link, taken) == len(taken)
+
+
+async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    """Space in the log is reserved 4 MiB at a time, in a queue a page and then 64 KiB."""
+    async with new_desk(mapped_file_size_commit_log=1 << 24, mapped_file_size_consume_queue=20 * 20_000) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        batch = frame(320, encode_batch_element(b"x" * 800, b"") * 300, m="true")
+        for _ in range(20):
+            data = batch * 2
+            while data:
+                taken = desk.handlers.burst(way.link, data)
+                assert taken >= len(batch)
+                data = data[taken:]
+        assert desk.broker.store.queue_bounds("T1", 0) == (0, 12_001)
+        single = frame(310, b"y" * 1000)
+        assert desk.handlers.burst(way.link, single * 300) == len(single) * 300
+
+
+async def test_a_batch_that_does_not_fit_into_the_files_is_left_to_the_handlers(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    async with new_desk(mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 500) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        many = frame(320, encode_batch_element(b"", b"") * 500, m="true")
+        assert desk.handlers.burst(way.link, many) == 0
+        large = frame(320, encode_batch_element(b"x" * 10_000, b"") * 80, m="true")
+        assert desk.handlers.burst(way.link, large) == len(large)
+        assert desk.handlers.burst(way.link, large) == 0
+
+
+async def test_without_space_on_the_disk_sends_are_left_to_the_handlers(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with new_desk(mapped_file_size_commit_log=1 << 24, mapped_file_size_consume_queue=20 * 10_000) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(Segment, "reserve", full)
+        single = frame(310, b"x")
+        assert desk.handlers.burst(way.link, single * 300) == len(single) * 203
+        assert desk.broker.store.queue_bounds("T1", 0) == (0, 204)
