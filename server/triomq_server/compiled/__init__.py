@@ -14,6 +14,7 @@ from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
     "index": 3449832791,
+    "reads": 1559145047,
     "recovery": 1000890976,
     "sends": 1073203458,
 }
@@ -21,9 +22,9 @@ VERSIONS = {
 
 
 def _load() -> Mapping[str, object]:
-    from triomq_server.compiled import index, recovery, sends
+    from triomq_server.compiled import index, reads, recovery, sends
 
-    return {"index": index, "recovery": recovery, "sends": sends}
+    return {"index": index, "reads": reads, "recovery": recovery, "sends": sends}
 
 
 PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)

@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable
 from operator import add, eq, gt
 
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, PHYSICAL_OFFSET, UNIT, UNIT_BYTES, ConsumeQueue, places_struct
 from triomq_server.store.entries import entries_fit, entry_fits, run_fits
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
+
+if COMPILED:
+    from triomq_server.compiled import reads as compiled_reads
 
 _LEAST_SCANNED_BYTES = 16_000
 _MOST_SCANNED = 2000
@@ -97,6 +101,16 @@ def _read_run(
     count = min(max(1, min(max_messages, most)), available)
     # The entry behind the answer is read too, as in RocketMQ: it decides `suggest_slave`.
     read_count = min(count + 1, available)
+    if COMPILED:
+        (last,) = PHYSICAL_OFFSET.unpack_from(buffer, at + (read_count - 1) * UNIT_BYTES)
+        segment = log.segments.find(first)
+        if segment is None or (log_end - last > limit_bytes) != old:
+            return None
+        found = compiled_reads.find_records(
+            buffer, at, count, segment.buffer, segment.base, log.min_offset, min(log_end, segment.end), queue.queue_id,
+            offset, most_bytes,
+        )  # fmt: skip
+        return found and ReadResult(ReadStatus.FOUND, offset + count, *bounds, found[0], count, found[1], old)
     units = places_struct(read_count).unpack_from(buffer, at)
     offsets, sizes = units[0 : 2 * count : 2], units[1 : 2 * count : 2]
     total = sum(sizes)
