@@ -15,6 +15,9 @@ from triomq_protocol.record.batch import encode_batch_element
 ELEMENT_BYTES = 22
 """What one message of a batch costs beside its body and properties."""
 
+MAX_BATCH_MESSAGES = 15_000
+"""The answer names each message, with 33 bytes for a broker's IPv4 address, in a header of at most 512 KiB."""
+
 _UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
 
 
@@ -23,10 +26,16 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
 
     Raises:
         InvalidCall: none at all, several topics or wait flags, a delay level, a retry topic.
-        MessageIllegal: one of them breaks a rule of its own.
+        MessageIllegal: one of them breaks a rule of its own, or they are too many.
     """
     if not messages:
         raise InvalidCall("the batch is empty")
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise MessageIllegal(
+            f"the batch has {len(messages)} messages, more than {MAX_BATCH_MESSAGES}: the broker's answer names each of "
+            "them; triomq.split_batch cuts it",
+            code=ResponseCode.MESSAGE_ILLEGAL,
+        )
     first = messages[0]
     for number, message in enumerate(messages):
         try:

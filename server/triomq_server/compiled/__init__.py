@@ -16,7 +16,7 @@ VERSIONS = {
     "index": 3449832791,
     "reads": 1559145047,
     "recovery": 1000890976,
-    "sends": 1073203458,
+    "sends": 1511105003,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 

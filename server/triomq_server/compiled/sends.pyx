@@ -8,7 +8,7 @@ bytes in the log, the queues and the index, and give the same answers. The layou
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 1073203458
+VERSION = 1511105003
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -36,6 +36,7 @@ cdef enum:
     RUN_BYTES = 4194304     # of records that one call stores
     RUN_KEYS = 4096         # of them for the index; a message may have thousands
     KEYS_BYTES_MOST = 65536 # of a batch; one with more is done in slices, by Python
+    ELEMENTS_MOST = 4096    # of a batch, likewise: more would take the loop too long
     ANSWER_BYTES = 1024     # more than any answer without its ids
 
     SIZE_AT = 0
@@ -1140,7 +1141,7 @@ cdef class SendBursts:
         cdef int64_t keys_bytes = 0
         cdef Element* element
         while here < end:
-            if end - here < ELEMENT_BODY_AT + 2:
+            if end - here < ELEMENT_BODY_AT + 2 or count == ELEMENTS_MOST:
                 return 0
             element_body = <int32_t>get32(here + ELEMENT_BODY_LENGTH_AT)
             if element_body < 0 or end - here < ELEMENT_BODY_AT + 2 + element_body:

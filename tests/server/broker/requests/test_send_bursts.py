@@ -67,6 +67,18 @@ async def test_a_batch_with_many_keys_is_left_to_slices(
         assert desk.handlers.burst(way.link, taken) == len(taken)
 
 
+async def test_a_batch_of_very_many_messages_is_left_to_slices(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    element = encode_batch_element(b"x", b"")
+    async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=20 * 10_000) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        assert desk.handlers.burst(way.link, frame(320, element * 4097, m="true")) == 0
+        taken = frame(320, element * 4096, m="true")
+        assert desk.handlers.burst(way.link, taken) == len(taken)
+
+
 async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
     new_desk: Callable[..., AbstractAsyncContextManager[Any]],
 ) -> None:
