@@ -169,7 +169,7 @@ def labels(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[st
     return [f"{name} #{number}" if names.count(name) > 1 else name for number, name in enumerate(names, 1)]
 
 
-def _figure(y_title: str, *, log_y: bool = False, x_title: str = "seconds since the measured part began") -> go.Figure:
+def _figure(y_title: str, *, log_y: bool = False, x_title: str = "seconds of the measured part") -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure()
