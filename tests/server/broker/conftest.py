@@ -48,10 +48,17 @@ from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.store import NewRecord, open_store
+from triomq_server.store.reading import queue_reads
 from triomq_server.wire import AnswerTimeoutError, Link, LinkClosedError, to_the_end
 
 START_MS = 1_795_000_000_000
 PORT = 10911
+
+
+@pytest.fixture(autouse=True)
+def patient_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pull ends early because this machine is slow, or a collection of garbage comes in between."""
+    monkeypatch.setattr(queue_reads, "FILTER_TURN_S", float("inf"))
 
 
 def virtual_ms() -> int:
