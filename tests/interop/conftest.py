@@ -27,7 +27,7 @@ import pytest
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import SingleBroker
-from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java, prepare_home
+from triomq_benchmarks.clusters.java import NO_TLS_KEY, QUICK_JVM, Java, find_java, prepare_home
 from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -50,8 +50,9 @@ NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 
 # Startup time matters here, not throughput: a hundred of these start in a run. The jars are what Maven has fetched and
 # checked, so their byte code is not verified again.
-UNVERIFIED_JVM = (
+QUICK_START = (
     *QUICK_JVM,
+    NO_TLS_KEY,
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
@@ -344,7 +345,7 @@ def _java_client(java: Java, home: Path, serialization: str, properties: Mapping
         "InteropClient",
         home=prepare_home(home),
         classes=classes,
-        options=UNVERIFIED_JVM,
+        options=QUICK_START,
         properties={"rocketmq.serialize.type": serialization, **(properties or {})},
     )
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
@@ -509,7 +510,7 @@ def _push_starter(java: Java, scratch: Path, name: str) -> StartPush:
             _as_arguments(given),
             home=prepare_home(home),
             classes=java.compile(sorted((HERE / "java").glob("*.java"))),
-            options=UNVERIFIED_JVM,
+            options=QUICK_START,
             properties=properties,
         )
         return _running(f"Java {name} consumer {number}", argv, home / f"{name}-{number}.out")
@@ -542,8 +543,8 @@ class Servers:
     def __init__(self, java: Java, scratch: Path, java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS) -> None:
         self.scratch = scratch
         self._java_brokers = java_brokers
-        self._namesrv = partial(namesrv, java=java, options=UNVERIFIED_JVM)
-        self._broker = partial(broker, java=java, options=UNVERIFIED_JVM)
+        self._namesrv = partial(namesrv, java=java, options=QUICK_START)
+        self._broker = partial(broker, java=java, options=QUICK_START)
 
     @contextmanager
     def namesrv(

@@ -157,7 +157,7 @@ async def test_java_clients_on_servers_that_speak_tls_only(
 async def test_our_client_and_our_broker_on_javas(servers: Any, files: Files) -> None:
     """Java's name server and broker, and a broker of ours at the same name server; each asks for certificates."""
     file = write_properties(files.folder / "java-server.properties", files.both())
-    properties = {"tls.enable": "true", "tls.config.file": str(file)}
+    properties = {"tls.enable": "true", "tls.server.mode": "permissive", "tls.config.file": str(file)}
     own = {**files.both(), "useTLS": True, "brokerName": "broker-b"}
     with (
         servers.namesrv(Kind.JAVA, "tls-java-namesrv", None, properties) as names,
@@ -198,7 +198,7 @@ async def test_signed_requests_over_tls(
         settings |= {"rocketmqHome": home, "haSlaveAddresses": "127.0.0.1", "useTLS": True, **own}
     else:
         file = write_properties(files.folder / "java-acl.properties", files.both())
-        properties = {"tls.enable": "true", "tls.config.file": str(file)}
+        properties = {"tls.enable": "true", "tls.server.mode": "permissive", "tls.config.file": str(file)}
     account = triomq.Credentials("operator", "operator-secret")
     with (
         servers.namesrv(kind, f"tls-acl-{kind}-namesrv", own, properties) as names,

@@ -17,7 +17,7 @@ from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
 from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, NodeRegistry
 
-from triomq_benchmarks.clusters.java import QUICK_JVM, Java, prepare_home
+from triomq_benchmarks.clusters.java import NO_TLS_KEY, QUICK_JVM, Java, prepare_home
 from triomq_benchmarks.clusters.processes import reserved_port
 from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
 from triomq_protocol.codes import RequestCode
@@ -33,8 +33,6 @@ JAVA_SETTINGS = {
     "registerNameServerPeriod": "10000",
 }
 JVM_PROPERTIES = {
-    # Otherwise every start generates an RSA key, which takes seconds, or half a minute on a loaded machine.
-    "tls.server.mode": "disabled",
     "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
     "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
 }
@@ -121,7 +119,11 @@ class SeparateNodes(NodeRegistry):
             return [sys.executable, "-m", "triomq_server", "broker", "-c", str(config)]
         assert self._java is not None
         return self._java.command(
-            BROKER_MAIN, ["-c", str(config)], home=prepare_home(home), options=QUICK_JVM, properties=JVM_PROPERTIES
+            BROKER_MAIN,
+            ["-c", str(config)],
+            home=prepare_home(home),
+            options=(*QUICK_JVM, NO_TLS_KEY),
+            properties=JVM_PROPERTIES,
         )
 
     async def _live(self, name: str, process: trio.Process) -> None:
