@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,18 @@ TESTS = Path(__file__).parent
 # A busy machine is no failure: examples have no deadline, and slow ones are no fault of the code.
 settings.register_profile("triomq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triomq")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than cores: some tests wait."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_finish() -> None:
+    """The collected tests, half a million objects, stay: no search for garbage needs to look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

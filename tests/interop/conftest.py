@@ -27,7 +27,7 @@ import pytest
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import SingleBroker
-from triomq_benchmarks.clusters.java import NO_TLS_KEY, QUICK_JVM, Java, find_java, prepare_home
+from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java, prepare_home
 from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -52,7 +52,6 @@ NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
 # checked, so their byte code is not verified again.
 QUICK_START = (
     *QUICK_JVM,
-    NO_TLS_KEY,
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from triomq_benchmarks.__main__ import bench
-from triomq_benchmarks.clusters.java import NO_TLS_KEY, QUICK_JVM
+from triomq_benchmarks.clusters.java import QUICK_JVM
 
 
 @pytest.fixture(autouse=True)
 def quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figure of this test is looked at, so the JVMs need not become fast."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join((*QUICK_JVM, NO_TLS_KEY)))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", " ".join(QUICK_JVM))
 
 
 def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from triomq_protocol.record.batch import encode_batch_element
 ELEMENT_BYTES = 22
 """What one message of a batch costs beside its body and properties."""
 
-MAX_BATCH_MESSAGES = 15_000
-"""The answer names each message, with 33 bytes for a broker's IPv4 address, in a header of at most 512 KiB."""
+MAX_BATCH_MESSAGES = 9_000
+"""The answer names each message, with 57 bytes where the broker has an IPv6 address, in a header of at most 512 KiB."""
 
 _UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
 
@@ -95,11 +95,12 @@ def split_batch(
     Args:
         messages: any number, also a generator.
         max_bytes: upper bound of a batch's body; at most the broker's ``maxMessageSize``.
-        max_count: upper bound of messages per batch.
+        max_count: upper bound of messages per batch; more than 9,000 are never put into one.
 
     Raises:
         MessageIllegal: one message alone is too large.
     """
+    max_count = min(max_count, MAX_BATCH_MESSAGES)
     batch: list[Message] = []
     size = 0
     for message in messages:

@@ -1,19 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Entries of the key index, written many at once: what `store.index.IndexFile.insert` does for each."""
 
-VERSION = 3449832791
+VERSION = 933701888
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-cdef extern from *:
-    """
-    static inline uint64_t swapped64(uint64_t v) { return __builtin_bswap64(v); }
-    static inline uint32_t swapped32(uint32_t v) { return __builtin_bswap32(v); }
-    """
-    uint64_t swapped64(uint64_t) nogil
-    uint32_t swapped32(uint32_t) nogil
+include "big_endian.pxi"
 
 cdef enum:
     HEADER_BYTES = 40

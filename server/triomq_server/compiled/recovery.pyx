@@ -1,11 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Records of the log and entries of queues, checked one after the other: what `store.recovery.Recovery` and
-`store.consume_queue.ConsumeQueue` do with each that is sound.
+`store.consume_queue.ConsumeQueue` do with each that is sound."""
 
-The layout is that of `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
-"""
-
-VERSION = 1000890976
+VERSION = 770429255
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -13,43 +10,16 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-cdef extern from *:
-    """
-    #define MAGIC 0xDAA320A7u
-    static inline uint64_t swapped64(uint64_t v) { return __builtin_bswap64(v); }
-    static inline uint32_t swapped32(uint32_t v) { return __builtin_bswap32(v); }
-    """
-    const uint32_t MAGIC
-    uint64_t swapped64(uint64_t) nogil
-    uint32_t swapped32(uint32_t) nogil
+include "big_endian.pxi"
+include "record_layout.pxi"
 
 cdef enum:
-    BODY_CRC_AT = 8
-    QUEUE_ID_AT = 12
-    QUEUE_OFFSET_AT = 20
-    PHYSICAL_OFFSET_AT = 28
-    SYS_FLAG_AT = 36
-    STORE_TIMESTAMP_AT = 56
-    BODY_LENGTH_AT = 84
-    FIXED_BYTES = 91
-    IPV6_MORE = 12          # bytes that a host takes more
-    BORN_HOST_V6 = 1 << 4
-    STORE_HOST_V6 = 1 << 5
     TRANSACTION = 3 << 2
     COMMITTED = 2 << 2
     QUEUES = 64             # whose last records are kept apart
-    UNIT_BYTES = 20
     BLANK_SIZE = 0x7FFFFFFF
-
-LAYOUT = {
-    "body_crc": BODY_CRC_AT,
-    "queue_id": QUEUE_ID_AT,
-    "queue_offset": QUEUE_OFFSET_AT,
-    "physical_offset": PHYSICAL_OFFSET_AT,
-    "sys_flag": SYS_FLAG_AT,
-    "store_timestamp": STORE_TIMESTAMP_AT,
-    "body_length": BODY_LENGTH_AT,
-}
+    NOT_VALID = 1           # why passing over entries has ended
+    WRONG = 2
 
 
 cdef struct LastRecord:
@@ -58,18 +28,6 @@ cdef struct LastRecord:
     int64_t queue_id
     int64_t queue_offset
     int64_t offset
-
-
-cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return swapped32(value)
-
-
-cdef inline int64_t get64(const uint8_t* at) noexcept nogil:
-    cdef uint64_t value
-    memcpy(&value, at, 8)
-    return <int64_t>swapped64(value)
 
 
 cdef int note(dict numbers, LastRecord* last) except -1:
@@ -192,11 +150,11 @@ def pass_entries(buffer, int64_t start, int64_t stop, int64_t limit, uint64_t be
             offset = get64(entry)
             size = <int32_t>get32(entry + 8)
             if offset < 0 or size <= 0 or (limit >= 0 and offset >= limit):
-                why = 1
+                why = NOT_VALID
                 break
             if size != BLANK_SIZE:
                 if limit < 0 and <uint64_t>offset < before:
-                    why = 2
+                    why = WRONG
                     break
                 before = <uint64_t>offset + size
                 last = at

@@ -4,11 +4,9 @@
 `SendBursts.take` does the requests at the front of what a link received that need nothing special, and stops at the
 first one that does: an unusual header, a topic or queue that is not there yet, a delay, a transaction, a full file. That
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
-bytes in the log, the queues and the index, and give the same answers. The layout of records is that of
-`triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
-"""
+bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 1511105003
+VERSION = 3534232682
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -16,16 +14,16 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+include "big_endian.pxi"
+include "headers.pxi"
+include "record_layout.pxi"
+
 cdef extern from *:
     """
     /* A killed process must leave a record whole or without its first eight bytes: stores are not moved across. */
     #define KEEP_ORDER() __asm__ __volatile__("" ::: "memory")
-    static inline uint64_t swapped64(uint64_t v) { return __builtin_bswap64(v); }
-    static inline uint32_t swapped32(uint32_t v) { return __builtin_bswap32(v); }
     """
     void KEEP_ORDER() nogil
-    uint64_t swapped64(uint64_t) nogil
-    uint32_t swapped32(uint32_t) nogil
 
 cdef enum:
     TOUCHED_MOST = 32
@@ -39,24 +37,7 @@ cdef enum:
     ELEMENTS_MOST = 4096    # of a batch, likewise: more would take the loop too long
     ANSWER_BYTES = 1024     # more than any answer without its ids
 
-    SIZE_AT = 0
-    MAGIC_AT = 4
-    BODY_CRC_AT = 8
-    QUEUE_ID_AT = 12
-    FLAG_AT = 16
-    QUEUE_OFFSET_AT = 20
-    PHYSICAL_OFFSET_AT = 28
-    SYS_FLAG_AT = 36
-    BORN_TIMESTAMP_AT = 40
-    BORN_HOST_AT = 48
-    STORE_TIMESTAMP_AT = 56
-    STORE_HOST_AT = 64
-    RECONSUME_TIMES_AT = 72
-    PREPARED_OFFSET_AT = 76
-    BODY_LENGTH_AT = 84
-    BODY_AT = 88
     BLANK_BYTES = 8
-    UNIT_BYTES = 20
     PROPERTIES_MOST = 32767
     TOPIC_MOST = 127
     ALLOWED_SYS_FLAGS = 0x701   # compression; anything else is for Python
@@ -66,47 +47,11 @@ cdef enum:
 
 cdef extern from *:
     """
-    #define MAGIC 0xDAA320A7u
     #define POLYNOMIAL 0xEDB88320u
     """
-    const uint32_t MAGIC
     const uint32_t POLYNOMIAL
 
-LAYOUT = {
-    "size": SIZE_AT,
-    "magic": MAGIC_AT,
-    "body_crc": BODY_CRC_AT,
-    "queue_id": QUEUE_ID_AT,
-    "flag": FLAG_AT,
-    "queue_offset": QUEUE_OFFSET_AT,
-    "physical_offset": PHYSICAL_OFFSET_AT,
-    "sys_flag": SYS_FLAG_AT,
-    "born_timestamp": BORN_TIMESTAMP_AT,
-    "born_host": BORN_HOST_AT,
-    "store_timestamp": STORE_TIMESTAMP_AT,
-    "store_host": STORE_HOST_AT,
-    "reconsume_times": RECONSUME_TIMES_AT,
-    "prepared_transaction_offset": PREPARED_OFFSET_AT,
-    "body_length": BODY_LENGTH_AT,
-}
-
 # ---- numbers
-
-
-cdef inline void put32(uint8_t* at, uint32_t value) noexcept nogil:
-    value = swapped32(value)
-    memcpy(at, &value, 4)
-
-
-cdef inline void put64(uint8_t* at, uint64_t value) noexcept nogil:
-    value = swapped64(value)
-    memcpy(at, &value, 8)
-
-
-cdef inline uint32_t get32(const uint8_t* at) noexcept nogil:
-    cdef uint32_t value
-    memcpy(&value, at, 4)
-    return swapped32(value)
 
 
 cdef uint32_t crc_table[8][256]
@@ -150,31 +95,6 @@ cdef uint32_t small_crc32(const uint8_t* data, Py_ssize_t size) noexcept nogil:
     return ~crc
 
 
-cdef inline int write_decimal(char* out, int64_t value) noexcept nogil:
-    """The digits of a number; returns how many characters."""
-    cdef char digits[24]
-    cdef int count = 0
-    cdef int written = 0
-    cdef uint64_t rest
-    if value < 0:
-        out[0] = 45
-        written = 1
-        rest = <uint64_t>(-(value + 1)) + 1
-    else:
-        rest = <uint64_t>value
-    while True:
-        digits[count] = <char>(48 + rest % 10)
-        count += 1
-        rest //= 10
-        if not rest:
-            break
-    while count:
-        count -= 1
-        out[written] = digits[count]
-        written += 1
-    return written
-
-
 cdef inline void write_hex64(char* out, uint64_t value) noexcept nogil:
     cdef int n
     cdef int nibble
@@ -184,11 +104,6 @@ cdef inline void write_hex64(char* out, uint64_t value) noexcept nogil:
 
 
 # ---- the header
-
-
-cdef struct Text:
-    const char* at
-    int size
 
 
 cdef struct Header:
@@ -209,131 +124,6 @@ cdef struct Header:
     int message_flag_seen
     int64_t reconsume_times
     int batch
-
-
-cdef struct Reader:
-    const uint8_t* at
-    const uint8_t* end
-    char* scratch
-    int scratch_used
-
-
-cdef bint read_text(Reader* r, Text* out) noexcept nogil:
-    """A string, from its opening quote on; false unless it is plain ASCII in the usual escapes."""
-    cdef const uint8_t* at = r.at
-    cdef const uint8_t* start
-    cdef uint8_t c
-    cdef char* written
-    cdef int value, n
-    if at >= r.end or at[0] != 34:
-        return False
-    at += 1
-    start = at
-    while at < r.end and at[0] != 34 and at[0] != 92:
-        if at[0] < 0x20 or at[0] >= 0x80:
-            return False
-        at += 1
-    if at >= r.end:
-        return False
-    if at[0] == 34:
-        out.at = <const char*>start
-        out.size = <int>(at - start)
-        r.at = at + 1
-        return True
-    # There are escapes: no longer than the header itself, so the scratch has room.
-    out.at = written = r.scratch + r.scratch_used
-    memcpy(written, start, at - start)
-    written += at - start
-    while True:
-        if at >= r.end:
-            return False
-        c = at[0]
-        if c == 34:
-            break
-        if c < 0x20 or c >= 0x80:
-            return False
-        if c == 92:
-            at += 1
-            if at >= r.end:
-                return False
-            c = at[0]
-            if c == 117:  # u
-                if r.end - at < 5:
-                    return False
-                value = 0
-                for n in range(1, 5):
-                    c = at[n]
-                    if 48 <= c <= 57:
-                        value = value * 16 + c - 48
-                    elif 97 <= c <= 102:
-                        value = value * 16 + c - 87
-                    elif 65 <= c <= 70:
-                        value = value * 16 + c - 55
-                    else:
-                        return False
-                if value == 0 or value >= 0x80:
-                    return False
-                c = <uint8_t>value
-                at += 4
-            elif c == 34 or c == 92 or c == 47:
-                pass
-            elif c == 110:
-                c = 10
-            elif c == 116:
-                c = 9
-            elif c == 114:
-                c = 13
-            elif c == 98:
-                c = 8
-            elif c == 102:
-                c = 12
-            else:
-                return False
-        written[0] = <char>c
-        written += 1
-        at += 1
-    out.size = <int>(written - out.at)
-    r.scratch_used += out.size
-    r.at = at + 1
-    return True
-
-
-cdef bint to_number(const char* at, int size, int64_t least, int64_t most, int64_t* out) noexcept nogil:
-    """A whole number in the usual spelling and within these limits, else false."""
-    cdef bint negative = False
-    cdef int64_t value = 0
-    cdef int n
-    if size and at[0] == 45:
-        negative = True
-        at += 1
-        size -= 1
-    if size < 1 or size > 18 or (at[0] == 48 and (size > 1 or negative)):
-        return False
-    for n in range(size):
-        if not 48 <= at[n] <= 57:
-            return False
-        value = value * 10 + at[n] - 48
-    if negative:
-        value = -value
-    if not least <= value <= most:
-        return False
-    out[0] = value
-    return True
-
-
-cdef bint read_number(Reader* r, int64_t* out) noexcept nogil:
-    cdef const uint8_t* start = r.at
-    while r.at < r.end and (r.at[0] == 45 or 48 <= r.at[0] <= 57):
-        r.at += 1
-    return to_number(<const char*>start, <int>(r.at - start), -2147483648, 2147483647, out)
-
-
-cdef inline bint text_is(Text* text, const char* wanted, int size) noexcept nogil:
-    return text.size == size and memcmp(text.at, wanted, size) == 0
-
-
-cdef inline bint text_number(Text* text, int64_t* out) noexcept nogil:
-    return to_number(text.at, text.size, -2147483648, 2147483647, out)
 
 
 cdef bint read_switch(Text* value, int* out) noexcept nogil:
@@ -414,14 +204,6 @@ cdef bint take_long(Header* h, Text* name, Text* value) noexcept nogil:
     if text_is(name, b"bname", 5):
         return take_short(h, 110, value)
     return False
-
-
-cdef inline bint passes(Reader* r, uint8_t wanted) noexcept nogil:
-    """Whether this character comes next; it is read then."""
-    if r.at >= r.end or r.at[0] != wanted:
-        return False
-    r.at += 1
-    return True
 
 
 cdef bint read_ext(Reader* r, Header* h, bint short_names) noexcept nogil:
@@ -1245,6 +1027,3 @@ cdef class SendBursts:
         return out + 32
 
 
-cdef inline char* text_out(char* out, const char* text, Py_ssize_t size) noexcept nogil:
-    memcpy(out, text, size)
-    return out + size

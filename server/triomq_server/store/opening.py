@@ -60,8 +60,7 @@ async def open_store(
     try:
         slave = config.is_slave if is_slave is None else is_slave
         store = MessageStore(config, disk, clock, local_time, is_slave=slave, clock_waits=clock_waits)
-        with _without_collections():
-            await _load(store, config)
+        await _load(store, config)
         failure: BaseException | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -110,8 +109,7 @@ async def recover_whole(config: StoreConfig, disk: Disk) -> None:
         OSError: a file cannot be read or written, or is not known to be on the disk.
     """
     store = MessageStore(config, disk, wall_ms, wall_calendar, is_slave=True)
-    with _without_collections():
-        await _load(store, config)
+    await _load(store, config)
     store.close()
     await _unload(store, config)
     if is_repair_unfinished(disk, config.store_path_root_dir):
@@ -131,6 +129,11 @@ def _without_collections() -> Iterator[None]:
 
 
 async def _load(store: MessageStore, config: StoreConfig) -> None:
+    with _without_collections():
+        await _load_and_recover(store, config)
+
+
+async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     disk, root = store.disk, config.store_path_root_dir
     clean = not disk.exists(f"{root}/abort")
     same_boot = not config.compat_49 and _same_boot(disk, _boot_file(root))

@@ -20,6 +20,7 @@ from triomq_server.wire.handlers import (
     not_supported,
     to_the_end,
 )
+from triomq_server.wire.hub import WRITE_BYTES
 from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
@@ -30,6 +31,7 @@ from triomq_server.wire.transport import Dial, Listen, dial_tcp, error_text, fai
 from triomq_server.wire.write_batch import WriteBatch
 
 __all__ = [
+    "WRITE_BYTES",
     "Answer",
     "AnswerTimeoutError",
     "Asking",

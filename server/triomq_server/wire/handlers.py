@@ -63,15 +63,15 @@ class Handlers:
         sliced: code -> generator function, for work that may be long. Up to its first yield it is part of the batch;
             then other links have their turns between its slices, and its own link is not read from until it ends.
         default: for any other code.
-        burst: does what it can of the requests at the front of what a link has received, all at once; the handlers by
-            code get what it leaves.
+        bursts: each does what it can of the requests at the front of what a link has received, all at once; the handlers
+            by code get what they leave.
     """
 
     plain: dict[int, PlainHandler] = attrs.field(factory=dict)
     waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
     default: PlainHandler = not_supported
     sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
-    burst: BurstHandler | None = None
+    bursts: list[BurstHandler] = attrs.field(factory=list)
 
     def knows(self, code: int) -> bool:
         """Whether there is a handler of its own for a code."""

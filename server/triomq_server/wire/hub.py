@@ -114,15 +114,17 @@ class Hub:
         """Take what a link has received, or go on with what has been left; returns the requests whose handlers are still
         to be called.
 
-        When the turn is over, what many requests have in common may be left to another one (``FrameDecoder.more``), for
+        When the turn is over, or the peer does not take its answers, what many requests have in common may be left to another one (``FrameDecoder.more``), for
         done one by one they take ten times as long. Raises RemoteProtocolError if the first frame is invalid.
         """
-        burst = self._handlers.burst
-        if burst is not None and link.unsent_bytes <= self.limits.output_bytes:
+        output_most = self.limits.output_bytes
+        if self._handlers.bursts and link.unsent_bytes <= output_most:
             data = decoder.join(data)
-            while data and not link.closed and (taken := burst(link, data)):
+            while data and not link.closed and (taken := self._burst(link, data)):
                 data = data[taken:]
-                if self.turn_is_over():
+                if link.unsent_bytes >= WRITE_BYTES and not link.draining:
+                    self.writer.flush(link)
+                if link.unsent_bytes > output_most or self.turn_is_over():
                     if decoder.keep(data):
                         data = b""
                     break
@@ -132,6 +134,13 @@ class Hub:
         if decoder.incomplete or link.incomplete_bytes:
             self.count_incomplete(link, len(decoder.incomplete))
         return commands
+
+    def _burst(self, link: Link, data: bytes) -> int:
+        """Do requests at the front of what has been received, many at once; returns how many bytes they had."""
+        for burst in self._handlers.bursts:
+            if taken := burst(link, data):
+                return taken
+        return 0
 
     def dispatch(self, link: Link, commands: list[Command], taken: int) -> int:
         """Call the handlers of the commands from index ``taken`` on; returns how many are done.

@@ -25,7 +25,7 @@ import trio
 from transaction_producer import decisions
 
 import triomq
-from triomq_benchmarks.clusters.java import NO_TLS_KEY, QUICK_JVM, Java, find_java
+from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java
 from triomq_benchmarks.clusters.processes import Child, reserved_port
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -114,7 +114,7 @@ class Run:
         self._folder = folder
         self._kinds = kinds
         self._say = say
-        self._broker = partial(broker, java=java, options=(*QUICK_JVM, NO_TLS_KEY))
+        self._broker = partial(broker, java=java, options=QUICK_JVM)
         self._turn = 0
         self._broker_of_now: Server | None = None
         self._closing: ExitStack | None = None

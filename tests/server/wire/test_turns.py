@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
-from triomq_server.wire import Link
+from triomq_server.wire import WRITE_BYTES, Limits, Link
 from triomq_server.wire.loop_turns import TURN_S, turns_of_loop
 from triomq_server.wire.poller import Poller, in_turn
 
@@ -193,7 +193,7 @@ async def test_what_many_requests_have_in_common_is_left_to_another_turn(
         link.send(ask(0, 7))
         return len(frame)
 
-    bench.handlers.burst = burst
+    bench.handlers.bursts.append(burst)
     _, wire = await bench.connect()
     bench.hub._now = lambda: slow.now_s
     wire.deliver(frame * 6 + frame[:-1])
@@ -204,3 +204,49 @@ async def test_what_many_requests_have_in_common_is_left_to_another_turn(
     await wait_all_tasks_blocked()
     assert sizes == [6, 5, 4, 3, 1]
     assert len(wire.commands()) == 7
+
+
+async def test_a_peer_that_takes_no_answers_gets_no_more_than_its_limit(
+    autojump_clock: object, bench: Any, ask: Callable[..., bytes]
+) -> None:
+    """Of what many requests have in common, too; they are done when it has taken what there is."""
+    answer = bytes(WRITE_BYTES // 2)
+    done: list[int] = []
+
+    def burst(link: Any, data: bytes) -> int:
+        assert link.unsent_bytes <= 2 * WRITE_BYTES
+        size = 4 + int.from_bytes(data[:4], "big")
+        done.append(size)
+        link.unsent.append(answer)
+        link.unsent_bytes += len(answer)
+        return size
+
+    bench.handlers.bursts.append(burst)
+    link, wire = await bench.connect(Limits(output_bytes=2 * WRITE_BYTES))
+    wire.writable_bytes = 0
+    wire.deliver(ask(1, 7) * 20)
+    await wait_all_tasks_blocked()
+    assert len(done) == 5
+    assert link.unsent_bytes == 5 * len(answer)
+    wire.set_writable(None)
+    await wait_all_tasks_blocked()
+    assert len(done) == 20
+    assert sum(map(len, wire.writes)) == 20 * len(answer)
+
+
+async def test_answers_are_written_before_all_requests_of_a_receive_are_done(
+    autojump_clock: object, bench: Any, ask: Callable[..., bytes]
+) -> None:
+    written: list[int] = []
+
+    def burst(link: Any, data: bytes) -> int:
+        written.append(len(wire.writes))
+        link.unsent.append(bytes(WRITE_BYTES))
+        link.unsent_bytes += WRITE_BYTES
+        return 4 + int.from_bytes(data[:4], "big")
+
+    bench.handlers.bursts.append(burst)
+    _, wire = await bench.connect()
+    wire.deliver(ask(1, 7) * 3)
+    await wait_all_tasks_blocked()
+    assert written == [0, 1, 2]

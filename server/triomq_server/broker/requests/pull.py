@@ -24,6 +24,7 @@ from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
+from triomq_server.broker.requests.pull_bursts import compiled_pulls, configure
 from triomq_server.broker.requests.suggestion import pull_outcome
 from triomq_server.broker.tables.consumer_filters import (
     LatestByText,
@@ -35,7 +36,7 @@ from triomq_server.broker.tables.consumer_filters import (
 from triomq_server.broker.tables.held_pulls import HeldPull
 from triomq_server.replication.divergence import drop_own_messages, first_own_offset
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
-from triomq_server.wire import Answer, Handlers, Link
+from triomq_server.wire import Answer, BurstHandler, Handlers, Link
 
 LONGEST_WAIT_MS = 600_000
 """How long a pull is held at most; clients ask for 15 to 30 s."""
@@ -51,6 +52,8 @@ _REMARKS = {status: status.name for status in ReadStatus}
 def register(handlers: Handlers, broker: Broker) -> None:
     """Serve codes 11 and 361, and let `broker.held_pulls` resume pulls."""
     pulling = Pulling(broker)
+    if pulling.burst is not None:
+        handlers.bursts.append(pulling.burst)
     handlers.plain[RequestCode.PULL_MESSAGE] = pulling.pull
     handlers.plain[RequestCode.LITE_PULL_MESSAGE] = pulling.pull
     broker.held_pulls.resume = pulling.resume
@@ -82,6 +85,9 @@ class Pulling:
         self._store = broker.store
         self._topics = broker.topics.table
         self._inline_tags: LatestByText[TagMatcher | None] = LatestByText(MOST_KEPT_CHARACTERS)
+        self._bursts = compiled_pulls(broker)
+        self.burst: BurstHandler | None = None if self._bursts is None else self._bursts.take
+        """Answers plain pulls, many at once; None where there is no compiled module."""
         self.read_config()
 
     def read_config(self) -> None:
@@ -93,6 +99,8 @@ class Pulling:
         self._final = not self._broker.is_slave or config.store.offset_check_in_slave
         self._filters_properties = config.enable_property_filter
         self._filters_retries = config.filter_support_retry
+        if self._bursts is not None:
+            configure(self._bursts, self._broker, readable=self._readable)
 
     def pull(self, link: Link, command: Command) -> Answer:
         """Answer a pull, or hold it if it finds nothing and may wait."""

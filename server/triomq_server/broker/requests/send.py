@@ -53,7 +53,8 @@ def register(handlers: Handlers, broker: Broker) -> None:
     handlers.plain[RequestCode.SEND_MESSAGE] = sending.send_v1
     handlers.plain[RequestCode.SEND_MESSAGE_V2] = sending.send_v2
     handlers.plain[RequestCode.SEND_BATCH_MESSAGE] = sending.send_v2
-    handlers.burst = sending.burst
+    if sending.burst is not None:
+        handlers.bursts.append(sending.burst)
     broker.on_config_change.append(sending.read_config)
 
 

@@ -19,7 +19,7 @@ from triomq_server.store.entries import entries_fit, entry_fits, run_fits
 from triomq_server.store.values import ReadResult, ReadStatus, TagMatcher
 
 if COMPILED:
-    from triomq_server.compiled import reads as compiled_reads
+    from triomq_server.compiled import pulls as compiled_pulls
 
 _LEAST_SCANNED_BYTES = 16_000
 _MOST_SCANNED = 2000
@@ -106,7 +106,7 @@ def _read_run(
         segment = log.segments.find(first)
         if segment is None or (log_end - last > limit_bytes) != old:
             return None
-        found = compiled_reads.find_records(
+        found = compiled_pulls.find_records(
             buffer, at, count, segment.buffer, segment.base, log.min_offset, min(log_end, segment.end), queue.queue_id,
             offset, most_bytes,
         )  # fmt: skip

@@ -172,7 +172,7 @@ class Way:
         self.link = Peer()
         self.taken = 0
         self.arrivals: list[Any] = []
-        self.burst = desk.handlers.burst if compiled else None
+        self.burst = desk.handlers.bursts[0] if compiled else None
         for topic in ("T1", "T2", "TBW102"):
             desk.broker.topics.ensure(topic, 4, 6)
         desk.broker.store.arrival_listeners.append(self.arrivals.append)

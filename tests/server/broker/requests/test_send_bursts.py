@@ -62,9 +62,9 @@ async def test_a_batch_with_many_keys_is_left_to_slices(
     async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=1 << 16) as desk:
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
-        assert desk.handlers.burst(way.link, frame(320, element * 33, m="true")) == 0
+        assert desk.handlers.bursts[0](way.link, frame(320, element * 33, m="true")) == 0
         taken = frame(320, element * 32, m="true")
-        assert desk.handlers.burst(way.link, taken) == len(taken)
+        assert desk.handlers.bursts[0](way.link, taken) == len(taken)
 
 
 async def test_a_batch_of_very_many_messages_is_left_to_slices(
@@ -74,9 +74,9 @@ async def test_a_batch_of_very_many_messages_is_left_to_slices(
     async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=20 * 10_000) as desk:
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
-        assert desk.handlers.burst(way.link, frame(320, element * 4097, m="true")) == 0
+        assert desk.handlers.bursts[0](way.link, frame(320, element * 4097, m="true")) == 0
         taken = frame(320, element * 4096, m="true")
-        assert desk.handlers.burst(way.link, taken) == len(taken)
+        assert desk.handlers.bursts[0](way.link, taken) == len(taken)
 
 
 async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
@@ -90,12 +90,12 @@ async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
         for _ in range(20):
             data = batch * 2
             while data:
-                taken = desk.handlers.burst(way.link, data)
+                taken = desk.handlers.bursts[0](way.link, data)
                 assert taken >= len(batch)
                 data = data[taken:]
         assert desk.broker.store.queue_bounds("T1", 0) == (0, 12_001)
         single = frame(310, b"y" * 1000)
-        assert desk.handlers.burst(way.link, single * 300) == len(single) * 300
+        assert desk.handlers.bursts[0](way.link, single * 300) == len(single) * 300
 
 
 async def test_a_batch_that_does_not_fit_into_the_files_is_left_to_the_handlers(
@@ -105,10 +105,10 @@ async def test_a_batch_that_does_not_fit_into_the_files_is_left_to_the_handlers(
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
         many = frame(320, encode_batch_element(b"", b"") * 500, m="true")
-        assert desk.handlers.burst(way.link, many) == 0
+        assert desk.handlers.bursts[0](way.link, many) == 0
         large = frame(320, encode_batch_element(b"x" * 10_000, b"") * 80, m="true")
-        assert desk.handlers.burst(way.link, large) == len(large)
-        assert desk.handlers.burst(way.link, large) == 0
+        assert desk.handlers.bursts[0](way.link, large) == len(large)
+        assert desk.handlers.bursts[0](way.link, large) == 0
 
 
 async def test_without_space_on_the_disk_sends_are_left_to_the_handlers(
@@ -124,5 +124,5 @@ async def test_without_space_on_the_disk_sends_are_left_to_the_handlers(
 
         monkeypatch.setattr(Segment, "reserve", full)
         single = frame(310, b"x")
-        assert desk.handlers.burst(way.link, single * 300) == len(single) * 203
+        assert desk.handlers.bursts[0](way.link, single * 300) == len(single) * 203
         assert desk.broker.store.queue_bounds("T1", 0) == (0, 204)

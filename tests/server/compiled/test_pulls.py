@@ -11,13 +11,13 @@ pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this in
 
 
 def test_the_layout_is_that_of_the_protocol() -> None:
-    from triomq_server.compiled.reads import LAYOUT
+    from triomq_server.compiled.pulls import LAYOUT
 
     assert {name: field_offset(name) for name in LAYOUT} == LAYOUT
 
 
 def test_entries_outside_of_the_file_are_refused() -> None:
-    from triomq_server.compiled.reads import find_records
+    from triomq_server.compiled.pulls import find_records
 
     for at, count in ((-1, 1), (0, 0), (0, 6), (81, 1)):
         with pytest.raises(ValueError, match="not in the file"):
