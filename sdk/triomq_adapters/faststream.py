@@ -688,16 +688,16 @@ class _MemoryProducer(RocketMQProducer):
         self.codec = config.broker_codec or self.codec
         self._brokers = brokers
 
-    def _takers(self, message: triomq.Message) -> list[RocketMQSubscriber]:
+    def _subscribers_of(self, message: triomq.Message) -> list[RocketMQSubscriber]:
         every: Iterator[Any] = (each for broker in self._brokers for each in broker.subscribers)
         return [each for each in every if each.takes(message)]
 
     async def _deliver(self, cmd: RocketMQPublishCommand, messages: Sequence[triomq.Message]) -> list[Any]:
         made = tuple(Incoming(m.topic, m.body, m.properties or {}, cmd.correlation_id or "", m.tags) for m in messages)
         results = []
-        for taker in self._takers(messages[0]) if messages else ():
-            calls: Sequence[Any] = [made] if taker.batch_max > 1 else made
-            results += [await taker.process_message(each) for each in calls]
+        for subscriber in self._subscribers_of(messages[0]) if messages else ():
+            calls: Sequence[Any] = [made] if subscriber.batch_max > 1 else made
+            results += [await subscriber.process_message(each) for each in calls]
         return results
 
     async def publish(self, cmd: RocketMQPublishCommand) -> None:

@@ -1,4 +1,4 @@
-"""Access control, judged by RocketMQ's own tool and client: the same requests by the same accounts, on the real broker
+"""Access control, checked by RocketMQ's own tool and client: the same requests by the same accounts, on the real broker
 and on ours."""
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ TOPIC = "bench"
 IN_FLIGHT = 64
 BODY_BYTES = 1024
 IDLE_S = 2.0
-SETTLE_S = 1.0
+QUIET_AFTER_S = 1.0
 """After a load, or the coming of links, until idling is measured."""
 BYTES_MOST = 96 << 20
 
@@ -146,7 +146,7 @@ def measure_point(term: str, count: int, home: Path, messages: int, base: Point 
     with open_single_broker(Kind.OURS, home) as on:
         start_s = on.broker.first_answer_s
         with _idle_links(on.broker.address, count if term == "links" else 0):
-            time.sleep(SETTLE_S)
+            time.sleep(QUIET_AFTER_S)
             memory = on.broker.memory().own_bytes
             idle_ms = _idle_ms(on)
             send_us = _send_us(on, count if term == "body-bytes" else BODY_BYTES, messages)

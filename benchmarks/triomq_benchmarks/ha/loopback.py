@@ -88,12 +88,12 @@ def _write(link: socket.socket, file: int, size: int) -> None:
 
 
 def _splice(link: socket.socket, file: int, size: int) -> None:
-    outlet, entry = os.pipe()
+    reading_end, entry = os.pipe()
     fcntl.fcntl(entry, fcntl.F_SETPIPE_SZ, READ_BYTES)
     got = 0
     while got < size and (count := os.splice(link.fileno(), entry, READ_BYTES)):
         while count:
-            moved = os.splice(outlet, file, count, offset_dst=got)
+            moved = os.splice(reading_end, file, count, offset_dst=got)
             got += moved
             count -= moved
 

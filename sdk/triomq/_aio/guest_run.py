@@ -36,7 +36,7 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-def settle(future: asyncio.Future[None], error: Exception | None = None) -> None:
+def complete(future: asyncio.Future[None], error: Exception | None = None) -> None:
     """End a future of a loop that may be closed already, unless it has ended."""
     if future.done() or future.get_loop().is_closed():
         return
@@ -143,7 +143,7 @@ class GuestRun:
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             self._stop = trio.Event()
-            settle(self._ready)
+            complete(self._ready)
             await self._stop.wait()
 
     def _done(self, end: outcome.Outcome[None]) -> None:
@@ -156,10 +156,10 @@ class GuestRun:
                 self.loop.call_soon(_interrupt)
             else:
                 log.error("the loop of triomq.aio has failed", exc_info=end.error)
-            settle(self._ready, ClientClosed(f"the loop of triomq.aio has failed: {end.error!r}"))
+            complete(self._ready, ClientClosed(f"the loop of triomq.aio has failed: {end.error!r}"))
         for session in list(self._sessions):
             session.over()
-        settle(self._ended)
+        complete(self._ended)
 
     def _end(self) -> None:
         """Close what is open, then end the run."""
@@ -232,7 +232,7 @@ class Session(Generic[Value]):
             error = group.exceptions[0] if len(group.exceptions) == 1 else group
             if self._opened.done():
                 log.exception("a client has failed and is closed", exc_info=error)
-            settle(self._opened, error)
+            complete(self._opened, error)
         finally:
             self.over()
             self._run.left(self)
@@ -241,7 +241,7 @@ class Session(Generic[Value]):
         async with trio.open_nursery() as nursery:
             async with self._opens() as self.value:
                 self._calls = nursery
-                settle(self._opened)
+                complete(self._opened)
                 await self._stop.wait()
                 if self._at_once:
                     raise _ClosedAtOnceError
@@ -251,8 +251,8 @@ class Session(Generic[Value]):
     def over(self) -> None:
         """Nothing can be called any more."""
         self._calls = None
-        settle(self._opened, ClientClosed("the client was closed while it was opened"))
-        settle(self._ended)
+        complete(self._opened, ClientClosed("the client was closed while it was opened"))
+        complete(self._ended)
 
     def stop(self) -> None:
         """Begin to close."""
@@ -367,7 +367,7 @@ class Call(Generic[R]):
             self._end = outcome.Error(error)
         finally:
             self._ended = True
-            settle(self._answer)
+            complete(self._answer)
 
     async def wait(self) -> R:
         """Wait in a task of the asyncio loop; when that is cancelled, until the call has ended.

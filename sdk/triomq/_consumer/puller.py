@@ -486,7 +486,7 @@ class Puller:
             if not count or end != len(answer.body):
                 raise _violation(call, node, f"the bytes at {end} of {len(answer.body)} are no record")
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
-            # "Go on at once" where it was: a slave's answer to an offset outside its queue, which it cannot judge.
+            # "Go on at once" where it was: a slave's answer to an offset outside its queue, about which it cannot decide.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
         counted = self._counters.of_pulls(self.group, call.queue.topic)
         counted.pulls[status.name] = counted.pulls.get(status.name, 0) + 1

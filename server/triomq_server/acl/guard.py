@@ -14,13 +14,13 @@ from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHand
 
 _log = logging.getLogger(__name__)
 
-Judge = Callable[[str, Command], str | None]
+Check = Callable[[str, Command], str | None]
 """Why a request of a host is refused; None if it is allowed."""
 
 
-def guarded(handlers: Handlers, judge: Judge) -> Handlers:
+def guarded(handlers: Handlers, check: Check) -> Handlers:
     """The same handlers, each behind the check, that for unknown codes too."""
-    guard = _Guard(judge)
+    guard = _Guard(check)
     return Handlers(
         plain={code: guard.plain(handler) for code, handler in handlers.plain.items()},
         waiting={code: guard.waiting(handler) for code, handler in handlers.waiting.items()},
@@ -32,8 +32,8 @@ def guarded(handlers: Handlers, judge: Judge) -> Handlers:
 class _Guard:
     """Answers what is refused, and passes on the rest."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, check: Check) -> None:
+        self._check = check
         self._peer_log = PeerLog(_log)
 
     def plain(self, handler: PlainHandler) -> PlainHandler:
@@ -58,7 +58,7 @@ class _Guard:
         return checked
 
     def _refusal(self, link: Link, command: Command) -> Command | None:
-        why = self._judge(link.peer.rpartition(":")[0].strip("[]"), command)
+        why = self._check(link.peer.rpartition(":")[0].strip("[]"), command)
         if why is None:
             return None
         message = "request code %d of %s is refused: %s"

@@ -37,7 +37,7 @@ class ControlSocket:
     Args:
       directory: the cluster's.
       selector: calls the callbacks.
-      run_command: carries out a verb on a node, and later calls `settle` with the event that ends it.
+      run_command: carries out a verb on a node, and later calls `end_command` with the event that ends it.
 
     Raises:
       OSError: the socket cannot be made.
@@ -64,7 +64,7 @@ class ControlSocket:
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def settle(self, event: Event) -> None:
+    def end_command(self, event: Event) -> None:
         """Answer all callers that wait for this event's node."""
         name = event.get("name")
         for link in [link for link, node in self._waiting.items() if node == name]:

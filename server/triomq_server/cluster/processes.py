@@ -119,11 +119,11 @@ class ClusterProcesses:
 
     def _announce(self, event: Event) -> None:
         self._announce_outside(event)
-        self._settle(event)
+        self._end_command(event)
 
-    def _settle(self, event: Event) -> None:
+    def _end_command(self, event: Event) -> None:
         if self._control is not None:
-            self._control.settle(event)
+            self._control.end_command(event)
 
     def _ready_event(self) -> Event:
         return {
@@ -249,7 +249,7 @@ class ClusterProcesses:
             self._start_again(process)
         elif not process.pid:
             # Only who asked by the socket is told: programs that write commands to standard input expect no event.
-            self._settle({"event": "error", "name": name, "error": f"{name} does not run"})
+            self._end_command({"event": "error", "name": name, "error": f"{name} does not run"})
         elif verb == "restart":
             process.restarts = True
             for number in _SIGNALS["stop"]:
@@ -259,7 +259,7 @@ class ClusterProcesses:
             for number in _SIGNALS[verb]:
                 _signal(process, number)
             if verb in ("pause", "resume"):
-                self._settle({"event": f"{verb}d", "name": name})
+                self._end_command({"event": f"{verb}d", "name": name})
 
     def _start_again(self, process: _Process) -> None:
         """Fork and return; the result is announced when the node reports it, so other commands are handled

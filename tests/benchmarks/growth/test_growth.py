@@ -24,7 +24,7 @@ def test_the_files_of_a_long_log_take_no_space(tmp_path) -> None:
 
 def test_a_broker_finds_what_was_written_for_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(points, "IDLE_S", 0.05)
-    monkeypatch.setattr(points, "SETTLE_S", 0.05)
+    monkeypatch.setattr(points, "QUIET_AFTER_S", 0.05)
     terms = (Term("topics", (), (20,)), Term("groups", (), (20,)), Term("log-gib", (), (1,)))
     monkeypatch.setattr("triomq_benchmarks.commands.growth.TERMS", terms)
     done = CliRunner().invoke(

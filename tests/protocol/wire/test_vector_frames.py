@@ -300,7 +300,7 @@ def test_signed_requests(case: dict[str, Any], equal: Any) -> None:
 
 
 @pytest.mark.vectors("acl.json", "cases", kinds=["check"])
-def test_requests_to_judge_are_readable(case: dict[str, Any], equal: Any) -> None:
+def test_requests_to_check_are_readable(case: dict[str, Any], equal: Any) -> None:
     data = bytes.fromhex(case["frameHex"])
     equal(decode_one(data).encode(), data)
 

@@ -1,4 +1,4 @@
-"""Which request of which account is refused: golden bytes that RocketMQ judged, and tables of cases."""
+"""Which request of which account is refused: golden bytes that RocketMQ has checked, and tables of cases."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GOLDEN = json.loads((Path(__file__).parents[2] / "vectors" / "acl.json").read_te
 @pytest.mark.parametrize(
     "case", [case for case in GOLDEN["cases"] if case["kind"] == "check"], ids=lambda c: c["about"]
 )
-def test_requests_that_rocketmq_judged(case: dict[str, Any]) -> None:
+def test_requests_that_rocketmq_has_checked(case: dict[str, Any]) -> None:
     rules = rules_of([("plain_acl.yml", parse("plain_acl.yml", GOLDEN["accountFile"].encode()))])
     (command,) = FrameDecoder().feed(bytes.fromhex(case["frameHex"]))
     for compat_49 in (False, True):
@@ -194,7 +194,7 @@ def test_the_unique_key_mark_may_be_signed_or_not(signed_too: bool) -> None:
 
 
 @pytest.mark.parametrize("serialize", [0, 1])
-def test_of_a_field_with_two_values_that_one_is_judged_that_is_served(serialize: int) -> None:
+def test_of_a_field_with_two_values_that_one_is_checked_that_is_served(serialize: int) -> None:
     fields = {"AAAAA": "else", "topic": "both"}
     frame = Command.request(C.QUERY_MESSAGE, fields=fields, serialize=serialize).encode().replace(b"AAAAA", b"topic")
     (command,) = FrameDecoder().feed(frame)

@@ -19,6 +19,7 @@ from triomq_server.acl import guarded
 from triomq_server.acl.accounts import MOST_BYTES, AclError
 from triomq_server.acl.files import MOST_ALL_BYTES, WATCH_S
 from triomq_server.config import BrokerConfig, ConfigError
+from triomq_server.wire import Handlers
 
 ACCOUNTS = """
 # who may do what
@@ -109,12 +110,12 @@ async def test_no_code_is_reachable_without_a_signature(open_broker: Any, settin
 async def test_every_registered_handler_is_guarded(desk: Any) -> None:
     asked: list[int] = []
 
-    def judge(_host: str, command: Command) -> str:
+    def check(_host: str, command: Command) -> str:
         asked.append(command.code)
         return "no"
 
     main = desk.handlers
-    behind = guarded(main, judge)
+    behind = guarded(main, check)
     assert [behind.plain.keys(), behind.waiting.keys(), behind.sliced.keys()] == [
         main.plain.keys(), main.waiting.keys(), main.sliced.keys(),
     ]  # fmt: skip
@@ -305,3 +306,8 @@ def test_settings_that_would_leave_something_open(values: dict[str, str], proble
     with pytest.raises(ConfigError, match="no setting has been changed"):
         BrokerConfig.from_properties(given)[0].update({"aclEnable": "false"})
     BrokerConfig.from_properties({"aclEnable": "true", "rocketmqHome": "/home", "compat": "4.9"})
+
+
+def test_nothing_is_done_for_many_requests_without_a_check_of_each() -> None:
+    handlers = Handlers(bursts=[lambda _link, data: len(data)])
+    assert guarded(handlers, lambda _host, _command: None).bursts == []

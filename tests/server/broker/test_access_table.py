@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "reference" / "access-control.md"
 BEGIN = "<!-- begin of the table -->\n"
 
 
-def judge(rules: AccessRules, compat_49: bool, host: str, command: Command) -> str | None:
+def check(rules: AccessRules, compat_49: bool, host: str, command: Command) -> str | None:
     return refusal(rules, host, command, compat_49=compat_49)
 
 
@@ -39,7 +39,7 @@ def answers(handlers: Handlers, command: Command) -> Command:
 async def test_every_code_and_account(desk: Any, compat_49: bool) -> None:
     main = desk.handlers
     codes = frozenset(map(int, (*main.plain, *main.waiting, *main.sliced)))
-    behind = guarded(Handlers(plain=dict.fromkeys(codes, served), default=served), partial(judge, RULES, compat_49))
+    behind = guarded(Handlers(plain=dict.fromkeys(codes, served), default=served), partial(check, RULES, compat_49))
     asked = 0
     for case in cases(codes):
         # With compat=4.9, requests that 4.9.7 knows need what they need there.

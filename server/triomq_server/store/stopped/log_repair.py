@@ -61,7 +61,7 @@ _SPREAD_MOST = 32
 
 
 class Survey:
-    """What a walk through a log has met: by this, other brokers' tables are judged.
+    """What a walk through a log has met: by this, other brokers' tables are checked.
 
     Attributes:
         spread: sound records, evenly distributed over the log.

@@ -1,9 +1,9 @@
-"""Plants faults in benchmark runs, and checks that each verdict names its cause.
+"""Plants faults in benchmark runs, and checks that each result names its cause.
 
-    python tests/faults/verdicts/planted_faults.py --faults 200 --first 1
+    python tests/faults/causes/planted_faults.py --faults 200 --first 1
 
 The first fault of each kind is planted in a run of real processes (`real_runs.py`; `--virtual`: none is), all others in
-runs on a virtual clock (`virtual_runs.py`).  The exit status is 1 if more than one verdict in forty is wrong.
+runs on a virtual clock (`virtual_runs.py`).  The exit status is 1 if more than one result in forty is wrong.
 """
 
 from __future__ import annotations

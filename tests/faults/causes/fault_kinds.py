@@ -1,4 +1,4 @@
-"""The kinds of faults that are planted, and the verdict that each must get: pure values."""
+"""The kinds of faults that are planted, and the result that each must get: pure values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind:
     others: tuple[RunStatus, ...] = ()
 
     def is_named(self, decision: Decision) -> bool:
-        """Whether a verdict names this cause, and no other."""
+        """Whether a result names this cause, and no other."""
         text = "\n".join((decision.explanation, *decision.notes))
         blamed = "the load generator was too slow" in decision.explanation
         return (
