@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 203272469
+VERSION = 2296810744
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -47,7 +47,47 @@ cdef inline bint fits(
     )
 
 
-cpdef find_records(
+cdef enum Found:
+    NOT_PLAIN
+    ONE_RUN         # one behind the other in the log
+    SEVERAL_RUNS
+
+
+cdef Found check_records(
+    const uint8_t* first, int64_t count, const uint8_t* log, int64_t base, int64_t low, int64_t high, int64_t queue_id,
+    int64_t number, int64_t bytes_most, int64_t* total
+) noexcept nogil:
+    """How the records of `count` entries lie, and their bytes; the arguments are those of `find_records`."""
+    cdef const uint8_t* entry
+    cdef int64_t n, offset, size = 0, end
+    total[0] = 0
+    for n in range(count):
+        size = <int32_t>get32(first + n * UNIT_BYTES + 8)
+        if size <= 0:
+            return NOT_PLAIN
+        total[0] += size
+    if total[0] > bytes_most and count > 1:
+        return NOT_PLAIN
+    entry = first + (count - 1) * UNIT_BYTES
+    end = get64(first)
+    offset = get64(entry)
+    if end < low or offset < end or offset > high - size:
+        return NOT_PLAIN
+    if offset + size - end == total[0]:  # entries are in log order, so nothing is between their records
+        if not fits(log, base, high, first, queue_id, number):
+            return NOT_PLAIN
+        return ONE_RUN if fits(log, base, high, entry, queue_id, number + count - 1) else NOT_PLAIN
+    for n in range(count):
+        entry = first + n * UNIT_BYTES
+        offset = get64(entry)
+        size = <int32_t>get32(entry + 8)
+        if offset < end or offset > high - size or not fits(log, base, high, entry, queue_id, number + n):
+            return NOT_PLAIN
+        end = offset + size
+    return SEVERAL_RUNS
+
+
+def find_records(
     entries, int64_t at, int64_t count, log, int64_t base, int64_t low, int64_t high, int64_t queue_id, int64_t number,
     int64_t bytes_most,
 ):
@@ -70,9 +110,8 @@ cpdef find_records(
     """
     cdef Py_buffer queue_view, log_view
     cdef const uint8_t* first
-    cdef const uint8_t* entry
-    cdef const uint8_t* records
-    cdef int64_t n, offset, size = 0, end, run_start, total = 0
+    cdef int64_t n, offset, end, start, total
+    cdef Found found
     cdef list slices
     PyObject_GetBuffer(entries, &queue_view, PyBUF_SIMPLE)
     try:
@@ -80,46 +119,26 @@ cpdef find_records(
         try:
             if at < 0 or count < 1 or at + count * UNIT_BYTES > queue_view.len:
                 raise ValueError("these entries are not in the file")
-            if low < base:
-                low = base
-            if high > base + log_view.len:
-                high = base + log_view.len
             first = <const uint8_t*>queue_view.buf + at
-            records = <const uint8_t*>log_view.buf
-            slices = []
+            found = check_records(
+                first, count, <const uint8_t*>log_view.buf, base, max(low, base), min(high, base + log_view.len), queue_id,
+                number, bytes_most, &total,
+            )
+            if found == NOT_PLAIN:
+                return None
             view = memoryview(log)
+            start = get64(first)
+            if found == ONE_RUN:
+                return [view[start - base:start + total - base]], total
+            slices = []
+            end = start
             for n in range(count):
-                size = <int32_t>get32(first + n * UNIT_BYTES + 8)
-                if size <= 0:
-                    return None
-                total += size
-            if total > bytes_most and count > 1:
-                return None
-            entry = first + (count - 1) * UNIT_BYTES
-            run_start = get64(first)
-            offset = get64(entry)
-            if run_start < low or offset < run_start or offset > high - size:
-                return None
-            end = offset + size
-            if end - run_start == total:  # entries are in log order, so nothing is between their records
-                if not fits(records, base, high, first, queue_id, number) or not fits(
-                    records, base, high, entry, queue_id, number + count - 1
-                ):
-                    return None
-                slices.append(view[run_start - base:end - base])
-                return slices, total
-            end = run_start
-            for n in range(count):
-                entry = first + n * UNIT_BYTES
-                offset = get64(entry)
-                size = <int32_t>get32(entry + 8)
-                if offset < end or offset > high - size or not fits(records, base, high, entry, queue_id, number + n):
-                    return None
+                offset = get64(first + n * UNIT_BYTES)
                 if offset > end:
-                    slices.append(view[run_start - base:end - base])
-                    run_start = offset
-                end = offset + size
-            slices.append(view[run_start - base:end - base])
+                    slices.append(view[start - base:end - base])
+                    start = offset
+                end = offset + <int32_t>get32(first + n * UNIT_BYTES + 8)
+            slices.append(view[start - base:end - base])
         finally:
             PyBuffer_Release(&log_view)
     finally:
@@ -383,14 +402,10 @@ cdef class PullBursts:
         )
 
     cdef bint _read(self, link, Pull* pull, str name, str topic, int64_t home_id, int64_t slow_id) except -1:
-        cdef int64_t low, high, at, count, available, read_count, log_end, first, last, limit, base, end, most, most_bytes
-        cdef int64_t total, stored_ms, age = 0
-        cdef bint old
-        cdef Py_buffer view
-        cdef const uint8_t* record
-        store, settings = self._store, self._config
+        cdef int64_t low, high, at, available
+        cdef Py_buffer entries, log
         queue = self._queues.get((topic, pull.queue_id))
-        if queue is None or not store.readable:
+        if queue is None or not self._store.readable:
             return False
         low, high = queue.min_offset, queue.max_offset
         if not low <= pull.queue_offset < high:
@@ -398,79 +413,108 @@ cdef class PullBursts:
         place = queue.locate(pull.queue_offset)
         if place is None:
             return False
-        entries = place[0]
         at = place[1]
         available = place[2]
-        log = store.commitlog
-        log_end = log.max_offset
-        limit = settings.in_memory_limit_bytes
-        PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(place[0], &entries, PyBUF_SIMPLE)
         try:
-            if at < 0 or available < 1 or at + available * UNIT_BYTES > view.len:
+            if at < 0 or available < 1 or at + available * UNIT_BYTES > entries.len:
                 return False
-            first = get64(<const uint8_t*>view.buf + at)
-            old = log_end - first > limit
-            if old:
-                most = settings.max_transfer_count_on_message_in_disk
-                most_bytes = settings.max_transfer_bytes_on_message_in_disk
-            else:
-                most = settings.max_transfer_count_on_message_in_memory
-                most_bytes = settings.max_transfer_bytes_on_message_in_memory
-            count = min(max(1, min(pull.messages_most, most)), available)
-            # The entry behind the answer counts, too: it decides which broker is suggested.
-            read_count = min(count + 1, available)
-            last = get64(<const uint8_t*>view.buf + at + (read_count - 1) * UNIT_BYTES)
+            segment = self._store.commitlog.segments.find(<int64_t>get64(<const uint8_t*>entries.buf + at))
+            if segment is None:
+                return False
+            buffer = segment.buffer
+            PyObject_GetBuffer(buffer, &log, PyBUF_SIMPLE)
+            try:
+                return self._send(
+                    link, pull, name, topic, low, high, <const uint8_t*>entries.buf + at, available, segment, buffer, &log,
+                    home_id, slow_id,
+                )
+            finally:
+                PyBuffer_Release(&log)
         finally:
-            PyBuffer_Release(&view)
-        segment = log.segments.find(first)
-        if segment is None or (log_end - last > limit) != old:
+            PyBuffer_Release(&entries)
+
+    cdef bint _send(
+        self, link, Pull* pull, str name, str topic, int64_t low, int64_t high, const uint8_t* first, int64_t available,
+        segment, buffer, Py_buffer* log, int64_t home_id, int64_t slow_id
+    ) except -1:
+        """As `_read`, from the first entry and the file of the log with its record on."""
+        cdef int64_t count, read_count, log_end, limit, base, end, most, most_bytes, total, stored_ms, age = 0
+        cdef int64_t offset = get64(first), last, suggested = 0
+        cdef const uint8_t* record
+        cdef bint old
+        cdef Found found
+        settings, commitlog = self._config, self._store.commitlog
+        log_end = commitlog.max_offset
+        limit = settings.in_memory_limit_bytes
+        old = log_end - offset > limit
+        if old:
+            most = settings.max_transfer_count_on_message_in_disk
+            most_bytes = settings.max_transfer_bytes_on_message_in_disk
+        else:
+            most = settings.max_transfer_count_on_message_in_memory
+            most_bytes = settings.max_transfer_bytes_on_message_in_memory
+        count = min(max(1, min(pull.messages_most, most)), available)
+        # The entry behind the answer counts, too: it decides which broker is suggested.
+        read_count = min(count + 1, available)
+        last = get64(first + (read_count - 1) * UNIT_BYTES)
+        if (log_end - last > limit) != old:
             return False
         base, end = segment.base, segment.end
-        buffer = segment.buffer
-        found = find_records(
-            entries, at, count, buffer, base, log.min_offset, min(log_end, end), pull.queue_id, pull.queue_offset,
-            most_bytes,
+        found = check_records(
+            first, count, <const uint8_t*>log.buf, base, max(<int64_t>commitlog.min_offset, base),
+            min(min(log_end, end), base + log.len), pull.queue_id, pull.queue_offset, most_bytes, &total,
         )
-        if found is None:
+        if found == NOT_PLAIN or total < FIXED_BYTES:
             return False
-        slices, total = found
-        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-        try:
-            stored_ms = -1
-            if 0 <= first - base <= view.len - FIXED_BYTES:
-                record = <const uint8_t*>view.buf + (first - base)
-                stored_ms = get64(
-                    record + STORE_TIMESTAMP_AT + (IPV6_MORE if get32(record + SYS_FLAG_AT) & BORN_HOST_V6 else 0)
-                )
-        finally:
-            PyBuffer_Release(&view)
+        record = <const uint8_t*>log.buf + (offset - base)
+        stored_ms = get64(
+            record + STORE_TIMESTAMP_AT + (IPV6_MORE if get32(record + SYS_FLAG_AT) & BORN_HOST_V6 else 0)
+        )
         if pull.sys_flag & COMMITS:
             self._commit(name, topic, pull.queue_id, pull.commit_offset)
         self._requests[CODE] += 1
         if stored_ms > 0:
             age = max(0, <int64_t>self._clock() - stored_ms)
         self._count(topic, pull.queue_id, name, count, total, 0, age)
-        suggested = 0
         if self._slave_read:
             suggested = slow_id if old else home_id
-        head = self._head(suggested, pull.queue_offset + count, low, high, total, pull.opaque)
-        unsent = link.unsent
-        # One long view of the log goes straight to the socket; see `Pulling.pull`.
-        if len(slices) == 1 and not link.draining:
-            unsent.append(head)
-            unsent.append(slices[0])
+        if found == ONE_RUN and not link.draining:
+            # One long view of the log goes straight to the socket; see `Pulling.pull`.
+            head = self._answer_bytes(suggested, pull.queue_offset + count, low, high, total, pull.opaque, NULL, 0, NULL)
+            link.unsent.append(head)
+            link.unsent.append(memoryview(buffer)[offset - base:offset - base + total])
+            link.unsent_bytes += len(head) + total
         else:
-            unsent.append(b"".join([head, *slices]))
-        link.unsent_bytes += len(head) + total
+            answer = self._answer_bytes(
+                suggested, pull.queue_offset + count, low, high, total, pull.opaque, first, count,
+                <const uint8_t*>log.buf - base,
+            )
+            link.unsent.append(answer)
+            link.unsent_bytes += len(answer)
         return True
 
-    cdef bytes _head(
-        self, int64_t suggested, int64_t following, int64_t low, int64_t high, int64_t body_bytes, int64_t opaque
+    cdef bytes _answer_bytes(
+        self, int64_t suggested, int64_t following, int64_t low, int64_t high, int64_t body_bytes, int64_t opaque,
+        const uint8_t* first, int64_t count, const uint8_t* log
     ):
-        """What is in front of the records of an answer."""
+        """What is in front of the records of an answer, and a copy of those of `count` entries.
+
+        Args:
+            suggested: `suggestWhichBrokerId`.
+            following: `nextBeginOffset`.
+            low: `minOffset`.
+            high: `maxOffset`.
+            body_bytes: of all records.
+            opaque: the request's.
+            first: the first entry.
+            count: of how many entries the records are to be copied.
+            log: where the log's first byte would be.
+        """
         cdef char start[ANSWER_BYTES + END_MOST]
         cdef char* out = start + 8
-        cdef Py_ssize_t size
+        cdef int64_t size, n, record_bytes
+        cdef bytes answer
         out = text_out(out, b'{"code":0,"extFields":{"suggestWhichBrokerId":"', 47)
         out += write_decimal(out, suggested)
         out = text_out(out, b'","nextBeginOffset":"', 21)
@@ -482,7 +526,14 @@ cdef class PullBursts:
         out = text_out(out, b'"},"flag":1,"language":"JAVA","opaque":', 39)
         out += write_decimal(out, opaque)
         out = text_out(out, PyBytes_AS_STRING(self._answer_end), PyBytes_GET_SIZE(self._answer_end))
-        size = out - start - 8
-        put32(<uint8_t*>start, <uint32_t>(4 + size + body_bytes))
-        put32(<uint8_t*>start + 4, <uint32_t>size)
-        return PyBytes_FromStringAndSize(start, size + 8)
+        size = out - start
+        put32(<uint8_t*>start, <uint32_t>(size - 4 + body_bytes))
+        put32(<uint8_t*>start + 4, <uint32_t>(size - 8))
+        if not count:
+            return PyBytes_FromStringAndSize(start, size)
+        answer = PyBytes_FromStringAndSize(NULL, size + body_bytes)
+        out = text_out(PyBytes_AS_STRING(answer), start, size)
+        for n in range(count):
+            record_bytes = <int32_t>get32(first + n * UNIT_BYTES + 8)
+            out = text_out(out, <const char*>log + get64(first + n * UNIT_BYTES), record_bytes)
+        return answer
