@@ -19,7 +19,8 @@ class YamlError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only; without aliases, by which a small file can describe a huge value, and of limited depth."""
+    """Plain values only, each key once; without aliases, by which a small file can describe a huge value, and of limited
+    depth."""
 
     depth = 0
 
@@ -35,6 +36,16 @@ class _Loader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        # YAML forbids it, and the library keeps the last: a second `accounts:` would silently remove the first.
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem="a key is given twice in one map", problem_mark=key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def load(data: bytes) -> Any:

@@ -322,3 +322,22 @@ async def test_a_seek_while_pulling_waits_for_space_is_followed(autojump_clock, 
             consumer._member.engine.suspend(False)
             with trio.fail_after(5):
                 assert (await anext(consumer)).message.queue_offset == 60 + seed
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_event"])
+def test_what_is_no_function_is_refused_as_a_callback(name):
+    with pytest.raises(errors.InvalidCall, match=f"{name} is str; give a function"):
+        triomq.ConsumerCallbacks(**{name: "print"})
+
+
+async def _nobody_awaits(event):
+    raise NotImplementedError
+
+
+async def test_an_async_function_is_refused_where_nobody_would_await_it(group_cluster):
+    with pytest.raises(errors.InvalidCall, match="on_event is an async function, which nobody would await"):
+        triomq.ConsumerCallbacks(on_event=_nobody_awaits)
+    triomq.ConsumerCallbacks(on_assigned=_nobody_awaits)
+    async with group_cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="give a plain one"):
+            client.pull_consumer("G", on_event=_nobody_awaits)

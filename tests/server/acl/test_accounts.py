@@ -106,6 +106,8 @@ def test_the_first_place_of_an_access_key_counts() -> None:
         (b"accounts: [{accessKey: account, secretKey: SECRET-1, whiteRemoteAddress: here}]", "'here' is no IP address"),
         (b"globalWhiteRemoteAddresses: 10.0.0.1", "globalWhiteRemoteAddresses is no list of texts"),
         (b"globalWhiteRemoteAddresses: ['10.*']", "has not four components"),
+        (b"accounts:\n- accessKey: ab\naccounts:", "line 3 is not YAML: a key is given twice in one map"),
+        (b"accounts:\n- admin: true\n  admin: false", "line 3 is not YAML: a key is given twice in one map"),
         (b"a: &x [1]\nb: *x", "line 2 is not YAML: aliases are not possible"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
         (b"[" * 100_000, "line 1 is not YAML: more than 20 levels"),

@@ -17,6 +17,7 @@ import trio
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
+from triomq.errors import InvalidCall
 
 log = logging.getLogger("triomq.consumer")
 
@@ -82,11 +83,29 @@ class ConsumerCallbacks:
         on_assigned: called with queues before they are pulled; may be async.
         on_revoked: called with queues before they are given up; may be async.
         on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
+
+    Raises:
+        InvalidCall: one of them is no function, or ``on_event`` is async.
     """
 
     on_assigned: OnQueues | None = None
     on_revoked: OnQueues | None = None
     on_event: OnEvent | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_callback("on_assigned", self.on_assigned)
+        check_callback("on_revoked", self.on_revoked)
+        check_callback("on_event", self.on_event, plain=True)
+
+
+def check_callback(name: str, callback: object, *, plain: bool = False) -> None:
+    """Refuse what cannot be called, and an async function where nobody would await it. Raises InvalidCall."""
+    if callback is None:
+        return
+    if not callable(callback):
+        raise InvalidCall(f"{name} is {type(callback).__name__}; give a function")
+    if plain and inspect.iscoroutinefunction(callback):
+        raise InvalidCall(f"{name} is an async function, which nobody would await; give a plain one")
 
 
 async def call_with_queues(callback: OnQueues | None, queues: Collection[MessageQueue]) -> None:
@@ -103,7 +122,12 @@ async def call_with_queues(callback: OnQueues | None, queues: Collection[Message
 
 
 def reporter(on_event: OnEvent | None) -> Callable[[ConsumerEvent], None]:
-    """A function that logs an event and passes it to the user's callback."""
+    """A function that logs an event and passes it to the user's callback.
+
+    Raises:
+        InvalidCall: the callback is no function, or async.
+    """
+    check_callback("on_event", on_event, plain=True)
 
     def report(event: ConsumerEvent) -> None:
         fields = {"kind": event.kind, **(queue_fields(event.queue) if event.queue is not None else {})}
