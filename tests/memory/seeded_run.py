@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -48,6 +50,17 @@ _TURNS = ((loop_turns, "TURN_S"), (loop_turns, "SHORT_S"), (held_pulls, "TURN_S"
 """How much real time a turn of a server's loop may take."""
 
 
+class _Shuffling:
+    """trio's order of tasks: the seed's for this thread, any for loops that other tests have left in other threads."""
+
+    def __init__(self, seed: int) -> None:
+        self._thread = threading.get_ident()
+        self._seeded, self._other = random.Random(seed), random.Random()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._seeded if threading.get_ident() == self._thread else self._other, name)
+
+
 def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
     """`trio.run` on virtual time, which begins at 0.
 
@@ -58,8 +71,5 @@ def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
         patch.setattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
         for module, name in _TURNS:
             patch.setattr(module, name, math.inf)
-        scheduler._r.seed(seed)
-        try:
-            return trio.run(main, *args, clock=VirtualClock())
-        finally:
-            scheduler._r.seed()
+        patch.setattr(scheduler, "_r", _Shuffling(seed))
+        return trio.run(main, *args, clock=VirtualClock())
