@@ -49,6 +49,9 @@ BLANK_BYTES = MARK.size
 """Every record leaves so many bytes at the end of its file, so that the end-of-file mark always fits."""
 RESERVE_BYTES = 1 << 22
 """How far ahead of the log's end space is reserved on the disk."""
+RESERVE_STEP_BYTES = RESERVE_BYTES // 8
+"""As much is reserved at a time. An append that needs space waits for the step that is under way: all at once would be
+what the slowest sends of a full load wait for."""
 _CLOCK_STEP_BACK_MS = 1000
 
 _NO_ENTRY = TRANSACTION_PREPARED
@@ -227,7 +230,7 @@ class CommitLog:
                 self._prepared = segment  # still to be taken up
             end = size
         while 0 < segment.reserved < min(end, segment.size):
-            segment.reserve_ahead(RESERVE_BYTES // 4)
+            segment.reserve_ahead(RESERVE_STEP_BYTES)
             yield
 
     def append_prepared(self, prepared: PreparedBatch, queue: ConsumeQueue) -> AppendResult:
@@ -374,7 +377,7 @@ class CommitLog:
         assert current is not None
         if end > current.reserved:
             current.position = self._position
-            current.reserve(end + RESERVE_BYTES)
+            current.reserve(end + RESERVE_STEP_BYTES)
         # More space is requested when half of the reserved space is used, so that appends need not wait for it.
         early = current.reserved - RESERVE_BYTES // 2
         if end <= early and self._limit < early:
@@ -410,7 +413,8 @@ class CommitLog:
         if current is None:
             return
         if current.reserved < current.size:
-            current.reserve_ahead(RESERVE_BYTES)
+            for _ in range(RESERVE_BYTES // RESERVE_STEP_BYTES):
+                current.reserve_ahead(RESERVE_STEP_BYTES)
         else:
             with self._preparing:
                 if self._prepared is None and current is self._current:
