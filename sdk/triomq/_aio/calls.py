@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from triomq import _client
 from triomq._aio.guest_run import Session
+from triomq._async_functions import is_async
 from triomq._constructors import NoPublicConstructor
 
 P = ParamSpec("P")
@@ -97,7 +98,7 @@ def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concaten
 
 def in_asyncio(session: ClientSession, code: UsersCode) -> UsersCode:
     """The user's function, or object with methods, as trio may call it: what is async is awaited in the asyncio loop."""
-    if inspect.iscoroutinefunction(code) or inspect.iscoroutinefunction(getattr(code, "__call__", None)):  # noqa: B004
+    if is_async(code):
         return cast("UsersCode", _awaited(session, cast("Callable[..., Coroutine[Any, Any, Any]]", code)))
     if code is None or callable(code):
         return code

@@ -22,7 +22,7 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.allocate import AllocateStrategy
-from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent, offset_unavailable, reporter
+from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent, check_callback, offset_unavailable, reporter
 from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
@@ -95,6 +95,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._left = left
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
+        check_callback("on_event", on_event, plain=True)
         self._report = reporter(on_event)
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}

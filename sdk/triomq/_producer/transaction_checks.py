@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from triomq._async_functions import is_async
 from triomq._cluster.spawn import Spawn
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
@@ -44,8 +45,7 @@ REMARK_CHARS_MAX: Final = 1000
 
 async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
     """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object may be async to call
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+    if is_async(function):
         return await function(argument)
     answer = await trio.to_thread.run_sync(function, argument, limiter=limiter)
     return await answer if inspect.isawaitable(answer) else answer

@@ -337,6 +337,12 @@ async def _nobody_awaits(event):
 async def test_an_async_function_is_refused_where_nobody_would_await_it(group_cluster):
     with pytest.raises(errors.InvalidCall, match="on_event is an async function, which nobody would await"):
         triomq.ConsumerCallbacks(on_event=_nobody_awaits)
+
+    class AsyncToCall:
+        __call__ = staticmethod(_nobody_awaits)
+
+    with pytest.raises(errors.InvalidCall, match="on_event is an async function, which nobody would await"):
+        triomq.ConsumerCallbacks(on_event=AsyncToCall())
     triomq.ConsumerCallbacks(on_assigned=_nobody_awaits)
     async with group_cluster.client() as client:
         with pytest.raises(errors.InvalidCall, match="give a plain one"):

@@ -14,6 +14,7 @@ from typing import Final, Literal
 import attrs
 import trio
 
+from triomq._async_functions import is_async
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
@@ -104,7 +105,7 @@ def check_callback(name: str, callback: object, *, plain: bool = False) -> None:
         return
     if not callable(callback):
         raise InvalidCall(f"{name} is {type(callback).__name__}; give a function")
-    if plain and inspect.iscoroutinefunction(callback):
+    if plain and is_async(callback):
         raise InvalidCall(f"{name} is an async function, which nobody would await; give a plain one")
 
 
@@ -122,12 +123,7 @@ async def call_with_queues(callback: OnQueues | None, queues: Collection[Message
 
 
 def reporter(on_event: OnEvent | None) -> Callable[[ConsumerEvent], None]:
-    """A function that logs an event and passes it to the user's callback.
-
-    Raises:
-        InvalidCall: the callback is no function, or async.
-    """
-    check_callback("on_event", on_event, plain=True)
+    """A function that logs an event and passes it to the user's callback."""
 
     def report(event: ConsumerEvent) -> None:
         fields = {"kind": event.kind, **(queue_fields(event.queue) if event.queue is not None else {})}

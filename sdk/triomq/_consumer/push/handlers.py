@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from triomq._async_functions import is_async
 from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
@@ -52,8 +53,7 @@ class Handlers:
     @property
     def is_async(self) -> bool:
         """Whether the handler is awaited, rather than run in a thread."""
-        call = getattr(self._handler, "__call__", None)  # noqa: B004 - an object may be async to call
-        return inspect.iscoroutinefunction(self._handler) or inspect.iscoroutinefunction(call)
+        return is_async(self._handler)
 
     async def run(self, concurrency: int) -> None:
         """Handle messages until the consumer drains.

@@ -1,0 +1,11 @@
+"""Which of the user's functions are async."""
+
+from __future__ import annotations
+
+import inspect
+
+
+def is_async(function: object) -> bool:
+    """Whether calling it makes a coroutine: an async function, or an object that is async to call."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object may be async to call
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
