@@ -41,9 +41,9 @@ class _Loader(yaml.SafeLoader):
         # YAML forbids it, and the library keeps the last: a second `accounts:` would silently remove the first.
         seen: set[str] = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.MarkedYAMLError(problem="a key is given twice in one map", problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem="a key is given twice in one map", problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 

@@ -14,7 +14,7 @@ from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
     "index": 933701888,
-    "pulls": 2296810744,
+    "pulls": 3015966390,
     "recovery": 770429255,
     "sends": 3534232682,
 }

@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 2296810744
+VERSION = 3015966390
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -54,12 +54,15 @@ cdef enum Found:
 
 
 cdef Found check_records(
-    const uint8_t* first, int64_t count, const uint8_t* log, int64_t base, int64_t low, int64_t high, int64_t queue_id,
+    const uint8_t* first, int64_t count, Py_buffer* view, int64_t base, int64_t low, int64_t high, int64_t queue_id,
     int64_t number, int64_t bytes_most, int64_t* total
 ) noexcept nogil:
     """How the records of `count` entries lie, and their bytes; the arguments are those of `find_records`."""
     cdef const uint8_t* entry
+    cdef const uint8_t* log = <const uint8_t*>view.buf
     cdef int64_t n, offset, size = 0, end
+    low = max(low, base)
+    high = min(high, base + <int64_t>view.len)
     total[0] = 0
     for n in range(count):
         size = <int32_t>get32(first + n * UNIT_BYTES + 8)
@@ -121,8 +124,7 @@ def find_records(
                 raise ValueError("these entries are not in the file")
             first = <const uint8_t*>queue_view.buf + at
             found = check_records(
-                first, count, <const uint8_t*>log_view.buf, base, max(low, base), min(high, base + log_view.len), queue_id,
-                number, bytes_most, &total,
+                first, count, &log_view, base, low, high, queue_id, number, bytes_most, &total
             )
             if found == NOT_PLAIN:
                 return None
@@ -426,8 +428,8 @@ cdef class PullBursts:
             PyObject_GetBuffer(buffer, &log, PyBUF_SIMPLE)
             try:
                 return self._send(
-                    link, pull, name, topic, low, high, <const uint8_t*>entries.buf + at, available, segment, buffer, &log,
-                    home_id, slow_id,
+                    link, pull, name, topic, low, high, <const uint8_t*>entries.buf + at, available, buffer, &log,
+                    segment.base, home_id, slow_id,
                 )
             finally:
                 PyBuffer_Release(&log)
@@ -436,11 +438,14 @@ cdef class PullBursts:
 
     cdef bint _send(
         self, link, Pull* pull, str name, str topic, int64_t low, int64_t high, const uint8_t* first, int64_t available,
-        segment, buffer, Py_buffer* log, int64_t home_id, int64_t slow_id
+        buffer, Py_buffer* log, int64_t base, int64_t home_id, int64_t slow_id
     ) except -1:
         """As `_read`, from the first entry and the file of the log with its record on."""
-        cdef int64_t count, read_count, log_end, limit, base, end, most, most_bytes, total, stored_ms, age = 0
-        cdef int64_t offset = get64(first), last, suggested = 0
+        cdef int64_t count, read_count, log_end, limit, most, most_bytes, total, stored_ms, age = 0
+        cdef int64_t offset = get64(first), last, suggested = 0, n, size, record_bytes
+        cdef char head[ANSWER_BYTES + END_MOST]
+        cdef char* out
+        cdef bytes answer
         cdef const uint8_t* record
         cdef bint old
         cdef Found found
@@ -460,10 +465,8 @@ cdef class PullBursts:
         last = get64(first + (read_count - 1) * UNIT_BYTES)
         if (log_end - last > limit) != old:
             return False
-        base, end = segment.base, segment.end
         found = check_records(
-            first, count, <const uint8_t*>log.buf, base, max(<int64_t>commitlog.min_offset, base),
-            min(min(log_end, end), base + log.len), pull.queue_id, pull.queue_offset, most_bytes, &total,
+            first, count, log, base, commitlog.min_offset, log_end, pull.queue_id, pull.queue_offset, most_bytes, &total
         )
         if found == NOT_PLAIN or total < FIXED_BYTES:
             return False
@@ -479,42 +482,39 @@ cdef class PullBursts:
         self._count(topic, pull.queue_id, name, count, total, 0, age)
         if self._slave_read:
             suggested = slow_id if old else home_id
+        size = self._write_head(head, suggested, pull.queue_offset + count, low, high, total, pull.opaque)
         if found == ONE_RUN and not link.draining:
             # One long view of the log goes straight to the socket; see `Pulling.pull`.
-            head = self._answer_bytes(suggested, pull.queue_offset + count, low, high, total, pull.opaque, NULL, 0, NULL)
-            link.unsent.append(head)
+            link.unsent.append(PyBytes_FromStringAndSize(head, size))
             link.unsent.append(memoryview(buffer)[offset - base:offset - base + total])
-            link.unsent_bytes += len(head) + total
         else:
-            answer = self._answer_bytes(
-                suggested, pull.queue_offset + count, low, high, total, pull.opaque, first, count,
-                <const uint8_t*>log.buf - base,
-            )
+            answer = PyBytes_FromStringAndSize(NULL, size + total)
+            out = text_out(PyBytes_AS_STRING(answer), head, size)
+            for n in range(count):
+                record = <const uint8_t*>log.buf + (get64(first + n * UNIT_BYTES) - base)
+                record_bytes = <int32_t>get32(first + n * UNIT_BYTES + 8)
+                out = text_out(out, <const char*>record, record_bytes)
             link.unsent.append(answer)
-            link.unsent_bytes += len(answer)
+        link.unsent_bytes += size + total
         return True
 
-    cdef bytes _answer_bytes(
-        self, int64_t suggested, int64_t following, int64_t low, int64_t high, int64_t body_bytes, int64_t opaque,
-        const uint8_t* first, int64_t count, const uint8_t* log
-    ):
-        """What is in front of the records of an answer, and a copy of those of `count` entries.
+    cdef int64_t _write_head(
+        self, char* start, int64_t suggested, int64_t following, int64_t low, int64_t high, int64_t body_bytes,
+        int64_t opaque
+    ) noexcept:
+        """Write what is in front of the records of an answer; returns its length.
 
         Args:
+            start: where to; ANSWER_BYTES and END_MOST together are enough.
             suggested: `suggestWhichBrokerId`.
             following: `nextBeginOffset`.
             low: `minOffset`.
             high: `maxOffset`.
             body_bytes: of all records.
             opaque: the request's.
-            first: the first entry.
-            count: of how many entries the records are to be copied.
-            log: where the log's first byte would be.
         """
-        cdef char start[ANSWER_BYTES + END_MOST]
         cdef char* out = start + 8
-        cdef int64_t size, n, record_bytes
-        cdef bytes answer
+        cdef int64_t size
         out = text_out(out, b'{"code":0,"extFields":{"suggestWhichBrokerId":"', 47)
         out += write_decimal(out, suggested)
         out = text_out(out, b'","nextBeginOffset":"', 21)
@@ -529,11 +529,4 @@ cdef class PullBursts:
         size = out - start
         put32(<uint8_t*>start, <uint32_t>(size - 4 + body_bytes))
         put32(<uint8_t*>start + 4, <uint32_t>(size - 8))
-        if not count:
-            return PyBytes_FromStringAndSize(start, size)
-        answer = PyBytes_FromStringAndSize(NULL, size + body_bytes)
-        out = text_out(PyBytes_AS_STRING(answer), start, size)
-        for n in range(count):
-            record_bytes = <int32_t>get32(first + n * UNIT_BYTES + 8)
-            out = text_out(out, <const char*>log + get64(first + n * UNIT_BYTES), record_bytes)
-        return answer
+        return size

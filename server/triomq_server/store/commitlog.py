@@ -378,7 +378,7 @@ class CommitLog:
         if end > current.reserved:
             current.position = self._position
             current.reserve(end + RESERVE_STEP_BYTES)
-        # More space is requested when half of the reserved space is used, so that appends need not wait for it.
+        # More space is requested as soon as less than half of RESERVE_BYTES is left, so that appends need not wait for it.
         early = current.reserved - RESERVE_BYTES // 2
         if end <= early and self._limit < early:
             self._limit = early
