@@ -50,15 +50,14 @@ _TURNS = ((loop_turns, "TURN_S"), (loop_turns, "SHORT_S"), (held_pulls, "TURN_S"
 """How much real time a turn of a server's loop may take."""
 
 
-class _Shuffling:
-    """trio's order of tasks: the seed's for this thread, any for loops that other tests have left in other threads."""
+class _ChanceOfThread(threading.local):
+    """What trio shuffles tasks with: loops that other tests have left in other threads draw from their own."""
 
     def __init__(self, seed: int) -> None:
-        self._thread = threading.get_ident()
-        self._seeded, self._other = random.Random(seed), random.Random()
+        self._chance = random.Random(seed)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._seeded if threading.get_ident() == self._thread else self._other, name)
+        return getattr(self._chance, name)
 
 
 def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -71,5 +70,5 @@ def seeded_run(seed: int, main: Callable[..., Awaitable[T]], *args: Any) -> T:
         patch.setattr(scheduler, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
         for module, name in _TURNS:
             patch.setattr(module, name, math.inf)
-        patch.setattr(scheduler, "_r", _Shuffling(seed))
+        patch.setattr(scheduler, "_r", _ChanceOfThread(seed))
         return trio.run(main, *args, clock=VirtualClock())
