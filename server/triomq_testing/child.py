@@ -1,8 +1,8 @@
 """The command of `triomq run`: its process, the signals it gets, its end, and the end of all that it has left behind.
 
-Only small modules of the standard library are imported here: the command starts before anything else is loaded. The
-command's parent is not the process of `triomq run` but a small watcher, forked from it: when that process is killed, the
-watcher is still there to end the command and to remove the cluster's files. Linux gives a process whose parent has ended
+The command's parent is not the process of `triomq run` but a small watcher, forked from it: when that process is killed,
+the watcher is still there to end the command and to remove the cluster's files. Only small modules of the standard
+library are imported here, since the watcher is forked before anything else is loaded. Linux gives a process whose parent has ended
 to the nearest subreaper, which the watcher is: so nothing that the command starts can hide. Where the watcher is killed,
 the process of `triomq run` is the next one.
 """
@@ -35,10 +35,15 @@ _END = signal.SIGUSR1
 """To the watcher, from its parent: the cluster has ended."""
 
 
+class NotStartedError(OSError):
+    """The command cannot be started: there is no such program, or it cannot be executed."""
+
+
 class Child:
     """A command's process and its descendants.
 
-    Signals that end this process go to the command instead.
+    The process is there at once, but becomes the command only in `start`. Signals that end this process go to the
+    command's instead.
 
     Args:
         command: the program and its arguments.
@@ -50,36 +55,41 @@ class Child:
         descriptor: can be read when it has ended.
         status: its exit status once it has ended; that of shells where a signal ended it.
         deadline: when it is killed, by the monotonic clock; None until the first signal.
-
-    Raises OSError when it cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], grace_s: float) -> None:
+        self._program = command[0]
         self._grace_s = grace_s
         self.status: int | None = None
         self.deadline: float | None = None
         _become_subreaper()
         # Until all know what to do with them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, _END, signal.SIGCHLD))
-        started, tell_start = os.pipe2(os.O_CLOEXEC)
+        failure, tell_failure = os.pipe2(os.O_CLOEXEC)
+        wait_start, start = os.pipe2(os.O_CLOEXEC)
         self.descriptor, tell_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.descriptor, False)
         parent = os.getpid()
         self._watcher = os.fork()
         if self._watcher == 0:
-            _watch(command, environment, mask, parent, tell_start, tell_end)
-        os.close(tell_start)
-        os.close(tell_end)
+            _watch(command, environment, mask, parent, wait_start, tell_failure, tell_end)
+        for descriptor in (wait_start, tell_failure, tell_end):
+            os.close(descriptor)
         for each in _PASSED_ON:
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, self._pass_on)
-        with open(started, "rb") as pipe:
-            pid, _, failure = pipe.read().partition(b" ")
-        self.pid = int(pid or 0)
+        self._failure = open(failure, "rb")  # noqa: SIM115 -- closed by `end`, like the next
+        self._start = open(start, "wb", buffering=0)  # noqa: SIM115
+        self.pid = int(self._failure.read1(16) or 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def start(self) -> None:
+        """Let the process become the command, unless it has ended. Raises NotStartedError."""
+        with contextlib.suppress(BrokenPipeError), self._start:
+            self._start.write(b"1")
+        failure = int(self._failure.read() or 0)  # when it is the command, or has ended
         if failure:
-            self.end()
-            raise OSError(int(failure), os.strerror(int(failure)), command[0])
+            raise NotStartedError(failure, os.strerror(failure), self._program)
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         if self.deadline is None:
@@ -104,6 +114,8 @@ class Child:
 
     def end(self) -> None:
         """End what the command has left behind: first asked, then killed. Call it when the cluster has ended."""
+        self._start.close()
+        self._failure.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._watcher, _END)
         if os.waitpid(self._watcher, 0)[1]:  # it was killed, and they are this process's now
@@ -115,21 +127,23 @@ def _watch(
     environment: Mapping[str, str],
     mask: Collection[int],
     parent: int,
-    tell_start: int,
+    wait_start: int,
+    tell_failure: int,
     tell_end: int,
 ) -> NoReturn:
-    """In the watcher: start the command, and end what is left of it when the parent says so, or has been killed."""
+    """In the watcher: fork the command's process, and end what is left of it when the parent says so, or has been killed."""
     status = 0
     try:
-        _close_all_but(tell_start, tell_end)
+        _close_all_but(wait_start, tell_failure, tell_end)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how the command has ended
         libc = _become_subreaper()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         watcher = os.getpid()
         child = os.fork()
         if child == 0:
-            _become(command, environment, mask, watcher, tell_start)
-        os.close(tell_start)
+            _become(command, environment, mask, watcher, wait_start, tell_failure)
+        os.close(wait_start)
+        os.close(tell_failure)
         while os.getppid() == parent:
             got = signal.sigwaitinfo((*_PASSED_ON, _END, signal.SIGCHLD))
             if got.si_signo == _END and got.si_pid == parent:
@@ -148,11 +162,16 @@ def _watch(
 
 
 def _become(
-    command: Sequence[str], environment: Mapping[str, str], mask: Collection[int], watcher: int, tell_start: int
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mask: Collection[int],
+    watcher: int,
+    wait_start: int,
+    tell_failure: int,
 ) -> NoReturn:
-    """In the watcher's child: turn into the command."""
+    """In the watcher's child: wait for the start, then turn into the command."""
     try:
-        os.write(tell_start, b"%d " % os.getpid())
+        os.write(tell_failure, b"%d" % os.getpid())
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != watcher:
             os._exit(KILLED + signal.SIGTERM)
@@ -161,9 +180,10 @@ def _become(
             if each is signal.SIGPIPE or signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execvpe(command[0], list(command), dict(environment))
+        if os.read(wait_start, 1):
+            os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
-        os.write(tell_start, str(error.errno).encode())
+        os.write(tell_failure, str(error.errno).encode())
     finally:
         os._exit(NOT_FOUND)
 

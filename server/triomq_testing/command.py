@@ -1,7 +1,7 @@
 """``triomq run``: lends a cluster to any command.
 
-The command is started first and everything large is imported afterwards: most commands take longer to start than the
-cluster, so that they need not wait for it.
+The command's process is forked before anything large is imported, but becomes the command when the cluster is there:
+some clients give up after three seconds, in which a busy machine may not have started a cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child
+from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child, NotStartedError
 from triomq_testing.variables import ADDRESS_VARIABLES, URL_VARIABLE
 
 _BACKLOG = 128
@@ -98,11 +98,7 @@ def run(
         secret = os.urandom(16).hex()
         variables = dict.fromkeys(ADDRESS_VARIABLES, address)
         variables[URL_VARIABLE] = f"http://127.0.0.1:{steering.getsockname()[1]}/{secret}"
-        try:
-            child = Child(command, {**os.environ, **variables}, grace_s)
-        except OSError as error:
-            click.echo(f"Error: {command[0]} cannot be started: {error.strerror}", err=True)
-            sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+        child = Child(command, {**os.environ, **variables}, grace_s)
         try:
             failure = _lend(
                 child,
@@ -119,6 +115,9 @@ def run(
             )
         finally:
             child.end()
+    if isinstance(failure, NotStartedError):
+        click.echo(f"Error: {command[0]} cannot be started: {failure.strerror}", err=True)
+        sys.exit(NOT_FOUND if failure.errno == errno.ENOENT else NOT_EXECUTABLE)
     if failure is not None:
         click.echo(f"Error: the cluster ended: {_cause(failure, settings)}", err=True)
         sys.exit(_EXIT_FAILED)

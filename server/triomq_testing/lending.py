@@ -1,8 +1,4 @@
-"""The cluster that `triomq run` lends: in this process, on files in a temporary directory.
-
-The command has been started already when this module is imported, and may connect to the name server at once: its port
-listens, and connections wait until all brokers have registered.
-"""
+"""The cluster that `triomq run` lends: in this process, on files in a temporary directory."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from triomq_server.cluster.plan import ClusterPlan, NodePlan, free_ports, plan_c
 from triomq_server.config import BrokerConfig
 from triomq_server.store import RealDisk, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import dial_tcp, listen_tcp
+from triomq_server.wire import Listen, dial_tcp, listen_tcp
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.child import Child
 from triomq_testing.clock import SteeredClock
@@ -47,10 +43,10 @@ def lend(
     settings: Mapping[str, str],
     faults: bool,
 ) -> None:
-    """Run the cluster until the command has ended.
+    """Run the cluster, and the command as soon as all brokers have registered, until the command has ended.
 
     Args:
-        child: the command.
+        child: the command, not started yet.
         listening: listens where the command looks for the name server.
         steering: listens where the command finds the clock and the faults.
         secret: begins the paths there.
@@ -61,6 +57,7 @@ def lend(
         faults: whether brokers can be broken.
 
     Raises:
+        NotStartedError: the command cannot be started.
         OSError: no free ports, or the disk fails.
         ValueError: settings with which a broker must not start.
     """
@@ -69,26 +66,26 @@ def lend(
         ports = [listening.getsockname()[1], *free_ports(masters * (1 + slaves))]
         plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
         _write_topics(plan, topics)
-        trio.run(_lend, child, plan, HeldPort(listening), steering, secret, faults)
+        trio.run(_lend, child, plan, _listen_on(listening), steering, secret, faults)
 
 
 async def _lend(
-    child: Child, plan: ClusterPlan, port: HeldPort, steering: socket.socket, secret: str, faults: bool
+    child: Child, plan: ClusterPlan, listen: Listen, steering: socket.socket, secret: str, faults: bool
 ) -> None:
     clock = SteeredClock()
     nodes: dict[str, Weaknesses] = {}
 
     def machine(node: NodePlan) -> Machine:
-        weak = Weaknesses(SteeredDisk(clock), SteeredNetwork(port.dial))
+        weak = Weaknesses(SteeredDisk(clock), SteeredNetwork(dial_tcp))
         if not faults or node.kind != "broker":
-            return Machine(weak.disk, port.dial, port.listen, clock, clock.waits)
+            return Machine(weak.disk, dial_tcp, listen, clock, clock.waits)
         nodes[node.name] = weak
         return Machine(weak.disk, weak.network.dial, weak.network.listen, clock, clock.waits)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_wait_for, child, nursery.cancel_scope)
         async with run_cluster(plan, machine) as cluster:
-            port.open()
+            child.start()
             control = Control(
                 cluster.name_servers,
                 clock,
@@ -108,48 +105,16 @@ async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-class HeldPort:
-    """The name server's port: brokers come in by another one, clients when it is opened."""
+def _listen_on(listening: socket.socket) -> Listen:
+    """As TCP, but where a socket listens already."""
+    _, held = listening.getsockname()
 
-    def __init__(self, listening: socket.socket) -> None:
-        self._listening = listening
-        host, self._port = listening.getsockname()
-        self._address = f"{host}:{self._port}"
-        self._inside = ""
-        self._opened = trio.Event()
-
-    def open(self) -> None:
-        """Accept those that wait."""
-        self._opened.set()
-
-    async def listen(self, host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
-        """As TCP, but for the name server."""
-        if port != self._port:
+    async def listen(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
+        if port != held:
             return await listen_tcp(host, port)
-        (inside,) = await trio.open_tcp_listeners(0, host=host)
-        inside_host, inside_port = inside.socket.getsockname()
-        self._inside = f"{inside_host}:{inside_port}"
-        return [
-            inside,
-            _HeldListener(trio.SocketListener(trio.socket.from_stdlib_socket(self._listening)), self._opened),
-        ]
+        return [trio.SocketListener(trio.socket.from_stdlib_socket(listening))]
 
-    async def dial(self, address: str) -> trio.abc.Stream:
-        """As TCP, but to the name server."""
-        return await dial_tcp(self._inside if address == self._address else address)
-
-
-class _HeldListener(trio.abc.Listener[trio.abc.Stream]):
-    def __init__(self, listener: trio.SocketListener, opened: trio.Event) -> None:
-        self._listener = listener
-        self._opened = opened
-
-    async def accept(self) -> trio.abc.Stream:
-        await self._opened.wait()
-        return await self._listener.accept()
-
-    async def aclose(self) -> None:
-        await self._listener.aclose()
+    return listen
 
 
 def _write_topics(plan: ClusterPlan, topics: Sequence[str]) -> None:

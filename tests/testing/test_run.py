@@ -78,6 +78,26 @@ def test_the_command_finds_a_cluster() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "['broker-a', 'broker-b'] [b'one']\n", "")
 
 
+def test_the_command_starts_when_the_brokers_are_there() -> None:
+    """Clients of other languages give up after three seconds, in which a busy machine may not have started them."""
+    connect = "import os, socket; socket.create_connection(('127.0.0.1', {}))"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    done = run("--set", f"listenPort={port}", "--", sys.executable, "-S", "-c", connect.format(port))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_signal_before_the_command_has_started_ends_it(temporary: Path) -> None:
+    process = start("--", "sh", "-c", "echo started")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (watchers := children.read_text().split()):  # forked when the signals' handlers are there
+        assert process.poll() is None
+    assert is_there(int(watchers[0]))
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output) == (128 + signal.SIGTERM, "")
+
+
 @pytest.mark.parametrize(
     ("command", "status", "error"),
     [

@@ -178,15 +178,20 @@ async def run_cluster(
     for line in check_settings(plan):
         _log.warning("%s", line)
     failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        cluster = Cluster(plan, nursery, machine)
-        try:
-            await cluster.start()
-            yield cluster
-        except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
-            failure = error
-        with trio.CancelScope(shield=True):
-            await cluster.stop()
+    try:
+        async with trio.open_nursery() as nursery:
+            cluster = Cluster(plan, nursery, machine)
+            try:
+                await cluster.start()
+                yield cluster
+            except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
+                failure = error
+            with trio.CancelScope(shield=True):
+                await cluster.stop()
+    except* trio.Cancelled:
+        # The nodes' tasks are cancelled as well when what surrounds the block is: the block's error goes first.
+        if failure is None:
+            raise
     if failure is not None:
         raise failure
 

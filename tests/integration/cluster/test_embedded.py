@@ -165,6 +165,17 @@ async def test_the_bodys_error_arrives_plain() -> None:
             cluster["broker-z"]
 
 
+async def test_the_bodys_error_arrives_though_it_is_cancelled_as_well() -> None:
+    async def fail_while_cancelled() -> None:
+        with trio.CancelScope() as scope:
+            async with open_cluster(slaves=0):
+                scope.cancel()
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_while_cancelled()
+
+
 async def test_a_cancelled_cluster_stops_in_order(tmp_path: Path) -> None:
     with trio.move_on_after(0.5) as scope:
         async with open_cluster(directory=tmp_path):
