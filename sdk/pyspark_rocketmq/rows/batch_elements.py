@@ -1,13 +1,11 @@
 """Rows -> the elements of batch requests, thousands at once.
 
-Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7); per row, only its two
-keys are made by Python. Rows that cannot be in a batch, or break a rule of messages, are left to
+Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7). Rows that cannot be in a batch, or break a rule of messages, are left to
 :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or says what is wrong with which one. Pure.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -18,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
+from pyspark_rocketmq.rows.variable_width import ends_of
 from triomq import Message, MQError
 from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, TAGS, UNIQ_KEY
 from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEMENT_HEAD, PROPERTIES_LENGTH
 
 Ints = npt.NDArray[np.int64]
 
-NewIds = Callable[[int], Sequence[str]]
+NewIds = Callable[[int], pa.LargeStringArray]
 """Makes this many message ids."""
 
 _BYTES: Final = pa.large_binary()
@@ -54,9 +53,9 @@ class Elements:
     """
 
     topic: str
-    encoded: pa.Array
+    encoded: pa.LargeBinaryArray
     body_bytes: Ints
-    ids: Sequence[str]
+    ids: pa.LargeStringArray
     sharding_keys: pa.DictionaryArray | None
 
     def __len__(self) -> int:
@@ -64,14 +63,12 @@ class Elements:
 
     def take(self, rows: Ints) -> Elements:
         """Some of them, in this order, without their sharding keys."""
-        ids = self.ids
-        return Elements(
-            self.topic, self.encoded.take(pa.array(rows)), self.body_bytes[rows], [ids[row] for row in rows], None
-        )
+        taken = pa.array(rows)
+        return Elements(self.topic, self.encoded.take(taken), self.body_bytes[rows], self.ids.take(taken), None)
 
     def requests(self, max_rows: int, max_bytes: int) -> Iterator[ElementBatch]:
         """Cut into the bodies of requests; an element longer than `max_bytes` goes alone."""
-        ends = _ends(self.encoded)
+        ends = ends_of(self.encoded)
         data = self.encoded.buffers()[2]
         at = 0
         while at < len(self):
@@ -81,7 +78,7 @@ class Elements:
             yield ElementBatch(
                 self.topic,
                 data[begin_byte:end_byte].to_pybytes(),
-                self.ids[at:end],
+                self.ids[at:end].to_pylist(),
                 int(self.body_bytes[at:end].sum()),
             )
             at = end
@@ -173,9 +170,7 @@ class ElementEncoder:
         shards = columns.get("sharding_key")
         ids = self._new_ids(batch.num_rows)
         row_keys = self._keys.of(_contents([body, *named, topics.cast(_TEXT), *([] if shards is None else [shards])]))
-        encoded_properties = _joined(
-            [*named, _named(ROW_KEY, pa.array(row_keys, _TEXT)), _named(UNIQ_KEY, pa.array(ids, _TEXT))]
-        ).cast(_BYTES)
+        encoded_properties = _joined([*named, _named(ROW_KEY, row_keys), _named(UNIQ_KEY, ids)]).cast(_BYTES)
         properties_bytes: Ints = pc.binary_length(encoded_properties).to_numpy(zero_copy_only=False)
         if int(properties_bytes.max()) > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
             return None
@@ -222,13 +217,10 @@ def row_content(
     return b"\x02".join((body, *(text.encode() for text in texts)))
 
 
-def _contents(parts: Sequence[pa.Array]) -> Iterator[memoryview]:
-    joined = pc.binary_join_element_wise(
+def _contents(parts: Sequence[pa.Array]) -> pa.LargeBinaryArray:
+    return pc.binary_join_element_wise(
         *(part.cast(_BYTES) for part in parts), pa.scalar(b"\x02", _BYTES), null_handling="skip"
     )
-    ends = _ends(joined).tolist()
-    data = memoryview(joined.buffers()[2])
-    return (data[begin:end] for begin, end in itertools.pairwise(ends))
 
 
 def _present(column: pa.Array | None) -> pa.Array | None:
@@ -294,11 +286,6 @@ def _lengths(properties_bytes: Ints) -> pa.Array:
 def _fixed(values: npt.NDArray[Any]) -> pa.Array:
     kind = pa.binary(values.dtype.itemsize)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)]).cast(_BYTES)
-
-
-def _ends(array: pa.Array) -> Ints:
-    """Where the values of a large binary array begin, and where the last one ends."""
-    return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
 
 
 def _by_topic(whole: Elements, topics: pa.DictionaryArray, shards: pa.Array | None) -> Iterator[Elements]:

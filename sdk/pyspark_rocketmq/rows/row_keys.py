@@ -7,9 +7,13 @@ read again; equal rows are counted. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
+
+import pyarrow as pa
+
+from pyspark_rocketmq.rows import compiled
+from pyspark_rocketmq.rows.variable_width import data_of, ends_of
 
 ROW_KEY: Final = "spark_row_key"
 """The property that holds the key."""
@@ -20,25 +24,31 @@ _DIGEST_BYTES: Final = 10
 class RowKeys:
     """Gives keys to the rows of one task.
 
+    It remembers the digest of each row: with the compiled module 24 to 48 bytes a row, else about 130.
+
     Args:
         scope: query or job, batch and partition, as text.
     """
 
     def __init__(self, scope: str) -> None:
         self._prefix = f"{scope}/"
+        self._compiled = compiled.row_keys.Keys(self._prefix.encode()) if compiled.USED else None
         self._seen: dict[str, int] = {}
 
-    def of(self, contents: Iterable[bytes | memoryview]) -> list[str]:
+    def of(self, contents: pa.LargeBinaryArray) -> pa.LargeStringArray:
         """The keys of some rows, in their order.
 
         Args:
-            contents: all of what distinguishes each row from others.
+            contents: all of what distinguishes each row from others; none is null.
         """
-        prefix, seen, size = self._prefix, self._seen, _DIGEST_BYTES
-        keys = []
-        for content in contents:
-            digest = blake2b(content, digest_size=size).hexdigest()
-            repeats = seen.get(digest, 0) + 1
-            seen[digest] = repeats
-            keys.append(f"{prefix}{digest}" if repeats == 1 else f"{prefix}{digest}.{repeats}")
-        return keys
+        if self._compiled is None:
+            return pa.array([self._key_of(content) for content in contents.to_pylist()], pa.large_string())
+        offsets, text = self._compiled.of(data_of(contents), ends_of(contents).data)
+        return pa.Array.from_buffers(
+            pa.large_string(), len(contents), [None, pa.py_buffer(offsets), pa.py_buffer(text)], 0
+        )
+
+    def _key_of(self, content: bytes) -> str:
+        digest = blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+        self._seen[digest] = repeats = self._seen.get(digest, 0) + 1
+        return f"{self._prefix}{digest}" if repeats == 1 else f"{self._prefix}{digest}.{repeats}"

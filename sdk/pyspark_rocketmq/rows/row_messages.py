@@ -70,7 +70,7 @@ class RowReader:
         content = row_content(
             body, own.items(), " ".join(keys) if isinstance(keys, list) else keys, tags, topic, sharding_key
         )
-        [key] = self._keys.of([content])
+        key = self._keys.of(pa.array([content], pa.large_binary()))[0].as_py()
         message = Message(
             topic, body, tags=tags, keys=keys, properties={**own, ROW_KEY: key}, delay_level=row.get("delay_level") or 0
         )

@@ -19,6 +19,7 @@ from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
 from pyspark_rocketmq.errors import BadOption, WriteFailed
 from pyspark_rocketmq.options import WriteOptions
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
+from pyspark_rocketmq.rows.message_ids import MessageIds
 from pyspark_rocketmq.rows.row_keys import RowKeys
 from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
 from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
@@ -31,7 +32,7 @@ from pyspark_rocketmq.write.transactional import (
     send_halves,
 )
 from triomq import HalfMessage, Producer
-from triomq._cluster.identity import UniqueKeys, local_ip
+from triomq._cluster.identity import UniqueKeys, local_ip, wall_ms
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
@@ -236,8 +237,8 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
     )
     settings = _producer_settings(options)
     keys = RowKeys(scope)
-    unique_keys = UniqueKeys(local_ip())
-    encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, unique_keys.several)
+    ids = MessageIds(UniqueKeys(local_ip()), wall_ms)
+    encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, ids.column)
     reader = RowReader(scope, options.topic, settings["max_body_bytes"], keys)
     first_row = 0
     with borrowed(key) as client:

@@ -95,15 +95,6 @@ class UniqueKeys:
         self._counter = (self._counter + count) & 0xFFFF
         return self._stamp, first
 
-    def several(self, count: int) -> list[str]:
-        """So many new ids."""
-        ids: list[str] = []
-        while len(ids) < count:
-            # The counter must not come round within one reading of the clock.
-            now_ms = self._clock()
-            ids += [self.next(now_ms) for _ in range(min(4096, count - len(ids)))]
-        return ids
-
     def _stamp_at(self, now_ms: int) -> None:
         # All but the counter, which is its own, stays the same for a millisecond.
         self._stamp = self._stamp_of(now_ms)

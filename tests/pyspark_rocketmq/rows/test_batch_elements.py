@@ -38,7 +38,12 @@ def record_batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 
 def encoder(topic: str | None = "T", scope: str = "job/1/0") -> ElementEncoder:
     ids = itertools.count()
-    return ElementEncoder(topic, LONG, RowKeys(scope), lambda count: [f"{next(ids):032X}" for _ in range(count)])
+    return ElementEncoder(
+        topic,
+        LONG,
+        RowKeys(scope),
+        lambda count: pa.array([f"{next(ids):032X}" for _ in range(count)], pa.large_string()),
+    )
 
 
 def encoded(batch: pa.RecordBatch, max_rows: int = 3, max_bytes: int = 500) -> tuple[list[Sendable], list[int]]:

@@ -138,7 +138,12 @@ def elements(bodies: list[bytes], sharding_keys: list[str | None] | None = None)
     if sharding_keys is not None:
         columns["sharding_key"] = list(sharding_keys)
     ids = itertools.count()
-    encoder = ElementEncoder("T", 4096, RowKeys("job/7/0"), lambda count: [f"{next(ids):032X}" for _ in range(count)])
+    encoder = ElementEncoder(
+        "T",
+        4096,
+        RowKeys("job/7/0"),
+        lambda count: pa.array([f"{next(ids):032X}" for _ in range(count)], pa.large_string()),
+    )
     [made], alone = encoder.encode(rows(**columns))
     assert not len(alone)
     return made

@@ -1,7 +1,9 @@
-"""The compiled twin of `stored_frames` and `property_columns`: it makes the same columns of pull answers.
+"""Compiled twins: `records` of `stored_frames` and `property_columns`, which make the columns of pull answers, and
+`row_keys` of the module of that name.
 
-An installation without a C compiler does not have it, an archive of `--py-files` cannot hold it, and `TRIOMQ_PURE=1`
-leaves it unused; then numpy does the same work. The module is written in Cython and knows nothing of the other packages.
+An installation without a C compiler does not have them, an archive of `--py-files` cannot hold them, and `TRIOMQ_PURE=1`
+leaves them unused; then numpy and Python do the same work. They are written in Cython and know nothing of the other
+packages.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
     "records": 1203110890,
+    "row_keys": 1480925443,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text."""
 
 
 def _load() -> Mapping[str, object]:
-    from pyspark_rocketmq.rows.compiled import records
+    from pyspark_rocketmq.rows.compiled import records, row_keys
 
-    return {"records": records}
+    return {"records": records, "row_keys": row_keys}
 
 
 PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)
