@@ -15,7 +15,7 @@ from triomq_protocol.twins import choose_twins
 VERSIONS = {
     "index": 933701888,
     "pulls": 3015966390,
-    "recovery": 770429255,
+    "recovery": 4161284594,
     "sends": 3534232682,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""

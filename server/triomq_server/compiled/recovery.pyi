@@ -15,6 +15,15 @@ def pass_records(
     may_be_torn: bool,
     numbers: dict[tuple[str, int], tuple[int, int]],
 ) -> tuple[int, int, int]: ...
+def pass_dispatched(
+    buffer: mmap.mmap,
+    start: int,
+    end: int,
+    base: int,
+    bytes_most: int,
+    indexed_until: int,
+    known: dict[tuple[str, int], int],
+) -> tuple[int, int, int]: ...
 def pass_entries(
     buffer: mmap.mmap | bytes, start: int, stop: int, limit: int, before: int, last: int
 ) -> tuple[int, int, int, int]: ...

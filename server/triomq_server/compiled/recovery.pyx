@@ -2,7 +2,7 @@
 """Records of the log and entries of queues, checked one after the other: what `store.recovery.Recovery` and
 `store.consume_queue.ConsumeQueue` do with each that is sound."""
 
-VERSION = 770429255
+VERSION = 4161284594
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -22,12 +22,75 @@ cdef enum:
     WRONG = 2
 
 
+cdef struct Record:
+    const uint8_t* body
+    const uint8_t* topic
+    const uint8_t* properties
+    int64_t size
+    int64_t body_bytes
+    int64_t topic_bytes
+    int64_t properties_bytes
+    int64_t timestamp
+    uint32_t sys_flag
+    int32_t queue_id
+
 cdef struct LastRecord:
     const uint8_t* topic
     Py_ssize_t topic_bytes
     int64_t queue_id
     int64_t queue_offset
     int64_t offset
+
+cdef struct KnownQueue:
+    const uint8_t* topic
+    Py_ssize_t topic_bytes
+    int64_t queue_id
+    int64_t until
+
+
+cdef bint read_record(const uint8_t* data, int64_t at, int64_t end, int64_t base, Record* found) noexcept nogil:
+    """Whether a whole record lies there; its body's checksum is not compared."""
+    cdef const uint8_t* record = data + at
+    cdef int64_t fixed = BODY_LENGTH_AT
+    if end - at < FIXED_BYTES:
+        return False
+    found.size = <int32_t>get32(record)
+    if get32(record + 4) != MAGIC or found.size < FIXED_BYTES or found.size > end - at:
+        return False
+    if get64(record + PHYSICAL_OFFSET_AT) != base + at:
+        return False
+    found.sys_flag = get32(record + SYS_FLAG_AT)
+    if found.sys_flag & BORN_HOST_V6:
+        fixed += IPV6_MORE
+    if found.sys_flag & STORE_HOST_V6:
+        fixed += IPV6_MORE
+    if found.size < fixed + 7:
+        return False
+    found.body_bytes = <int32_t>get32(record + fixed)
+    found.body = record + fixed + 4
+    if found.body_bytes < 0 or found.body_bytes > found.size - fixed - 7:
+        return False
+    found.topic_bytes = found.body[found.body_bytes]
+    found.topic = found.body + found.body_bytes + 1
+    if found.topic_bytes > found.size - fixed - 7 - found.body_bytes:
+        return False
+    found.properties_bytes = found.size - fixed - 7 - found.body_bytes - found.topic_bytes
+    found.properties = found.topic + found.topic_bytes + 2
+    if found.properties_bytes > 0x7FFF or (found.properties[-2] << 8 | found.properties[-1]) != found.properties_bytes:
+        return False
+    found.timestamp = get64(record + STORE_TIMESTAMP_AT + (IPV6_MORE if found.sys_flag & BORN_HOST_V6 else 0))
+    found.queue_id = <int32_t>get32(record + QUEUE_ID_AT)
+    return True
+
+
+cdef inline bint enters_queue(const Record* record) noexcept nogil:
+    return not record.sys_flag & TRANSACTION or record.sys_flag & TRANSACTION == COMMITTED
+
+
+cdef inline int place_of(const Record* record) noexcept nogil:
+    """Which of `QUEUES` places belongs to the record's queue, among others."""
+    cdef uint32_t last = record.topic[record.topic_bytes - 1] if record.topic_bytes else 0
+    return (<uint32_t>record.queue_id + <uint32_t>record.topic_bytes + last) % QUEUES
 
 
 cdef int note(dict numbers, LastRecord* last) except -1:
@@ -56,12 +119,9 @@ def pass_records(
     """
     cdef Py_buffer view
     cdef const uint8_t* data
-    cdef const uint8_t* record
-    cdef const uint8_t* body
-    cdef const uint8_t* topic
-    cdef int64_t at = start, stop, size, body_bytes, topic_bytes, properties_bytes, timestamp = 0, records = 0
-    cdef int64_t fixed
-    cdef uint32_t sys_flag, found_crc
+    cdef int64_t at = start, stop, timestamp = 0, records = 0
+    cdef uint32_t found_crc
+    cdef Record record
     cdef LastRecord last[QUEUES]
     cdef LastRecord* entry
     cdef int n
@@ -72,57 +132,29 @@ def pass_records(
         if start < 0 or end > view.len:
             raise ValueError("these bytes are not in the file")
         stop = end if bytes_most >= end - start else start + bytes_most
-        while at < stop and end - at >= FIXED_BYTES:
-            record = data + at
-            size = <int32_t>get32(record)
-            if get32(record + 4) != MAGIC or size < FIXED_BYTES or size > end - at:
-                break
-            if get64(record + PHYSICAL_OFFSET_AT) != base + at:
-                break
-            sys_flag = get32(record + SYS_FLAG_AT)
-            fixed = BODY_LENGTH_AT
-            if sys_flag & BORN_HOST_V6:
-                fixed += IPV6_MORE
-            if sys_flag & STORE_HOST_V6:
-                fixed += IPV6_MORE
-            if size < fixed + 7:
-                break
-            body_bytes = <int32_t>get32(record + fixed)
-            body = record + fixed + 4
-            if body_bytes < 0 or body_bytes > size - fixed - 7:
-                break
-            topic_bytes = body[body_bytes]
-            topic = body + body_bytes + 1
-            if topic_bytes > size - fixed - 7 - body_bytes:
-                break
-            properties_bytes = size - fixed - 7 - body_bytes - topic_bytes
-            if properties_bytes > 0x7FFF:
-                break
-            if (topic[topic_bytes] << 8 | topic[topic_bytes + 1]) != properties_bytes:
-                break
-            if may_be_torn and properties_bytes and not record[size - 1]:
+        while at < stop and read_record(data, at, end, base, &record):
+            if may_be_torn and record.properties_bytes and not data[at + record.size - 1]:
                 break
             if checksum is not None:
-                body_copy = PyBytes_FromStringAndSize(<const char*>body, body_bytes)
+                body_copy = PyBytes_FromStringAndSize(<const char*>record.body, record.body_bytes)
                 found_crc = checksum(body_copy)
-                if found_crc & 0x7FFFFFFF != get32(record + BODY_CRC_AT):
+                if found_crc & 0x7FFFFFFF != get32(data + at + BODY_CRC_AT):
                     break
-            timestamp = get64(record + STORE_TIMESTAMP_AT + (IPV6_MORE if sys_flag & BORN_HOST_V6 else 0))
-            if not sys_flag & TRANSACTION or sys_flag & TRANSACTION == COMMITTED:
-                n = (get32(record + QUEUE_ID_AT) + topic_bytes + topic[topic_bytes - 1] if topic_bytes else 0) % QUEUES
-                entry = &last[n]
+            timestamp = record.timestamp
+            if enters_queue(&record):
+                entry = &last[place_of(&record)]
                 if entry.topic != NULL and (
-                    entry.queue_id != <int32_t>get32(record + QUEUE_ID_AT)
-                    or entry.topic_bytes != topic_bytes
-                    or memcmp(entry.topic, topic, topic_bytes)
+                    entry.queue_id != record.queue_id
+                    or entry.topic_bytes != record.topic_bytes
+                    or memcmp(entry.topic, record.topic, record.topic_bytes)
                 ):
                     note(numbers, entry)
-                entry.topic = topic
-                entry.topic_bytes = topic_bytes
-                entry.queue_id = <int32_t>get32(record + QUEUE_ID_AT)
-                entry.queue_offset = get64(record + QUEUE_OFFSET_AT)
+                entry.topic = record.topic
+                entry.topic_bytes = record.topic_bytes
+                entry.queue_id = record.queue_id
+                entry.queue_offset = get64(data + at + QUEUE_OFFSET_AT)
                 entry.offset = base + at
-            at += size
+            at += record.size
             records += 1
         for n in range(QUEUES):
             if last[n].topic != NULL:
@@ -130,6 +162,71 @@ def pass_records(
     finally:
         PyBuffer_Release(&view)
     return at, records, timestamp
+
+
+def pass_dispatched(
+    buffer, int64_t start, int64_t end, int64_t base, int64_t bytes_most, int64_t indexed_until, dict known
+):
+    """Pass over records to which dispatch would add nothing; returns as `pass_records` does.
+
+    Args:
+        buffer: a file of the log.
+        start: where the first record is.
+        end: bounds what may be read.
+        base: the log offset of the file's first byte.
+        bytes_most: no record behind so many bytes is looked at.
+        indexed_until: the log offset in front of which all records are in the index.
+        known: by topic and queue, the log offset in front of which all records have their entries.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t* data
+    cdef int64_t at = start, stop, timestamp = 0, records = 0
+    cdef Record record
+    cdef KnownQueue queues[QUEUES]
+    cdef KnownQueue* queue
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    memset(queues, 0, sizeof(queues))
+    try:
+        data = <const uint8_t*>view.buf
+        if start < 0 or end > view.len:
+            raise ValueError("these bytes are not in the file")
+        stop = end if bytes_most >= end - start else start + bytes_most
+        while at < stop and read_record(data, at, end, base, &record):
+            if base + at >= indexed_until and may_have_keys(record.properties, record.properties_bytes):
+                break
+            if enters_queue(&record):
+                queue = &queues[place_of(&record)]
+                if (
+                    queue.topic == NULL
+                    or queue.queue_id != record.queue_id
+                    or queue.topic_bytes != record.topic_bytes
+                    or memcmp(queue.topic, record.topic, record.topic_bytes)
+                ):
+                    topic = PyUnicode_DecodeUTF8(<const char*>record.topic, record.topic_bytes, "replace")
+                    until = known.get((topic, record.queue_id))
+                    if until is None:
+                        break
+                    queue.topic = record.topic
+                    queue.topic_bytes = record.topic_bytes
+                    queue.queue_id = record.queue_id
+                    queue.until = until
+                if base + at + record.size > queue.until:
+                    break
+            timestamp = record.timestamp
+            at += record.size
+            records += 1
+    finally:
+        PyBuffer_Release(&view)
+    return at, records, timestamp
+
+
+cdef bint may_have_keys(const uint8_t* properties, int64_t size) noexcept nogil:
+    """Whether the names of the properties that are indexed are anywhere in them: `UNIQ_KEY` and `KEYS`."""
+    cdef int64_t at
+    for at in range(size - 3):
+        if properties[at] == c"K" and properties[at + 1] == c"E" and properties[at + 2] == c"Y":
+            return True
+    return False
 
 
 def pass_entries(buffer, int64_t start, int64_t stop, int64_t limit, uint64_t before, int64_t last):

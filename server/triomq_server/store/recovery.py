@@ -455,6 +455,8 @@ class Recovery:
         Records enter queues other than their own, as RocketMQ may have given them, only where these are `damaged`.
         """
         filled: set[ConsumeQueue] = set()
+        if COMPILED and not damaged:
+            begin = yield from self._pass_dispatched(begin, end)
         while True:
             try:
                 for record in self._records_between(begin, end):
@@ -477,6 +479,29 @@ class Recovery:
                 _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
                 begin = min(begin, lost_from)
         self._dispatcher.update_index()
+
+    def _pass_dispatched(self, begin: int, end: int) -> Generator[None, None, int]:
+        """Pass over records that have their entries in queues and index, as almost all have when only the process was
+        killed; returns the log offset of the first that may lack one."""
+        log, index = self._commitlog.segments, self._index
+        indexed_until = end if index is None else index.end_offset
+        known = {(q.topic, q.queue_id): max(q.max_physical_offset, q.removed_before) for q in self._queues}
+        segment = log.find(begin)
+        while segment is not None and begin < end:
+            until = min(segment.size, end - segment.base)
+            at, passed, store_timestamp = compiled_recovery.pass_dispatched(
+                segment.buffer, begin - segment.base, until, segment.base, _BYTES_PER_STEP, indexed_until, known
+            )
+            begin = segment.base + at
+            if passed:
+                self._dispatcher.skipped(store_timestamp)
+                yield
+            elif read_record(segment.buffer, at, until, begin, check_crc=False) is Finding.BLANK:
+                segment = log.following(segment)
+                begin = end if segment is None else segment.base
+            else:
+                break
+        return begin
 
     def _restore_repaired(self, end: int) -> Steps:
         """Give the records of repaired parts of the log their queue entries again, which are blank by now."""

@@ -103,6 +103,20 @@ def many_at_once(log: bytes, bytes_most: int, *, crc: bool, torn: bool) -> tuple
             numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
 
 
+def dispatched_one_by_one(log: bytes, indexed_until: int, known: dict[tuple[str, int], int]) -> tuple[int, int, int]:
+    """The records to which `Dispatcher.dispatch` adds nothing, from the first on."""
+    at = count = time = 0
+    while isinstance(record := read_record(log, at, len(log), BASE + at, check_crc=False), LogRecord):
+        if record.offset >= indexed_until and b"KEY" in record.properties:
+            break
+        if enters_queue(record.sys_flag) and record.offset + record.size > known.get(
+            (record.topic, record.queue_id), -1
+        ):
+            break
+        at, count, time = at + record.size, count + 1, record.store_timestamp
+    return at, count, time
+
+
 def test_the_layout_is_that_of_the_protocol() -> None:
     from triomq_server.compiled.recovery import LAYOUT
 
@@ -148,3 +162,29 @@ def test_the_same_entries_are_valid(seed: int) -> None:
     while not why and at + UNIT_BYTES <= len(data):
         at, before, last, why = pass_entries(data, at, at + chance.choice((20, 100)), limit, before, last)
     assert (at, before, last, why) == wanted
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_same_records_have_been_dispatched(seed: int) -> None:
+    from triomq_server.compiled.recovery import pass_dispatched
+
+    chance = random.Random(seed)
+    log = random_log(chance, chance.choice((200, 5_000, 40_000)))
+    numbers = one_by_one(log, crc=False, torn=False)[4]
+    known = {
+        where: BASE + chance.choice((len(log), len(log), chance.randrange(len(log))))
+        for where in numbers
+        if chance.random() < 0.95
+    }
+    indexed_until = BASE + chance.choice((0, len(log), len(log), chance.randrange(len(log))))
+    expected = dispatched_one_by_one(log, indexed_until, known)
+    at = count = time = 0
+    while True:
+        at, passed, last_time = pass_dispatched(
+            log,  # type: ignore[arg-type]
+            at, len(log), BASE, chance.choice((1, 500, 1 << 30)), indexed_until, known,
+        )  # fmt: skip
+        if not passed:
+            break
+        count, time = count + passed, last_time
+    assert (at, count, time) == expected

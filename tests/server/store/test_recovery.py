@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.record import encode
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.check import LogRecord
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
@@ -212,6 +213,33 @@ async def test_a_start_in_order_dispatches_nothing_again(
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
         assert store.queue_bounds("T", 0) == (0, 20)
     assert not dispatched
+
+
+@pytest.mark.skipif(not COMPILED, reason="no compiled modules in this installation")
+async def test_a_start_after_a_kill_dispatches_what_lacks_an_entry(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last record that is in the index may have been killed between its keys."""
+    config = make_config(ROOT, mapped_file_size_commit_log=3000)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(20):
+            store.append(make_record(n, queue_id=n % 3))
+        store.notify_arrivals()
+        for n in range(20, 23):
+            store.append(make_record(n, queue_id=n % 3))
+        killed = memory_disk.after_kill()
+    dispatched: list[int] = []
+    dispatch = Dispatcher.dispatch
+
+    def watched(self: Dispatcher, record: LogRecord, *, fill: bool) -> None:
+        dispatched.append(int(record.properties[-32:], 16))
+        dispatch(self, record, fill=fill)
+
+    monkeypatch.setattr(Dispatcher, "dispatch", watched)
+    async with open_store(config, disk=killed) as store:
+        assert [store.queue_bounds("T", queue)[1] for queue in range(3)] == [8, 8, 7]
+        assert all(len(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) == 1 for n in range(23))
+    assert dispatched == [19, 20, 21, 22]
 
 
 async def test_a_start_looks_for_no_garbage(

@@ -354,6 +354,10 @@ class Dispatcher:
             self._dispatched_timestamp = record.store_timestamp
         self.index_record(record, text)
 
+    def skipped(self, store_timestamp: int) -> None:
+        """Records up to one of this store time have been found to lack nothing."""
+        self._dispatched_timestamp = store_timestamp
+
     def _queue_of(self, record: LogRecord) -> ConsumeQueue | None:
         """The record's queue; None if a master has accepted a topic that cannot have one here."""
         try:
