@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from triomq_benchmarks.commands.termination import interrupted_by_sigterm
+
 _COMMANDS = (
     "hotpath", "growth", "versus-java", "consume", "failover", "ha", "run", "workloads", "engines", "audit", "compare", "report",
     "history", "spark-cluster", "spark-read", "flights-pipeline",
@@ -27,6 +29,10 @@ class _Loaded(click.Group):
         name = cmd_name.replace("-", "_")
         command: Any = getattr(import_module(f"triomq_benchmarks.commands.{name}"), name)
         return command  # type: ignore[no-any-return]
+
+    def invoke(self, ctx: click.Context) -> object:
+        with interrupted_by_sigterm():
+            return super().invoke(ctx)
 
 
 @click.group(cls=_Loaded)

@@ -24,7 +24,7 @@ def main() -> None:
         if code is not None:
             sys.exit(code)
         if sys.argv[1:2] == ["run"]:
-            # It starts its command first, and loads what it needs meanwhile.
+            # Its command's process is forked before anything large is imported.
             try:
                 run_command = import_module("triomq_testing.command").run
             except ImportError:

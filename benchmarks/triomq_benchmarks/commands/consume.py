@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -66,10 +64,7 @@ def consume(
     )
     java = None if stalled or ours_alone else _java()
     try:
-        with (
-            _ended_by_signals(),
-            tempfile.TemporaryDirectory(prefix="triomq-consume-", ignore_cleanup_errors=True) as scratch,
-        ):
+        with tempfile.TemporaryDirectory(prefix="triomq-consume-", ignore_cleanup_errors=True) as scratch:
             place = (home or Path(scratch)).absolute()
             if stalled:
                 messages = count or (QUICK_STALLED_COUNT if quick else STALLED_COUNT)
@@ -79,16 +74,6 @@ def consume(
     except (ChildError, DriverError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does: with all that was started in it."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _java() -> Java | None:
