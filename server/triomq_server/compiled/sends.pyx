@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 3534232682
+VERSION = 2027436671
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,6 +17,7 @@ from libc.string cimport memcmp, memcpy, memset
 include "big_endian.pxi"
 include "headers.pxi"
 include "record_layout.pxi"
+include "properties.pxi"
 
 cdef extern from *:
     """
@@ -276,10 +277,6 @@ cdef struct Properties:
     int ends_open       # whether what is stored needs no separator behind it
 
 
-cdef inline bint begins(const char* at, int size, const char* name, int name_size) noexcept nogil:
-    return size >= name_size and memcmp(at, name, name_size) == 0
-
-
 cdef bint read_properties(const char* at, int size, Properties* p, bint plain_message) noexcept nogil:
     """Read a property string; false if it asks for something special, or is not ASCII.
 
@@ -363,21 +360,6 @@ cdef void write_kept(char* out, const char* at, int size) noexcept nogil:
         if end >= size:
             return
         start = end + 1
-
-
-cdef inline uint32_t hash_on(uint32_t value, const char* at, int size) noexcept nogil:
-    cdef int n
-    for n in range(size):
-        value = value * 31 + <uint8_t>at[n]
-    return value
-
-
-cdef inline int64_t index_code(uint32_t value) noexcept nogil:
-    """`Math.abs` of an int32, and 0 where that stays negative."""
-    if value <= 0x7FFFFFFF:
-        return value
-    value = <uint32_t>0 - value
-    return 0 if value > 0x7FFFFFFF else value
 
 
 # ---- queues

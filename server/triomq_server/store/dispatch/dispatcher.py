@@ -23,6 +23,7 @@ from triomq_protocol.properties import get_property
 from triomq_protocol.record.batch import Element
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.layout import TRANSACTION_ROLLBACK
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.key_hashes import index_hashes
@@ -31,6 +32,9 @@ from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecord
+
+if COMPILED:
+    from triomq_server.compiled import replay as compiled_replay
 
 _log = logging.getLogger(__name__)
 
@@ -155,11 +159,7 @@ class Dispatcher:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
         self.collect()  # index entries are kept in log order
         self._dispatched_timestamp = timestamp
-        if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
-            self._put_behind(hashes, len(hashes))
-        else:
-            self._hash_keys(len(self._keys))
-            self._hashes += hashes
+        self._add_hashes(hashes)
         self._arrivals += arrivals
 
     def is_watched(self, topic: str, queue_id: int) -> bool:
@@ -180,6 +180,14 @@ class Dispatcher:
             self._put_behind(iter(keys), len(keys))
         else:
             self._keys += keys
+
+    def _add_hashes(self, hashes: list[_Hash]) -> None:
+        """Take hashes of keys that come behind all those that wait."""
+        if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
+            self._put_behind(hashes, len(hashes))
+        else:
+            self._hash_keys(len(self._keys))
+            self._hashes += hashes
 
     def _put_behind(self, source: Iterator[Key] | list[_Hash], usual_keys: int) -> None:
         self._behind.append((source, usual_keys))
@@ -260,10 +268,10 @@ class Dispatcher:
         if self.dispatched_offset < log.min_offset:
             self.dispatched_offset = log.min_offset  # expired before it was dispatched
         until = self.dispatched_offset + most_bytes
-        most_keys = len(self._keys) + (_INDEXED_AT_ONCE if most_bytes <= _FOLLOWED_AT_ONCE else sys.maxsize)
+        most_keys = self._waiting_keys + (_INDEXED_AT_ONCE if most_bytes <= _FOLLOWED_AT_ONCE else sys.maxsize)
         segment = log.segments.find(self.dispatched_offset)
         while segment is not None and self.dispatched_offset < log.max_offset:
-            if self.dispatched_offset >= until or len(self._keys) >= most_keys:
+            if self.dispatched_offset >= until or self._waiting_keys >= most_keys:
                 return True
             at = self.dispatched_offset - segment.base
             end = min(log.max_offset - segment.base, segment.size)
@@ -294,12 +302,24 @@ class Dispatcher:
             return False  # after a crash the index may have these already; `dispatch` checks that
         watched = self.watched
         arrivals = self._arrivals if self.arrival_listeners and (watched is None or watched) else None
-        run = self._replay.run(segment.buffer, segment.base, at, end, self._keys, arrivals, watched, until)
-        if run.at == at:
+        behind = at
+        if COMPILED:
+            hashes: list[_Hash] | None = None if self._index is None else []
+            behind, store_timestamp = compiled_replay.run(
+                segment.buffer, segment.base, at, end, until, self._queues.table, SCHEDULE_TOPIC, hashes, arrivals, watched,
+                Arrival,
+            )  # fmt: skip
+            if hashes:
+                self._add_hashes(hashes)
+        if behind == at:
+            behind, store_timestamp = self._replay.run(
+                segment.buffer, segment.base, at, end, self._keys, arrivals, watched, until
+            )
+        if behind == at:
             return False
-        self.dispatched_offset = segment.base + run.at
-        self._dispatched_timestamp = run.store_timestamp
-        self._record_copied_time(run.store_timestamp)
+        self.dispatched_offset = segment.base + behind
+        self._dispatched_timestamp = store_timestamp
+        self._record_copied_time(store_timestamp)
         return True
 
     def _record_copied_time(self, store_timestamp: int) -> None:
@@ -445,7 +465,12 @@ class Dispatcher:
 
         What waits of large batches and of messages with many keys does not count: their own senders wait for it.
         """
-        return len(self._hashes) + len(self._keys) + self._usual_behind > _FAR_BEHIND
+        return self._waiting_keys > _FAR_BEHIND
+
+    @property
+    def _waiting_keys(self) -> int:
+        """Keys of usual messages that are not in the index yet."""
+        return len(self._hashes) + len(self._keys) + self._usual_behind
 
     @property
     def mark(self) -> int:
