@@ -1,7 +1,8 @@
 """Rows -> the elements of batch requests, thousands at once.
 
-Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7). Rows that cannot be in a batch, or break a rule of messages, are left to
-:mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or says what is wrong with which one. Pure.
+Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7). Rows that cannot be in
+a batch, or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one,
+or says what is wrong with which one. Pure.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ VERSIONS = {
     "index": 933701888,
     "pulls": 3015966390,
     "recovery": 1675884399,
-    "replay": 3411985883,
-    "sends": 2027436671,
+    "replay": 1440902497,
+    "sends": 621428113,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""
 

@@ -4,7 +4,7 @@
 It leaves more to Python than that does: text that is not ASCII, and a property that comes twice or is empty.
 """
 
-VERSION = 3411985883
+VERSION = 1440902497
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -144,21 +144,6 @@ cdef class Queues:
         return 0
 
 
-cdef int add_hashes(list hashes, uint32_t topic_hash, const Indexed* p, int64_t offset, int64_t timestamp) except -1:
-    """The index entries of a record: of its unique key, and of its keys, which blanks separate."""
-    cdef int start = 0, end
-    if p.unique_key.size:
-        hashes.append((index_code(hash_on(topic_hash, p.unique_key.at, p.unique_key.size)), offset, timestamp))
-    while start < p.keys.size:
-        end = start
-        while end < p.keys.size and p.keys.at[end] != 32:
-            end += 1
-        if end > start:
-            hashes.append((index_code(hash_on(topic_hash, p.keys.at + start, end - start)), offset, timestamp))
-        start = end + 1
-    return 0
-
-
 def run(
     buffer, int64_t base, int64_t start, int64_t end, int64_t until, dict table, str excluded, list hashes, list arrivals,
     watched, arrival,
@@ -210,7 +195,9 @@ def run(
             timestamp = record.timestamp
             code = <int32_t>hash_on(0, p.tags.at, p.tags.size) if p.tags.size else 0
             if hashes is not None:
-                add_hashes(hashes, queue.topic_hash, &p, base + at, timestamp)
+                add_hashes(
+                    hashes, queue.topic_hash, p.unique_key.at, p.unique_key.size, p.keys.at, p.keys.size, base + at, timestamp
+                )
             if queue.watched:
                 arrivals.append(arrival(queues.names[n], queue.queue_id, queue.next_offset + 1, code, timestamp))
             entry = <uint8_t*>queue.view.buf + queue.position

@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 2027436671
+VERSION = 621428113
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -733,23 +733,14 @@ cdef class SendBursts:
     ) except -1:
         """Collect the index entries, if there is an index, and the arrival, if it is wanted, of a record that has its
         queue entry."""
-        cdef int start, end
         if touched.watched:
             arrivals.append(
                 self._arrival(self._names[self._last], touched.queue_id, touched.next_offset, tags_code_of(p), now)
             )
-        if hashes is None:
-            return 0
-        if p.unique_key.size:
-            hashes.append((index_code(hash_on(touched.topic_hash, p.unique_key.at, p.unique_key.size)), offset, now))
-        start = 0
-        while start < p.keys.size:
-            end = start
-            while end < p.keys.size and p.keys.at[end] != 32:
-                end += 1
-            if end > start:
-                hashes.append((index_code(hash_on(touched.topic_hash, p.keys.at + start, end - start)), offset, now))
-            start = end + 1
+        if hashes is not None:
+            add_hashes(
+                hashes, touched.topic_hash, p.unique_key.at, p.unique_key.size, p.keys.at, p.keys.size, offset, now
+            )
         return 0
 
     cdef int64_t _store_one(
