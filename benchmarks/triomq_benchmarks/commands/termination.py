@@ -14,19 +14,24 @@ TERMINATED = 128 + signal.SIGTERM
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise in the block what SIGINT does there; the process ends with `TERMINATED` then."""
+    """Let SIGTERM raise in the block what SIGINT does there; the process ends with `TERMINATED` then.
+
+    SIGINT raises KeyboardInterrupt in the block, also where a shell has it ignored, as in its background jobs: only so
+    does trio take care that it comes at a place where it may.
+    """
     terminated = False
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         nonlocal terminated
         terminated = True
         handler = signal.getsignal(signal.SIGINT)  # trio's own while its loop runs
-        if callable(handler):
-            handler(signal.SIGINT, frame)
-        else:  # ignored, as in the background jobs of a shell
-            sys.exit(TERMINATED)
+        assert callable(handler)
+        handler(signal.SIGINT, frame)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if not callable(before[signal.SIGINT]):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt:
@@ -34,4 +39,6 @@ def interrupted_by_sigterm() -> Iterator[None]:
             sys.exit(TERMINATED)
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            if handler is not None:  # one that Python has not installed
+                signal.signal(number, handler)

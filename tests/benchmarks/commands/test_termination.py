@@ -9,7 +9,7 @@ import sys
 import pytest
 
 LONG = """
-import signal, sys, time, trio
+import signal, time, trio
 from triomq_benchmarks.commands.termination import interrupted_by_sigterm
 
 signal.signal(signal.SIGINT, {sigint})

@@ -5,7 +5,7 @@ The digest is BLAKE2b (RFC 7693) of ten bytes, without a key. Rows that have bee
 addressing, 16 bytes for each place.
 """
 
-VERSION = 1480925443
+VERSION = 3023080938
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -144,7 +144,7 @@ cdef char* write_key(char* to, const char* prefix, Py_ssize_t prefix_bytes, cons
 
 
 cdef class Keys:
-    """The keys of one task's rows.
+    """The keys of one task's rows, for one thread: the table is changed without the interpreter's lock.
 
     Args:
         prefix: what all of them begin with.
