@@ -2,9 +2,9 @@
 
 The command's parent is not the process of `triomq run` but a small watcher, forked from it: when that process is killed,
 the watcher is still there to end the command and to remove the cluster's files. Only small modules of the standard
-library are imported here, since the watcher is forked before anything else is loaded. Linux gives a process whose parent has ended
-to the nearest subreaper, which the watcher is: so nothing that the command starts can hide. Where the watcher is killed,
-the process of `triomq run` is the next one.
+library are imported here, since the watcher is forked before anything else is loaded. Linux gives a process whose
+parent has ended to the nearest subreaper, which the watcher is: so nothing that the command starts can hide. Where the
+watcher is killed, the process of `triomq run` is the next one.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _watch(
     tell_failure: int,
     tell_end: int,
 ) -> NoReturn:
-    """In the watcher: fork the command's process, and end what is left of it when the parent says so, or has been killed."""
+    """In the watcher: fork the command's process; end what is left of it when the parent says so, or has been killed."""
     status = 0
     try:
         _close_all_but(wait_start, tell_failure, tell_end)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
-from pyspark_rocketmq.rows.variable_width import ends_of
+from pyspark_rocketmq.rows.variable_width import data_of, ends_of
 from triomq import Message, MQError
 from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, TAGS, UNIQ_KEY
 from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEMENT_HEAD, PROPERTIES_LENGTH
@@ -70,7 +70,7 @@ class Elements:
     def requests(self, max_rows: int, max_bytes: int) -> Iterator[ElementBatch]:
         """Cut into the bodies of requests; an element longer than `max_bytes` goes alone."""
         ends = ends_of(self.encoded)
-        data = self.encoded.buffers()[2]
+        data = data_of(self.encoded)
         at = 0
         while at < len(self):
             end = int(np.searchsorted(ends, ends[at] + max_bytes, "right")) - 1

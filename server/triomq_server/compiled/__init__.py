@@ -15,8 +15,8 @@ from triomq_protocol.twins import choose_twins
 VERSIONS = {
     "index": 933701888,
     "pulls": 3015966390,
-    "recovery": 1675884399,
-    "replay": 1440902497,
+    "recovery": 1112608868,
+    "replay": 1588887558,
     "sends": 621428113,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""

@@ -18,6 +18,12 @@ cdef struct Record:
     int32_t queue_id
 
 
+cdef struct QueueName:
+    const uint8_t* topic        # NULL: none
+    int64_t topic_bytes
+    int32_t queue_id
+
+
 cdef bint read_record(const uint8_t* data, int64_t at, int64_t end, int64_t base, Record* found) noexcept nogil:
     """Whether a whole record lies there; its body's checksum is not compared."""
     cdef const uint8_t* record = data + at
@@ -61,3 +67,20 @@ cdef inline int place_of(const Record* record) noexcept nogil:
     """Which of `QUEUES` places belongs to the record's queue, among others."""
     cdef uint32_t last = record.topic[record.topic_bytes - 1] if record.topic_bytes else 0
     return (<uint32_t>record.queue_id + <uint32_t>record.topic_bytes + last) % QUEUES
+
+
+cdef inline bint is_queue_of(const QueueName* name, const Record* record) noexcept nogil:
+    """Whether a record belongs to this queue."""
+    return (
+        name.topic != NULL
+        and name.queue_id == record.queue_id
+        and name.topic_bytes == record.topic_bytes
+        and memcmp(name.topic, record.topic, record.topic_bytes) == 0
+    )
+
+
+cdef inline void name_queue_of(QueueName* name, const Record* record) noexcept nogil:
+    """Let a name be that of a record's queue; it lies in the log."""
+    name.topic = record.topic
+    name.topic_bytes = record.topic_bytes
+    name.queue_id = record.queue_id

@@ -2,7 +2,7 @@
 """Records of the log and entries of queues, checked one after the other: what `store.recovery.Recovery` and
 `store.consume_queue.ConsumeQueue` do with each that is sound."""
 
-VERSION = 1675884399
+VERSION = 1112608868
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -21,23 +21,19 @@ cdef enum:
 
 
 cdef struct LastRecord:
-    const uint8_t* topic
-    Py_ssize_t topic_bytes
-    int64_t queue_id
+    QueueName name
     int64_t queue_offset
     int64_t offset
 
 cdef struct KnownQueue:
-    const uint8_t* topic
-    Py_ssize_t topic_bytes
-    int64_t queue_id
+    QueueName name
     int64_t until
 
 
 cdef int note(dict numbers, LastRecord* last) except -1:
-    topic = PyUnicode_DecodeUTF8(<const char*>last.topic, last.topic_bytes, "replace")
-    numbers[topic, last.queue_id] = (last.queue_offset, last.offset)
-    last.topic = NULL
+    topic = PyUnicode_DecodeUTF8(<const char*>last.name.topic, last.name.topic_bytes, "replace")
+    numbers[topic, last.name.queue_id] = (last.queue_offset, last.offset)
+    last.name.topic = NULL
     return 0
 
 
@@ -84,21 +80,15 @@ def pass_records(
             timestamp = record.timestamp
             if enters_queue(&record):
                 entry = &last[place_of(&record)]
-                if entry.topic != NULL and (
-                    entry.queue_id != record.queue_id
-                    or entry.topic_bytes != record.topic_bytes
-                    or memcmp(entry.topic, record.topic, record.topic_bytes)
-                ):
+                if entry.name.topic != NULL and not is_queue_of(&entry.name, &record):
                     note(numbers, entry)
-                entry.topic = record.topic
-                entry.topic_bytes = record.topic_bytes
-                entry.queue_id = record.queue_id
+                name_queue_of(&entry.name, &record)
                 entry.queue_offset = get64(data + at + QUEUE_OFFSET_AT)
                 entry.offset = base + at
             at += record.size
             records += 1
         for n in range(QUEUES):
-            if last[n].topic != NULL:
+            if last[n].name.topic != NULL:
                 note(numbers, &last[n])
     finally:
         PyBuffer_Release(&view)
@@ -137,19 +127,12 @@ def pass_dispatched(
                 break
             if enters_queue(&record):
                 queue = &queues[place_of(&record)]
-                if (
-                    queue.topic == NULL
-                    or queue.queue_id != record.queue_id
-                    or queue.topic_bytes != record.topic_bytes
-                    or memcmp(queue.topic, record.topic, record.topic_bytes)
-                ):
+                if not is_queue_of(&queue.name, &record):
                     topic = PyUnicode_DecodeUTF8(<const char*>record.topic, record.topic_bytes, "replace")
                     until = known.get((topic, record.queue_id))
                     if until is None:
                         break
-                    queue.topic = record.topic
-                    queue.topic_bytes = record.topic_bytes
-                    queue.queue_id = record.queue_id
+                    name_queue_of(&queue.name, &record)
                     queue.until = until
                 if base + at + record.size > queue.until:
                     break

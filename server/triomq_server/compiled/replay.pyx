@@ -4,7 +4,7 @@
 It leaves more to Python than that does: text that is not ASCII, and a property that comes twice or is empty.
 """
 
-VERSION = 1440902497
+VERSION = 1588887558
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -29,9 +29,7 @@ cdef struct Indexed:
     Value unique_key
 
 cdef struct Touched:
-    const uint8_t* topic
-    int64_t topic_bytes
-    int32_t queue_id
+    QueueName name
     uint32_t topic_hash
     bint watched
     Py_buffer view
@@ -100,12 +98,7 @@ cdef class Queues:
         """The place of a record's queue; -1 if its records are not ordinary."""
         cdef int n = place_of(record), i
         cdef Touched* queue = &self.touched[n]
-        if (
-            queue.topic != NULL
-            and queue.queue_id == record.queue_id
-            and queue.topic_bytes == record.topic_bytes
-            and not memcmp(queue.topic, record.topic, record.topic_bytes)
-        ):
+        if is_queue_of(&queue.name, record):
             return n
         self.release(n)
         for i in range(record.topic_bytes):
@@ -123,9 +116,7 @@ cdef class Queues:
         queue.topic_hash = hash_on(hash_on(0, <const char*>record.topic, record.topic_bytes), b"#", 1)
         PyObject_GetBuffer(found.buffer, &queue.view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         queue.limit = min(queue.limit, <int64_t>queue.view.len)
-        queue.topic = record.topic
-        queue.topic_bytes = record.topic_bytes
-        queue.queue_id = record.queue_id
+        name_queue_of(&queue.name, record)
         self.objects[n] = found
         self.names[n] = name
         return n
@@ -133,9 +124,9 @@ cdef class Queues:
     cdef int release(self, int n) except -1:
         """Give a queue its end, and forget it."""
         cdef Touched* queue = &self.touched[n]
-        if queue.topic == NULL:
+        if queue.name.topic == NULL:
             return 0
-        queue.topic = NULL
+        queue.name.topic = NULL
         PyBuffer_Release(&queue.view)
         found = self.objects[n]
         found.position = queue.position
@@ -199,7 +190,7 @@ def run(
                     hashes, queue.topic_hash, p.unique_key.at, p.unique_key.size, p.keys.at, p.keys.size, base + at, timestamp
                 )
             if queue.watched:
-                arrivals.append(arrival(queues.names[n], queue.queue_id, queue.next_offset + 1, code, timestamp))
+                arrivals.append(arrival(queues.names[n], queue.name.queue_id, queue.next_offset + 1, code, timestamp))
             entry = <uint8_t*>queue.view.buf + queue.position
             put64(entry, <uint64_t>(base + at))
             put32(entry + 8, <uint32_t>record.size)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import attrs
 import pytest
+from stored_records import encode_record
 
 from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.hosts import pack_host
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_protocol.record.encode import encode_topic, head_for, write_blank, write_record
-from triomq_protocol.record.layout import PROPERTIES_LENGTH, field_offset
+from triomq_protocol.record.encode import write_blank
+from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, pass_entries_one_by_one
@@ -25,40 +25,33 @@ HOSTS = (pack_host("127.0.0.1", 40_000), pack_host("::1", 40_000))
 FLAGS = (0, 0, 0, 0x4, 0x8, 0xC, 0x1, 0x700)
 
 
-@attrs.define
-class Fields:
-    """A message of the log."""
-
-    queue_id: int
-    body: bytes
-    properties: bytes
-    born_host: bytes
-    store_host: bytes
-    flag: int = 7
-    born_timestamp: int = 1_700_000_000_000
-    reconsume_times: int = 0
-    prepared_transaction_offset: int = 0
-
-
 def random_log(chance: random.Random, size: int) -> bytes:
     """Records, mostly of few queues, then a mark or nothing; often something in it is damaged."""
     log = bytearray(size)
     at = number = 0
     while True:
-        fields = Fields(
-            chance.choice((0, 0, 1, 64, 65, (1 << 31) - 1)),
-            chance.randbytes(chance.choice((0, 1, 30, 200, 2000))),
-            chance.choice((b"", b"TAGS\x01a", b"KEYS\x01k\x02", b"x\0\0\0\0")),
-            chance.choice((HOSTS[0], HOSTS[0], HOSTS[1])),
-            chance.choice((HOSTS[0], HOSTS[0], HOSTS[1])),
+        queue_id = chance.choice((0, 0, 1, 64, 65, (1 << 31) - 1))
+        body = chance.randbytes(chance.choice((0, 1, 30, 200, 2000)))
+        properties = chance.choice((b"", b"TAGS\x01a", b"KEYS\x01k\x02", b"x\0\0\0\0"))
+        born_host, store_host = (chance.choice((HOSTS[0], HOSTS[0], HOSTS[1])) for _ in range(2))
+        record = encode_record(
+            chance.choice(("t", "T", "topic", "topic-2", "größer", "x" * 127)).encode(),
+            queue_id,
+            body,
+            properties,
+            flag=7,
+            sys_flag=chance.choice(FLAGS),
+            born_timestamp=1_700_000_000_000,
+            born_host=born_host,
+            store_host=store_host,
+            queue_offset=number,
+            physical_offset=BASE + at,
+            store_timestamp=1_700_000_000_000 + number,
         )
-        head, sys_flag = head_for(fields.born_host, fields.store_host, chance.choice(FLAGS))
-        topic = encode_topic(chance.choice(("t", "T", "topic", "topic-2", "größer", "x" * 127)))
-        length = head.size + len(fields.body) + len(topic) + PROPERTIES_LENGTH.size + len(fields.properties)
-        if at + length + 8 > size:
+        if at + len(record) + 8 > size:
             break
-        write_record(log, at, length, head, sys_flag, topic, number, BASE + at, 1_700_000_000_000 + number, fields)
-        at, number = at + length, number + 1
+        log[at : at + len(record)] = record
+        at, number = at + len(record), number + 1
     if chance.random() < 0.5:
         write_blank(log, at, size - at)
     for _ in range(chance.choice((0, 0, 1, 1, 3))):

@@ -7,13 +7,13 @@ from typing import Any
 
 import attrs
 import pytest
+from stored_records import encode_record
 
 from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.hosts import pack_host
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.record.check import LogRecord, read_record
-from triomq_protocol.record.encode import encode_topic, head_for, write_record
-from triomq_protocol.record.layout import PROPERTIES_LENGTH, field_offset
+from triomq_protocol.record.layout import field_offset
 from triomq_server.compiled import USED
 from triomq_server.store.consume_queue import UNIT, UNIT_BYTES
 from triomq_server.store.dispatch.dispatcher import property_of
@@ -37,21 +37,6 @@ ODD = (
     "TAGS\x01", "TAGS\x01\x02KEYS\x01k", "TAGS\x01a\x02TAGS\x01b", "TAGS\x01ä", "KEYS\x01ключ {}", "MYTAGS\x01a", "TAGS",
     "MYTAGS\x01a\x02TAGS\x01b", "x\x01TAGS\x01a\x02\x02", "UNIQ_KEY\x01\x02UNIQ_KEY\x01{}", "KEYS\x01a\x01b", "\x02\x02",
 )  # fmt: skip
-
-
-@attrs.define
-class Fields:
-    """A message of the log."""
-
-    queue_id: int
-    body: bytes
-    properties: bytes
-    born_host: bytes
-    store_host: bytes
-    flag: int = 7
-    born_timestamp: int = 1_700_000_000_000
-    reconsume_times: int = 0
-    prepared_transaction_offset: int = 0
 
 
 @attrs.define
@@ -85,24 +70,25 @@ def random_log(chance: random.Random, oddities: float) -> tuple[bytes, dict[tupl
                 limit = UNIT_BYTES * chance.choice((2, 1000) if odd() else (1000,))
                 table[where] = Queue(bytearray(UNIT_BYTES * 1000), limit, start)
         text = chance.choice(ODD if odd() else PLAIN).format(f"{number:032X}")
-        fields = Fields(
+        record = encode_record(
+            topic.encode(),
             queue_id,
             chance.randbytes(chance.choice((0, 1, 30, 200, 2000))),
             text.encode(),
-            HOSTS[odd()],
-            HOSTS[odd()],
+            flag=7,
+            sys_flag=chance.choice((4, 8, 12)) if odd() else 0,
+            born_timestamp=1_700_000_000_000,
+            born_host=HOSTS[odd()],
+            store_host=HOSTS[odd()],
+            queue_offset=numbers[where] + (chance.choice((-1, 1)) if odd() else 0),
+            physical_offset=BASE + at,
+            store_timestamp=1_700_000_000_000 + number,
         )
-        head, sys_flag = head_for(fields.born_host, fields.store_host, chance.choice((4, 8, 12)) if odd() else 0)
-        encoded = encode_topic(topic)
-        size = head.size + len(fields.body) + len(encoded) + PROPERTIES_LENGTH.size + len(fields.properties)
-        if at + size > len(log):
+        if at + len(record) > len(log):
             break
-        queue_offset = numbers[where] + (chance.choice((-1, 1)) if odd() else 0)
-        write_record(
-            log, at, size, head, sys_flag, encoded, queue_offset, BASE + at, 1_700_000_000_000 + number, fields
-        )
+        log[at : at + len(record)] = record
         numbers[where] += 1
-        at, number = at + size, number + 1
+        at, number = at + len(record), number + 1
     if chance.random() < oddities:
         log[chance.randrange(len(log))] ^= 1 << chance.randrange(8)
     return bytes(log), table
