@@ -1,8 +1,9 @@
 """Real Java 4.9.7 servers and clients beside ours, and 5.5.0 where the name ends with `_5`.
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
-cannot be downloaded. Servers run for the whole session unless a test needs to stop one; tests use different topic
-names.
+cannot be downloaded. Servers run for a whole module unless a test needs to stop one, and not for the session: an idle
+JVM takes about four hundredths of a core, and after half a minute has cost more than its start did. Tests use different
+topic names.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 JAVA_5 = "java5"
-"""Parameter of tests that run on the session's servers of 5.5.0, too."""
+"""Parameter of tests that run on servers of 5.5.0, too."""
 SETTINGS_5 = {
     "enablePropertyFilter": "true",
     "messageDelayLevel": " ".join(["1s"] * 18),
@@ -74,7 +75,7 @@ SETTINGS_5 = {
     "transactionTimeOut": 1000,
     "transactionCheckMax": 100,
 }
-"""Of the session's brokers for and of 5.5.0, which all tests share."""
+"""Of the brokers for and of 5.5.0, which all tests of a module share."""
 QUIET_5 = {
     "mappedFileSizeTimerLog": 1 << 20,
     "timerFlushIntervalMs": 3_600_000,
@@ -378,24 +379,35 @@ def _client_starter(java: Java, scratch: Path) -> FreshClient:
 
 
 @pytest.fixture(scope="session")
-def java_client_5(java_5: Java, scratch: Path) -> Iterator[JavaClient]:
+def open_clients() -> list[JavaClient]:
+    """The session's Java clients that have been started."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def java_client_5(java_5: Java, scratch: Path, open_clients: list[JavaClient]) -> Iterator[JavaClient]:
     """The Java client of 5.5.0 as it is by default."""
-    with _java_client(java_5, scratch / "client-5", "JSON") as driver:
-        yield JavaClient(driver)
+    yield from _noted(_java_client(java_5, scratch / "client-5", "JSON"), open_clients)
 
 
 @pytest.fixture(scope="session")
-def java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
+def java_client(java: Java, scratch: Path, open_clients: list[JavaClient]) -> Iterator[JavaClient]:
     """The Java client with JSON headers, its default."""
-    with _java_client(java, scratch / "client-json", "JSON") as driver:
-        yield JavaClient(driver)
+    yield from _noted(_java_client(java, scratch / "client-json", "JSON"), open_clients)
 
 
 @pytest.fixture(scope="session")
-def binary_java_client(java: Java, scratch: Path) -> Iterator[JavaClient]:
+def binary_java_client(java: Java, scratch: Path, open_clients: list[JavaClient]) -> Iterator[JavaClient]:
     """The Java client with headers in RocketMQ's binary form."""
-    with _java_client(java, scratch / "client-binary", "ROCKETMQ") as driver:
-        yield JavaClient(driver)
+    yield from _noted(_java_client(java, scratch / "client-binary", "ROCKETMQ"), open_clients)
+
+
+def _noted(started: Driver, open_clients: list[JavaClient]) -> Iterator[JavaClient]:
+    with started as driver:
+        client = JavaClient(driver)
+        open_clients.append(client)
+        yield client
+        open_clients.remove(client)
 
 
 class PushMember(Child):
@@ -611,39 +623,55 @@ def _target(
     return SingleBroker(kind, names, serving)
 
 
-@pytest.fixture(scope="session")
-def ours(servers: Servers) -> Iterator[SingleBroker]:
-    """Our name server and our broker."""
-    with ExitStack() as stack:
-        yield _target(servers, Kind.OURS, stack)
-
-
-@pytest.fixture(scope="session")
-def javas(servers: Servers) -> Iterator[SingleBroker]:
-    """The real name server and the real broker."""
-    with ExitStack() as stack:
-        yield _target(servers, Kind.JAVA, stack)
-
-
-@pytest.fixture(scope="session")
-def javas_5(servers_5: Servers) -> Iterator[SingleBroker]:
-    """The name server and the broker of 5.5.0."""
-    with ExitStack() as stack:
-        yield _target(servers_5, Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5})
+ServersOf = Callable[..., AbstractContextManager[SingleBroker]]
 
 
 @pytest.fixture(scope="module")
-def javas_5_for_transactions(servers_5: Servers) -> Iterator[SingleBroker]:
-    """Others of 5.5.0, which end soon: after its first transaction a broker's thread takes all of a core."""
-    with ExitStack() as stack:
-        yield _target(servers_5, Kind.JAVA, stack, {**SETTINGS_5, **ONLY_5}, "-transactions")
+def servers_of(request: pytest.FixtureRequest, open_clients: list[JavaClient]) -> ServersOf:
+    """Starts a name server and a broker for the tests of a module.
+
+    Its arguments are those of `_target`; at the end the session's Java clients leave them, or they would go on asking.
+    """
+
+    @contextmanager
+    def start(
+        servers: Servers, kind: Kind, settings: Mapping[str, object] | None = None, name: str = ""
+    ) -> Iterator[SingleBroker]:
+        with ExitStack() as stack:
+            target = _target(servers, kind, stack, settings, f"{name}-{request.path.stem}")
+            yield target
+            for client in open_clients:
+                client.close(target.namesrv.address)
+
+    return start
 
 
-@pytest.fixture(scope="session")
-def ours_for_5(servers: Servers) -> Iterator[SingleBroker]:
+@pytest.fixture(scope="module")
+def ours(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
+    """Our name server and our broker."""
+    with servers_of(servers, Kind.OURS) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def javas(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
+    """The real name server and the real broker."""
+    with servers_of(servers, Kind.JAVA) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def javas_5(servers_5: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
+    """The name server and the broker of 5.5.0."""
+    with servers_of(servers_5, Kind.JAVA, {**SETTINGS_5, **ONLY_5}) as target:
+        yield target
+
+
+@pytest.fixture(scope="module")
+def ours_for_5(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
     """Our name server and our broker with the settings of `javas_5`."""
-    with ExitStack() as stack:
-        yield _target(servers, Kind.OURS, stack, SETTINGS_5, "-for-5")
+    with servers_of(servers, Kind.OURS, SETTINGS_5, "-for-5") as target:
+        yield target
 
 
 @pytest.fixture(params=[Kind.OURS, Kind.JAVA])

@@ -27,7 +27,7 @@ def checking(request: pytest.FixtureRequest, servers: Any) -> Iterator[SingleBro
     """A cluster whose broker asks about transactions after five seconds."""
     kind = request.param
     if kind == "java5":
-        yield request.getfixturevalue("javas_5_for_transactions")
+        yield request.getfixturevalue("javas_5")
         return
     with ExitStack() as stack:
         names = stack.enter_context(servers.namesrv(kind, f"{kind}-transactions-namesrv"))

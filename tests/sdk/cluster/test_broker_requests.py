@@ -210,6 +210,8 @@ async def test_two_members_of_one_name_are_named(autojump_clock, group_cluster):
             return answer
 
         group_cluster.broker.consumers.list_members = twice
+        await trio.sleep(130)
+        assert events == []
         await trio.sleep(60)
         assert [event.kind for event in events] == ["duplicate_client_id"]
         assert one.client_id in events[0].text

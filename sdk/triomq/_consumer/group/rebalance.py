@@ -8,6 +8,7 @@ up queues one by one.  Whatever is missing leaves everything as it is.  Upstream
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -38,8 +39,9 @@ RETRY_AFTER_S: Final = 1.0
 MEMBERS_TIMEOUT_S: Final = 3.0
 """How long a broker may take to list the members (``mqClientApiTimeout``)."""
 
-DUPLICATE_ROUNDS: Final = 2
-"""After so many rounds in a row an id that is listed twice is reported; once may be a link that was just replaced."""
+DUPLICATE_AFTER_S: Final = 150.0
+"""How long an id must be listed twice to be reported. A member whose link broke without a word is listed by the new link
+and by the old one, until the broker ends that: after 120 s without a byte, which it looks for every 10 s."""
 
 
 class Assignee(Protocol):
@@ -242,7 +244,8 @@ class Rebalance:
         self._woken = trio.Event()
         self._suspended = False
         self._absent: set[str] = set()
-        self._twice: Counter[str] = Counter()
+        self._twice_since: dict[str, float] = {}
+        """When an id was first seen twice, on trio's clock; infinity once that is reported."""
         self._round = trio.Lock()
 
     def wake(self) -> None:
@@ -373,12 +376,12 @@ class Rebalance:
         return done
 
     def _note_duplicates(self, members: Collection[str]) -> None:
-        twice = duplicate_ids(members)
-        for gone in self._twice.keys() - set(twice):
-            del self._twice[gone]
+        twice, now = duplicate_ids(members), trio.current_time()
+        for gone in self._twice_since.keys() - set(twice):
+            del self._twice_since[gone]
         for each in twice:
-            self._twice[each] += 1
-            if self._twice[each] == DUPLICATE_ROUNDS:
+            if now - self._twice_since.setdefault(each, now) >= DUPLICATE_AFTER_S:
+                self._twice_since[each] = math.inf
                 text = (
                     f"two members of group {self._group} have the client id {each}: queues are handled twice or not "
                     "at all; give one of them another instance_name"
