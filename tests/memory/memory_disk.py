@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import trio
 
-from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked
+from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked, find_only_file
 
 T = TypeVar("T")
 
@@ -272,6 +272,10 @@ class MemoryDisk:
             is_directory = self.is_directory(at)
             found.append(Entry(name, is_directory, 0 if is_directory else self.size(at)))
         return found
+
+    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
+        """The file of a directory that holds nothing else."""
+        return find_only_file(self, path, length, most_bytes)
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """The beginning of a file, to the last page that is backed."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
+    "directories": 2499575177,
     "index": 933701888,
     "pulls": 3015966390,
     "recovery": 1112608868,
@@ -23,9 +24,16 @@ VERSIONS = {
 
 
 def _load() -> Mapping[str, object]:
-    from triomq_server.compiled import index, pulls, recovery, replay, sends
+    from triomq_server.compiled import directories, index, pulls, recovery, replay, sends
 
-    return {"index": index, "pulls": pulls, "recovery": recovery, "replay": replay, "sends": sends}
+    return {
+        "directories": directories,
+        "index": index,
+        "pulls": pulls,
+        "recovery": recovery,
+        "replay": replay,
+        "sends": sends,
+    }
 
 
 PURE, BUILT, USED, STATE, FAULT = choose_twins(_load, VERSIONS, os.environ)

@@ -127,6 +127,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_current",
+        "_found",
         "buffer",
         "damaged",
         "known_end",
@@ -158,6 +159,7 @@ class ConsumeQueue:
         self.known_end = 0
         self.numbered = True
         self._current: Segment | None = None
+        self._found: tuple[int, int, dict[int, bytes] | None] | None = None
         self.buffer: mmap.mmap = _NOTHING
         self.position = 0
         self.limit = 0
@@ -360,6 +362,8 @@ class ConsumeQueue:
         Their entries are built again from the log. Raises StoreDamaged for a file with a foreign name.
         """
         segments = self.segments
+        if segments.load_only(_READ_BYTES, self._is_sound):
+            return
         unusable = segments.load_usable()
         end = min((file.base for file in unusable), default=None)
         following = None
@@ -385,6 +389,23 @@ class ConsumeQueue:
             extra=self.log_fields,
         )  # fmt: skip
 
+    def _is_sound(self, content: bytes, base: int) -> bool:
+        """Whether a queue's only file holds valid entries and nothing else; what `recover` would find is noted.
+
+        So a start looks once at each of very many queues, and does nothing else for most.
+        """
+        if base % self.segments.size:
+            return False
+        data = _padded(content, self.segments.size)
+        valid, before, _, why = pass_entries(data, 0, len(data), -1, 0, 0)
+        if why != _NOT_VALID or valid < len(content):
+            return False
+        last = valid - UNIT_BYTES
+        # The rest of the start asks for these two.
+        parts = {0: data[:UNIT_BYTES], last: data[last:valid]} if valid else None
+        self._found = valid, before, parts
+        return True
+
     def _numbers_in(self, data: bytes, base: int) -> int:
         """The number behind the last entry of a file that may be cut off: then that behind the whole file."""
         count = 0
@@ -401,13 +422,10 @@ class ConsumeQueue:
         may hold entries of records from log offset `unsafe_from` on; these files count as not flushed.
         """
         items = self.segments.items
-        first = max(0, len(items) - _FILES_CHECKED)
-        if unsafe_from is not None:
-            while first > 0:
-                offset, size, _ = UNIT.unpack(items[first].peek(0, UNIT_BYTES))
-                if size > 0 and offset < unsafe_from:
-                    break
-                first -= 1
+        if self._found is not None:
+            self._take_found(is_flushed=unsafe_from is None)
+            return
+        first = self._first_to_check(unsafe_from)
         end = items[0].base if items else 0
         is_blank = False
         for segment in items[first:]:
@@ -431,6 +449,28 @@ class ConsumeQueue:
                     self._found_damaged(segment.base + valid)
                 break
         self.segments.truncate(end, is_blank=is_blank)
+        self._reset_to_segments()
+
+    def _first_to_check(self, unsafe_from: int | None) -> int:
+        """Which of the files is the first that `recover` reads."""
+        items = self.segments.items
+        first = max(0, len(items) - _FILES_CHECKED)
+        while unsafe_from is not None and first > 0:
+            offset, size, _ = UNIT.unpack(items[first].peek(0, UNIT_BYTES))
+            if size > 0 and offset < unsafe_from:
+                break
+            first -= 1
+        return first
+
+    def _take_found(self, *, is_flushed: bool) -> None:
+        """`recover` of a queue of which `load` has seen that its only file is sound."""
+        assert self._found is not None
+        (valid, before, parts), self._found = self._found, None
+        segment = self.segments.items[0]
+        self.max_physical_offset = before or -1
+        segment.remember(parts)
+        segment.cut(valid, is_blank=True)
+        segment.flushed = valid if is_flushed else 0
         self._reset_to_segments()
 
     def forget_read(self) -> None:

@@ -17,7 +17,9 @@ import trio
 
 LATENCY_S = (0.0002, 0.002)
 _PIECE_SHARE = 0.1
-"""Probability that a read returns only the first part of the received bytes."""
+"""Probability that a read returns only the first part of the received bytes, and that a send takes only that."""
+_NOWAIT_SHARE = 0.8
+"""Probability that a client can send without waiting, as it can to a socket and cannot over TLS. It takes fewer turns."""
 
 
 class _Pipe:
@@ -66,9 +68,11 @@ class _Pipe:
                 if self.waiting:
                     due, data = self.waiting[0]
                     if due <= trio.current_time():
-                        if waited:
-                            return self._take(data, max_bytes)
-                        due = trio.current_time()
+                        if not waited:
+                            await trio.lowlevel.checkpoint()
+                            waited = True
+                            continue
+                        return self._take(data, max_bytes)
             with trio.CancelScope(deadline=due) as self.sleep:
                 await self.wake.wait()
             self.sleep = None
@@ -98,13 +102,16 @@ class SimStream(trio.abc.HalfCloseableStream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await trio.lowlevel.checkpoint()
+        self._put(bytes(data))
+
+    def _put(self, data: bytes) -> None:
         if self.closed:
             raise trio.ClosedResourceError
         pipe = self.outgoing
         if pipe.ended or pipe.reset or self.incoming.reset:
             raise trio.BrokenResourceError("the connection is closed")
         if data:
-            pipe.put(bytes(data))
+            pipe.put(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -134,6 +141,21 @@ class SimStream(trio.abc.HalfCloseableStream):
         self.outgoing.break_off(deliver=deliver)
         self.incoming.reset = True
         self.incoming.wake_reader()
+
+
+class NowaitSimStream(SimStream):
+    """One end of a connection that can do without waiting what it can do now."""
+
+    def send_nowait(self, data: bytes | bytearray | memoryview, /) -> int:
+        """Send what fits."""
+        chance = self.outgoing.network.chance
+        size = chance.randrange(len(data)) if data and chance.random() < _PIECE_SHARE else len(data)
+        self._put(bytes(data[:size]))
+        return size
+
+    def receive_nowait(self, max_bytes: int, /) -> bytes:
+        """Nothing is there before somebody waits."""
+        raise trio.WouldBlock
 
 
 class SimListener(trio.abc.Listener[trio.abc.Stream]):
@@ -298,7 +320,8 @@ class SimNetwork:
         self._ports += 1
         there, here = _Pipe(self, host.name, owner), _Pipe(self, owner, host.name)
         server_host, _, port = address.rpartition(":")
-        client_end = SimStream(there, here, (server_host, int(port)))
+        kind = NowaitSimStream if self.chance.random() < _NOWAIT_SHARE else SimStream
+        client_end = kind(there, here, (server_host, int(port)))
         server_end = SimStream(here, there, ("127.0.0.1", self._ports))
         self._pipes = [pipe for pipe in self._pipes if not (pipe.done or pipe.reset)] + [there, here]
         for life, stream in ((host, client_end), (listener.host, server_end)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 
 import trio
 from cluster_offsets import Key
@@ -18,6 +18,7 @@ from triomq_server.wire import Link, LinkError, open_link
 
 THINK_S = 0.35
 LOOK_S = 0.7
+QUERY_LIMIT_S = 2.0
 IDLE_ROUNDS = 10
 """Rounds over all queues without a message after which a reader has reached the end."""
 READ_LIMIT_S = 300.0
@@ -122,27 +123,48 @@ async def watch_offsets(world: World) -> None:
 
 
 async def _watch_offsets_of(world: World, name: str) -> None:
+    """Over one connection as long as it answers: opening one for each look took a fifth of a simulation's time."""
     while world.sending:
         await trio.sleep(LOOK_S)
-        await query_offsets(world, name, world.offsets.newest())
+        with suppress(OSError, LinkError, trio.TooSlowError):
+            async with _open_auditor(world, name) as link:
+                while world.sending and not link.closed:
+                    with trio.move_on_after(QUERY_LIMIT_S) as limit:
+                        await _query_over(world, name, link, world.offsets.newest())
+                    if limit.cancelled_caught:
+                        break
+                    await trio.sleep(LOOK_S)
 
 
 async def query_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[Key, int]:
     """The offsets that a broker has for these keys; empty if it does not answer."""
     found: dict[Key, int] = {}
-    life = world.nodes[name].lives
-    try:
-        with trio.move_on_after(2):
-            async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
-                for key in keys:
-                    offset = await query_offset(link, *key)
-                    if not world.nodes[name].up or world.nodes[name].lives != life:
-                        break  # the answer of a node that was killed meanwhile
-                    found[key] = offset or 0
-                    world.offsets.observe(name, key, found[key], trio.current_time())
-    except (OSError, LinkError):
-        pass
+    with trio.move_on_after(QUERY_LIMIT_S), suppress(OSError, LinkError, trio.TooSlowError):
+        async with _open_auditor(world, name) as link:
+            await _query_over(world, name, link, keys, found)
     return found
+
+
+def _open_auditor(world: World, name: str) -> AbstractAsyncContextManager[Link]:
+    async def dial(address: str) -> trio.abc.Stream:
+        with trio.fail_after(QUERY_LIMIT_S):
+            return await world.network.host("auditor").dial(address)
+
+    return open_link(f"127.0.0.1:{PORTS[name]}", dial=dial)
+
+
+async def _query_over(
+    world: World, name: str, link: Link, keys: Sequence[Key], found: dict[Key, int] | None = None
+) -> None:
+    """Query and observe a broker's offsets; `found` takes them one by one."""
+    life = world.nodes[name].lives
+    for key in keys:
+        offset = await query_offset(link, *key)
+        if not world.nodes[name].up or world.nodes[name].lives != life:
+            break  # the answer of a node that was killed meanwhile
+        world.offsets.observe(name, key, offset or 0, trio.current_time())
+        if found is not None:
+            found[key] = offset or 0
 
 
 async def query_offset(link: Link, group: str, queue_id: int) -> int | None:

@@ -25,7 +25,11 @@ from typing import NamedTuple, Protocol, TypeVar
 import attrs
 import trio
 
+from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.files.maps import Maps
+
+if COMPILED:
+    from triomq_server.compiled import directories
 
 T = TypeVar("T")
 
@@ -160,6 +164,14 @@ class Disk(Protocol):
         """What is in a directory, by name; empty when there is no such directory."""
         ...
 
+    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
+        """The file of a directory that holds nothing else: its name, its content, and where that ends as for `content`.
+
+        The content is without the zeros at its end. None if the directory holds anything else, its file is not of this
+        length or has more content, or any of it cannot be found out: `entries` and `content` say what.
+        """
+        ...
+
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """The beginning of a file, without a map, and where its content ends as `MappedFile.content_end` finds it.
 
@@ -218,6 +230,19 @@ class Disk(Protocol):
     def lock(self, path: str) -> Callable[[], None]:
         """Take the store lock (docs/protocol/store.md §11.3); returns what releases it. Raises StoreLocked."""
         ...
+
+
+def find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
+    """`Disk.only_file` by the disk's other methods."""
+    try:
+        found = disk.entries(path)
+        if len(found) != 1 or found[0].is_directory or found[0].length != length:
+            return None
+        name = found[0].name
+        content, end = disk.content(f"{path}/{name}", most_bytes)
+    except OSError:
+        return None
+    return (name, content.rstrip(b"\0"), end) if end <= most_bytes else None
 
 
 class RealMappedFile:
@@ -510,6 +535,12 @@ class RealDisk:
                 is_directory = one.is_dir()
                 found.append(Entry(one.name, is_directory, 0 if is_directory else one.stat().st_size))
         return sorted(found)
+
+    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
+        """By one call of compiled code where there is any: a start has tens of thousands of queues to look for."""
+        if not COMPILED:
+            return find_only_file(self, path, length, most_bytes)
+        return directories.only_file(path, length, most_bytes)
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """Reads content only: a hole read through a descriptor takes no memory, but time."""

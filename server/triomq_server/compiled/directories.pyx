@@ -1,0 +1,130 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""What a directory holds that has one file: a start looks into tens of thousands of them, one for each queue."""
+
+VERSION = 2499575177
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.errno cimport ENXIO, errno
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, strcmp, strlen, strncpy
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY
+from posix.stat cimport S_ISREG, fstat, struct_stat
+from posix.types cimport off_t
+from posix.unistd cimport close, lseek, pread
+
+cdef extern from "Python.h":
+    bytes PyUnicode_EncodeFSDefault(str name)
+    str PyUnicode_DecodeFSDefault(const char* name)
+
+cdef extern from "<fcntl.h>" nogil:
+    int openat(int directory, const char* name, int flags, ...)
+
+cdef extern from "<unistd.h>" nogil:
+    enum: SEEK_DATA
+    enum: SEEK_HOLE
+
+cdef extern from "<dirent.h>" nogil:
+    ctypedef struct DIR:
+        pass
+    cdef struct dirent:
+        char* d_name
+        unsigned char d_type
+    enum: DT_REG
+    DIR* opendir(const char* path)
+    int dirfd(DIR* directory)
+    dirent* readdir(DIR* directory)
+    int closedir(DIR* directory)
+
+cdef enum:
+    NAME_BYTES_MOST = 255
+
+
+cdef int open_only_file(const char* path, char* name) noexcept nogil:
+    """Open the one regular file of a directory that holds nothing else, and copy its name; -1 if it is not so."""
+    cdef DIR* directory = opendir(path)
+    cdef dirent* entry
+    cdef int found = 0, descriptor
+    if directory == NULL:
+        return -1
+    while True:
+        entry = readdir(directory)
+        if entry == NULL:
+            break
+        if strcmp(entry.d_name, b".") == 0 or strcmp(entry.d_name, b"..") == 0:
+            continue
+        found += 1
+        # Not all file systems tell the type; to open another one might wait for ever.
+        if found > 1 or entry.d_type != DT_REG or strlen(entry.d_name) > NAME_BYTES_MOST:
+            closedir(directory)
+            return -1
+        strncpy(name, entry.d_name, NAME_BYTES_MOST + 1)
+    descriptor = openat(dirfd(directory), name, O_RDONLY | O_CLOEXEC) if found else -1
+    closedir(directory)
+    return descriptor
+
+
+cdef off_t content_end(int descriptor, off_t length) noexcept nogil:
+    """Where the last part of a file ends that the disk keeps anything of; its length if the system does not tell."""
+    cdef off_t at = 0, data
+    while at < length:
+        data = lseek(descriptor, at, SEEK_DATA)
+        if data < 0:
+            return at if errno == ENXIO else length
+        at = lseek(descriptor, data, SEEK_HOLE)
+        if at < 0:
+            return length
+    return length
+
+
+cdef Py_ssize_t without_zeros(const char* content, Py_ssize_t size) noexcept nogil:
+    """Length of the content without the zeros at its end, which are most of a queue's only page."""
+    cdef uint64_t eight
+    while size >= 8:
+        memcpy(&eight, content + size - 8, 8)
+        if eight:
+            break
+        size -= 8
+    while size and content[size - 1] == 0:
+        size -= 1
+    return size
+
+
+def only_file(str path, off_t length, Py_ssize_t most_bytes):
+    """The file of a directory that holds nothing else: its name, its content, and where that ends on the disk.
+
+    The content is without the zeros at its end. None if the directory holds anything else, its file is not of this
+    length or has more content, or any of it cannot be found out.
+
+    Args:
+        path: of the directory.
+        length: of the file.
+        most_bytes: of content.
+    """
+    cdef bytes encoded = PyUnicode_EncodeFSDefault(path)
+    cdef const char* directory = encoded
+    cdef char[NAME_BYTES_MOST + 1] name
+    cdef struct_stat status
+    cdef int descriptor
+    cdef off_t end = -1
+    cdef Py_ssize_t size = -1
+    cdef char* content = NULL
+    if strlen(directory) != len(encoded):
+        return None
+    with nogil:
+        descriptor = open_only_file(directory, name)
+        if descriptor >= 0:
+            if fstat(descriptor, &status) == 0 and S_ISREG(status.st_mode) and status.st_size == length:
+                end = content_end(descriptor, length)
+            if 0 <= end <= most_bytes:
+                content = <char*>malloc(end + 1)
+                if content != NULL:
+                    size = pread(descriptor, content, end, 0)
+            close(descriptor)
+    try:
+        if size < 0 or size != end:
+            return None
+        size = without_zeros(content, size)
+        return PyUnicode_DecodeFSDefault(name), PyBytes_FromStringAndSize(content, size), end
+    finally:
+        free(content)

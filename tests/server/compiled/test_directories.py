@@ -1,0 +1,76 @@
+"""The only file of a directory, found by compiled code as by the disk's other methods."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from triomq_server.compiled import USED
+from triomq_server.store.files.disk import RealDisk, find_only_file
+
+if USED:
+    from triomq_server.compiled import directories
+
+pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
+
+LENGTH = 64 * 1024
+MOST = 12_000
+
+
+def make_file(chance: random.Random, path: Path) -> None:
+    """A file with up to three pieces of content, and holes, or zeros, in front of them and behind."""
+    with path.open("wb") as file:
+        for _ in range(chance.randrange(4)):
+            file.seek(chance.randrange(chance.choice((1, MOST, LENGTH - 100))))
+            file.write(chance.choice((chance.randbytes(100), bytes(60), b"x" + bytes(90), bytes(90) + b"x")))
+        file.truncate(chance.choice((LENGTH, LENGTH, LENGTH, LENGTH, 0, LENGTH - 1, LENGTH + 1)))
+
+
+def test_both_ways_find_the_same(tmp_path: Path) -> None:
+    chance, disk, found = random.Random(11), RealDisk(), 0
+    for number in range(600):
+        folder = tmp_path / f"{number}-größer"
+        folder.mkdir()
+        names = ["00000000000000000000", "x" * 255, "größer", os.fsdecode(b"\xff\xfe"), ".hidden"]
+        for name in chance.sample(names, chance.choice((0, 1, 1, 1, 1, 1, 2))):
+            make_file(chance, folder / name)
+        if chance.random() < 0.1:
+            (folder / "folder").mkdir()
+        expected = find_only_file(disk, str(folder), LENGTH, MOST)
+        assert directories.only_file(str(folder), LENGTH, MOST) == expected
+        found += expected is not None
+    assert 100 < found < 500
+
+
+def test_what_is_no_plain_file_is_left_to_others(tmp_path: Path) -> None:
+    (tmp_path / "fifo").mkdir()
+    os.mkfifo(tmp_path / "fifo" / "0")  # to open it for reading would wait for a writer
+    (tmp_path / "link").mkdir()
+    (tmp_path / "target").write_bytes(bytes(LENGTH))
+    (tmp_path / "link" / "0").symlink_to(tmp_path / "target")
+    (tmp_path / "a\nb").mkdir()
+    for name in ("fifo", "link", "missing", "target", "a\nb", "target/0", "x" * 300, "a\0b", "\ud800"):
+        path = f"{tmp_path}/{name}"
+        if name == "\ud800":
+            with pytest.raises(UnicodeEncodeError):
+                directories.only_file(path, LENGTH, MOST)
+        else:
+            assert directories.only_file(path, LENGTH, MOST) is None
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "0").write_bytes(b"x" * LENGTH)
+    (tmp_path / "two").mkdir()
+    for name in "ab":
+        (tmp_path / "two" / name).write_bytes(b"")
+    for _ in range(50):
+        assert directories.only_file(f"{tmp_path}/one", LENGTH, LENGTH) == ("0", b"x" * LENGTH, LENGTH)
+        assert directories.only_file(f"{tmp_path}/one", LENGTH, MOST) is None
+        assert directories.only_file(f"{tmp_path}/one", 7, MOST) is None
+        assert directories.only_file(f"{tmp_path}/two", LENGTH, MOST) is None
+    assert not before or len(os.listdir("/proc/self/fd")) == before
