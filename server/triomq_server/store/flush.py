@@ -38,6 +38,9 @@ LOOK_AGAIN_MOST_S: Final = 60.0
 FLUSHED_AT_ONCE: Final = 4
 """Queues' files that are flushed side by side at the end, when no send waits for the log."""
 
+FLUSHED_PER_CHORE: Final = 8
+"""Queues' files that one chore flushes. Each chore costs the loop as much as ten flushes cost that find nothing to write."""
+
 MANY_QUEUES: Final = 32
 """From more queues on it is worth several tasks."""
 
@@ -256,17 +259,25 @@ class Flusher:
         self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
     ) -> None:
         """Flush those of the queues that no other task takes; ends when there is a failure."""
-        for n, queue in queues:
-            try:
-                if dirty := queue.dirty(least_pages):
-                    await self._disk.run(partial(sync_segments, dirty))
-                    _mark_flushed(dirty)
+        dirty: list[tuple[Segment, int]] = []
+        try:
+            for n, queue in queues:
+                dirty += queue.dirty(least_pages)
+                if len(dirty) >= FLUSHED_PER_CHORE or (dirty and n % 256 == 255):
+                    await self._flush_files(dirty)
+                    dirty = []
                 elif n % 256 == 255:
                     await trio.lowlevel.checkpoint()
-            except OSError as error:
-                failures.append(error)
-            if failures:
-                return
+                if failures:
+                    return
+            await self._flush_files(dirty)
+        except OSError as error:
+            failures.append(error)
+
+    async def _flush_files(self, dirty: list[tuple[Segment, int]]) -> None:
+        if dirty:
+            await self._disk.run(partial(sync_segments, dirty))
+            _mark_flushed(dirty)
 
     async def save_checkpoint(self, logics_timestamp: int) -> None:
         """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError.

@@ -13,6 +13,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import NewRecord, open_store
+from triomq_server.store.flush import FLUSHED_PER_CHORE
 from triomq_server.store.offset_waiters import OffsetWaiters
 
 ROOT = "/store"
@@ -95,8 +96,8 @@ async def test_flushing_queues_and_checkpoint(
         for cancel in each_step():
             steps += 1
             clock.now += 1000
-            for number in range(6):
-                store.append(make_record(number, queue_id=number % 3))
+            for number in range(6 * FLUSHED_PER_CHORE):
+                store.append(make_record(number, queue_id=number % (3 * FLUSHED_PER_CHORE)))
             store.notify_arrivals()
             before = clock.now - 1000
             with cancel:
