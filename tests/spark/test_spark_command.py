@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,8 +24,12 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> Non
     argv = [
         sys.executable, "-m", "triomq", "bench", "run", "quick", "--engine", "spark", "--out", str(tmp_path / "run"),
         "--set", "duration=300 s", "--set", "warm_up=500 ms", "--set", "rate=200/s",
+        "--keep-classes",
     ]  # fmt: skip
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stderr is not None
         while not (line := run.stderr.readline().strip()).startswith("2 of 300 s"):
             assert run.poll() is None
@@ -39,6 +44,7 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> Non
         left = alive(family)
     assert run.returncode == 130, errors
     assert left == set(), commands(left)
+    assert list(temporary.glob("triomq-builds-*/spark-classes/*")) == []
     assert "interrupted: what was measured until then is written as partial; no process is left" in errors
     assert "Traceback" not in errors
     assert "INCOMPLETE" in out

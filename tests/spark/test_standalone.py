@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -54,12 +55,18 @@ def test_a_run_on_a_standalone_cluster_and_its_end(tmp_path: Path) -> None:
         run = [
             *TRIOMQ, "bench", "run", "quick", "--engine", "spark", "--master", str(event["master"]), "--out", str(out),
             "--set", "duration=4 s", "--set", "warm_up=1 s", "--set", "rate=200/s", "--spark-conf",
-            "spark.executor.memory=512m", "--json",
+            "spark.executor.memory=512m", "--json", "--keep-classes",
             # Machines that run tests are busy: how late the generator is, is not what is tested here.
             "--set", "late_allowed=100 %",
         ]  # fmt: skip
-        done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        temporary = tmp_path / "a folder"
+        temporary.mkdir()
+        environment = {**os.environ, "TMPDIR": str(temporary)}
+        done = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+        (archive,) = temporary.glob("triomq-builds-*/spark-classes/*")
+        assert archive.suffix == ".jsa"
+        assert archive.stat().st_size > 50_000_000
         assert json.loads(done.stdout)["passed"] is True
         assert (out / "report.html").exists()
         result = json.loads((out / "result.json").read_text())

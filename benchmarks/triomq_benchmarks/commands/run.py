@@ -81,6 +81,11 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 )
 @click.option("--py-files", multiple=True, metavar="PATH", help="An archive for the Python path of Spark's workers.")
 @click.option(
+    "--keep-classes",
+    is_flag=True,
+    help="Have Spark's JVM write its classes to the temporary directory at the end, 200 MB, once: later runs start sooner.",
+)
+@click.option(
     "--set",
     "changes",
     multiple=True,
@@ -117,6 +122,7 @@ def run(
     master: str,
     spark_settings: dict[str, str],
     py_files: tuple[str, ...],
+    keep_classes: bool,
     changes: tuple[str, ...],
     out: Path | None,
     seed: int | None,
@@ -151,6 +157,7 @@ def run(
             master=master,
             spark_settings=spark_settings,
             py_files=py_files,
+            keep_classes=keep_classes,
         ),
         folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
         seed=secrets.randbits(32) if seed is None else seed,

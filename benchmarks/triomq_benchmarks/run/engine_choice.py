@@ -27,6 +27,7 @@ class EngineChoice:
         master: Spark's.
         spark_settings: Spark's too.
         py_files: archives for the Python path of Spark's workers.
+        keep_classes: whether Spark's JVM writes its classes for later runs.
     """
 
     name: str
@@ -35,6 +36,7 @@ class EngineChoice:
     master: str = "local[2]"
     spark_settings: Mapping[str, str] = attrs.field(factory=dict)
     py_files: Sequence[str] = ()
+    keep_classes: bool = False
 
 
 @asynccontextmanager
@@ -58,6 +60,7 @@ async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> Async
             most=choice.most,
             settings=choice.spark_settings,
             py_files=choice.py_files,
+            keep_classes=choice.keep_classes,
             say=say,
         ) as engine:
             yield engine, engine.audit

@@ -13,6 +13,7 @@ import functools
 import importlib.metadata
 import re
 import socket
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -26,8 +27,9 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.figures.ledger import folder_sink
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, EngineError, OnRow, RunPlan, check_workers
+from triomq_benchmarks.spark.class_archive import ClassArchive
 from triomq_benchmarks.spark.collector import Collector, Peer, open_collector
-from triomq_benchmarks.spark.environment import check_spark, end_java, local_slots, open_session
+from triomq_benchmarks.spark.environment import check_spark, class_archive, end_java, local_slots, open_session
 from triomq_benchmarks.spark.worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ async def open_spark_engine(
     most: int | None = None,
     settings: Mapping[str, str] | None = None,
     py_files: Sequence[str] = (),
+    keep_classes: bool = False,
     say: Callable[[str], None] = lambda _line: None,
 ) -> AsyncIterator[SparkEngine]:
     """An engine whose session is open and whose workers have answered, for as long as the block lasts.
@@ -82,6 +85,7 @@ async def open_spark_engine(
         most: how many find something to do, where `workers` is not given.
         settings: of Spark; they win over ours.
         py_files: archives that workers put on their Python path.
+        keep_classes: have the JVM write Spark's classes for later sessions, if none has yet.
         say: gets lines for people.
 
     Raises:
@@ -91,25 +95,32 @@ async def open_spark_engine(
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)
+    archive: ClassArchive | None = await trio.to_thread.run_sync(class_archive)
+    if archive is not None and archive.part is not None and not keep_classes:
+        archive = None
     # At OFF: what a dying worker means is said by us, in a line instead of pages.
-    context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True)
+    context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True, archive=archive)
     say(f"starting Spark at {master}")
     # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
     session = await trio.to_thread.run_sync(_enter, context.__enter__)
+    engine: SparkEngine | None = None
     try:
         slots = await _wait_slots(session, master, workers, most, say)
         engine = SparkEngine(session, master, workers or min(slots, most or slots), say)
         await engine.look_at_workers()
         yield engine
     finally:
+        in_order = engine is not None and not engine.cancelled and sys.exception() is None
+        if in_order and archive is not None and archive.part is not None:
+            say("Spark's JVM writes its classes for later runs")
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_leave, context)
+            await trio.to_thread.run_sync(_leave, context, archive, in_order)
 
 
-def _leave(context: AbstractContextManager[SparkSession]) -> None:
+def _leave(context: AbstractContextManager[SparkSession], archive: ClassArchive | None, in_order: bool) -> None:
     """End the session and its JVM: when a run is over, no process of it is left."""
     context.__exit__(None, None, None)
-    end_java()
+    end_java(archive, in_order=in_order)
 
 
 def _enter(enter: Callable[[], SparkSession]) -> SparkSession:
@@ -215,11 +226,16 @@ async def _wait_slots(
 
 
 class SparkEngine:
-    """Runs plans in an open session; see `open_spark_engine`."""
+    """Runs plans in an open session; see `open_spark_engine`.
+
+    Attributes:
+        cancelled: whether a job of it has been cancelled, so that somebody waits for the end.
+    """
 
     def __init__(self, session: SparkSession, master: str, workers: int, say: Callable[[str], None]) -> None:
         self.session = session
         self.workers = workers
+        self.cancelled = False
         self._master = master
         self._say = say
 
@@ -299,6 +315,7 @@ class SparkEngine:
         try:
             return await trio.to_thread.run_sync(act, abandon_on_cancel=True)
         except trio.Cancelled:
+            self.cancelled = True
             with trio.CancelScope(shield=True):
                 if before_cancel is not None:
                     await before_cancel()

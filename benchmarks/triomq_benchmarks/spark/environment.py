@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import QUICK_JVM
+from triomq_benchmarks.spark.class_archive import ClassArchive, find_class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,8 @@ LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
 GET_SPARK = "pip install 'triomq[spark]'"
 _JAVA_LIMIT_S = 30.0
+_ARCHIVE_LIMIT_S = 180.0
+"""A JVM takes 8 s to write its classes, and several times as long on a busy machine."""
 SHORT_LIVED = " ".join(QUICK_JVM)
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
@@ -141,13 +144,15 @@ def _show_data_source(environment: MutableMapping[str, str]) -> None:
         environment["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, known)])
 
 
-def session_settings(master: str, folder: Path, level: str, *, short_lived: bool = False) -> dict[str, str]:
+def session_settings(
+    master: str, folder: Path, level: str, *, short_lived: bool = False, archive: ClassArchive | None = None
+) -> dict[str, str]:
     """The configuration of a session that keeps to itself: no web page, no progress bar, scratch files in `folder`."""
     log = folder / "log4j2.properties"
     log.write_text(_LOG4J.format(level=level.lower()))
     settings = {
         "spark.log.level": level,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.absolute().as_uri()}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -160,6 +165,8 @@ def session_settings(master: str, folder: Path, level: str, *, short_lived: bool
         if short_lived:
             settings["spark.driver.extraJavaOptions"] += f" {SHORT_LIVED}"
             settings["spark.executor.extraJavaOptions"] = SHORT_LIVED
+            if archive is not None:
+                settings["spark.driver.extraJavaOptions"] += f" {archive.option}"
     return settings
 
 
@@ -171,6 +178,7 @@ def open_session(
     settings: Mapping[str, str] | None = None,
     level: str = "ERROR",
     short_lived: bool = False,
+    archive: ClassArchive | None = None,
 ) -> Iterator[SparkSession]:
     """A Spark session for as long as the block lasts; one at a time per process, as Spark wants it.
 
@@ -184,6 +192,7 @@ def open_session(
       level: of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
       short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring
           Spark.
+      archive: of such a JVM's classes; what it writes is kept by `end_java`.
 
     Raises:
       ToolUnavailableError: pyspark or Java is missing.
@@ -198,7 +207,7 @@ def open_session(
         given = {
             "spark.master": master,
             "spark.app.name": name,
-            **session_settings(master, Path(folder), level, short_lived=short_lived),
+            **session_settings(master, Path(folder), level, short_lived=short_lived, archive=archive),
             **(settings or {}),
         }
         builder = SparkSession.builder
@@ -255,10 +264,20 @@ def spark_looks_for_sources(home: Path) -> bool:
     return quote(str(home)) == str(home)
 
 
-def end_java() -> None:
+def class_archive() -> ClassArchive:
+    """The archive for the Java and the Spark that a session would use. ToolUnavailableError."""
+    check_spark()
+    return find_class_archive(find_java(), spark_home())
+
+
+def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> None:
     """End the JVM that sessions of this process have used, and wait for it; the next session starts another.
 
     Spark leaves it running until this process ends, and some time longer.
+
+    Args:
+        archive: what the sessions were opened with. To write it takes the JVM some seconds.
+        in_order: whether there is time for that.
     """
     from pyspark import SparkContext
 
@@ -269,14 +288,21 @@ def end_java() -> None:
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     java = getattr(gateway, "proc", None)
     gateway.shutdown()
-    if java is not None:
-        # It ends at the end of its input.
-        java.stdin.close()
-        try:
-            java.wait(_JAVA_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            java.kill()
-            java.wait()
+    if java is None:
+        return
+    is_writing = archive is not None and archive.part is not None
+    if is_writing and not in_order:
+        java.kill()
+    # It ends at the end of its input.
+    java.stdin.close()
+    try:
+        in_order = java.wait(_ARCHIVE_LIMIT_S if is_writing else _JAVA_LIMIT_S) == 0 and in_order
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+        in_order = False
+    if archive is not None and not (in_order and archive.take_written()):
+        archive.drop_written()
 
 
 @contextmanager

@@ -1,0 +1,64 @@
+"""Spark's classes as a JVM keeps them for the next one, which need not read and verify them again.
+
+A session loads some ten thousand classes, which takes a third of a short run. A JVM can write those that it has loaded to
+a file when it ends (`-XX:ArchiveClassesAtExit`, JEP 350); another one of the same kind and class path maps that file, and
+one of another kind leaves it alone. The file is a hundred megabytes, in the temporary directory.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+
+from triomq_benchmarks.clusters.builds import cache_folder, digest
+
+
+@attrs.frozen
+class ClassArchive:
+    """The archive that a JVM uses, or is to write.
+
+    Attributes:
+        path: where it is.
+        part: where the JVM writes it; None: it is there already.
+    """
+
+    path: Path
+    part: Path | None
+
+    @property
+    def option(self) -> str:
+        """For the JVM; for Spark's settings, so that a path with a blank is quoted."""
+        return (
+            f'"-XX:SharedArchiveFile={self.path}"' if self.part is None else f'"-XX:ArchiveClassesAtExit={self.part}"'
+        )
+
+    def take_written(self) -> bool:
+        """After the JVM has ended in order: let later ones use what it has written; whether it has written any."""
+        if self.part is None or not self.part.is_file():
+            return False
+        self.part.replace(self.path)
+        return True
+
+    def drop_written(self) -> None:
+        """After any other end."""
+        if self.part is not None:
+            self.part.unlink(missing_ok=True)
+
+
+def find_class_archive(java: str, spark_home: Path) -> ClassArchive:
+    """The archive for a JVM and a Spark; one that is to be written if there is none.
+
+    Args:
+        java: the executable.
+        spark_home: the folder that Spark is installed in.
+    """
+    jars = spark_home / "jars"
+    path = cache_folder("spark-classes") / f"{digest([], *map(_version_of, (Path(java).resolve(), jars)))}.jsa"
+    return ClassArchive(path, None if path.is_file() else path.with_suffix(f".{os.getpid()}"))
+
+
+def _version_of(path: Path) -> str:
+    """Changes when a JVM or Spark is installed anew."""
+    return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"
