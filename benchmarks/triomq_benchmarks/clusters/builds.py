@@ -10,10 +10,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 DRIVERS = Path(__file__).parents[1] / "drivers"
@@ -39,9 +40,21 @@ def find_tool(name: str) -> str:
 
 
 def cache_folder(key: str) -> Path:
-    """A folder of ours that outlives the process; readable by this user alone."""
-    folder = Path(tempfile.gettempdir()) / f"triomq-builds-{os.getuid()}" / key
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """A folder of ours that outlives the process; readable by this user alone.
+
+    Raises:
+        ToolUnavailableError: it is another user's, who could have put programs there that this one would run.
+    """
+    root = Path(tempfile.gettempdir()) / f"triomq-builds-{os.getuid()}"
+    with suppress(FileExistsError):
+        root.mkdir(parents=True, mode=0o700)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise ToolUnavailableError(
+            f"{root} is another user's, or others may write to it: remove it, or set TMPDIR to a directory of your own"
+        )
+    folder = root / key
+    folder.mkdir(exist_ok=True, mode=0o700)
     return folder
 
 

@@ -29,7 +29,7 @@ from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, EngineError, OnRow, RunPlan, check_workers
 from triomq_benchmarks.spark.class_archive import ClassArchive
 from triomq_benchmarks.spark.collector import Collector, Peer, open_collector
-from triomq_benchmarks.spark.environment import check_spark, class_archive, end_java, local_slots, open_session
+from triomq_benchmarks.spark.environment import class_archive, end_java, local_slots, open_session
 from triomq_benchmarks.spark.worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -91,13 +91,12 @@ async def open_spark_engine(
     Raises:
         EngineError: Java, pyspark, the master, slots or the workers' environment: what is missing, and what to do.
     """
-    await trio.to_thread.run_sync(_check, master, workers)
+    archive: ClassArchive | None = await trio.to_thread.run_sync(_check, master, workers)
+    if archive is not None and archive.part is not None and not keep_classes:
+        archive = None
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)
-    archive: ClassArchive | None = await trio.to_thread.run_sync(class_archive)
-    if archive is not None and archive.part is not None and not keep_classes:
-        archive = None
     # At OFF: what a dying worker means is said by us, in a line instead of pages.
     context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True, archive=archive)
     say(f"starting Spark at {master}")
@@ -131,11 +130,11 @@ def _enter(enter: Callable[[], SparkSession]) -> SparkSession:
         raise EngineError(f"Spark could not be started: {_job_failure(error)}") from error
 
 
-def _check(master: str, workers: int | None) -> None:
-    """What can be known before a JVM is started. Raises EngineError."""
+def _check(master: str, workers: int | None) -> ClassArchive:
+    """What can be known before a JVM is started, and the archive of its classes. Raises EngineError."""
     try:
         slots = local_slots(master)
-        check_spark()
+        archive = class_archive()
     except (ValueError, ToolUnavailableError) as error:
         raise EngineError(str(error)) from error
     if slots is not None and workers is not None and workers > slots:
@@ -148,6 +147,7 @@ def _check(master: str, workers: int | None) -> None:
             raise EngineError(
                 f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
             ) from error
+    return archive
 
 
 def _too_few(master: str, slots: int, workers: int) -> str:
