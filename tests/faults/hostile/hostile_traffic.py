@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -111,6 +111,7 @@ async def run(
     *,
     seconds: float = 0.0,
     frames: int = 0,
+    kinds: Collection[str] = (),
     cpu: float = 0.25,
     csv_file: TextIO | None = None,
 ) -> Result:
@@ -121,6 +122,7 @@ async def run(
       seed: of the hostile traffic. What the well-behaved clients do, and when all this happens, is not repeatable.
       seconds: how long the hostile traffic lasts at least.
       frames: how many hostile frames are sent at least.
+      kinds: of which kinds some are sent; how soon rare ones come depends on which connections a busy machine serves.
       cpu: part of a processor that the strangers may use.
       csv_file: takes samples of what the servers use.
     """
@@ -147,7 +149,7 @@ async def run(
                     _while_all_live(servers),
                 ):
                     await trio.sleep(seconds)
-                    await strangers.have_sent(frames)
+                    await strangers.have_sent(frames, kinds)
                 result.turns = {each.name: _long_turns(each.turns_since(begun_at)) for each in servers.all}
                 result.sent = strangers.counts
                 result.hostile = _figures(innocents, probes)
@@ -278,7 +280,7 @@ class Strangers:
     """
 
     def __init__(self, process: trio.Process) -> None:
-        self.counts: dict[str, Any] = {"frames": 0}
+        self.counts: dict[str, Any] = {"frames": 0, "kinds": {}}
         self._process = process
         self._changed = trio.Event()
         self._ended = False
@@ -296,9 +298,9 @@ class Strangers:
         self._ended = True
         self._changed.set()
 
-    async def have_sent(self, frames: int) -> None:
-        """Wait until it has sent so many frames, or has ended."""
-        while self.counts["frames"] < frames and not self._ended:
+    async def have_sent(self, frames: int, kinds: Collection[str]) -> None:
+        """Wait until it has sent so many frames, and some of each of these kinds, or has ended."""
+        while not self._ended and (self.counts["frames"] < frames or not self.counts["kinds"].keys() >= set(kinds)):
             await self._changed.wait()
 
     async def end(self) -> None:
