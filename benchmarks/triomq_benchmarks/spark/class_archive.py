@@ -2,7 +2,7 @@
 
 A session loads some ten thousand classes, which takes a third of a short run. A JVM can write those that it has loaded to
 a file when it ends (`-XX:ArchiveClassesAtExit`, JEP 350); another one of the same kind and class path maps that file, and
-one of another kind leaves it alone. The file is a hundred megabytes, in the temporary directory.
+one of another kind leaves it alone. The file has nearly 200 MB, and is in the temporary directory.
 """
 
 from __future__ import annotations

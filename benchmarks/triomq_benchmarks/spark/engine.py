@@ -91,9 +91,8 @@ async def open_spark_engine(
     Raises:
         EngineError: Java, pyspark, the master, slots or the workers' environment: what is missing, and what to do.
     """
-    archive: ClassArchive | None = await trio.to_thread.run_sync(_check, master, workers)
-    if archive is not None and archive.part is not None and not keep_classes:
-        archive = None
+    found = await trio.to_thread.run_sync(_check, master, workers)
+    archive = found if keep_classes or found.part is None else None
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
-    "directories": 2499575177,
+    "directories": 2567757407,
     "index": 933701888,
     "pulls": 3015966390,
     "recovery": 1112608868,

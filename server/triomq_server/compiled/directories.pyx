@@ -1,10 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a directory holds that has one file: a start looks into tens of thousands of them, one for each queue."""
 
-VERSION = 2499575177
+VERSION = 2567757407
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport ENXIO, errno
+cimport libc.errno
+from libc.errno cimport ENXIO
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, strcmp, strlen, strncpy
@@ -48,6 +49,7 @@ cdef int open_only_file(const char* path, char* name) noexcept nogil:
     if directory == NULL:
         return -1
     while True:
+        libc.errno.errno = 0
         entry = readdir(directory)
         if entry == NULL:
             break
@@ -59,7 +61,8 @@ cdef int open_only_file(const char* path, char* name) noexcept nogil:
             closedir(directory)
             return -1
         strncpy(name, entry.d_name, NAME_BYTES_MOST + 1)
-    descriptor = openat(dirfd(directory), name, O_RDONLY | O_CLOEXEC) if found else -1
+    # A directory that cannot be read to its end may hold more.
+    descriptor = openat(dirfd(directory), name, O_RDONLY | O_CLOEXEC) if found and not libc.errno.errno else -1
     closedir(directory)
     return descriptor
 
@@ -70,7 +73,7 @@ cdef off_t content_end(int descriptor, off_t length) noexcept nogil:
     while at < length:
         data = lseek(descriptor, at, SEEK_DATA)
         if data < 0:
-            return at if errno == ENXIO else length
+            return at if libc.errno.errno == ENXIO else length
         at = lseek(descriptor, data, SEEK_HOLE)
         if at < 0:
             return length
