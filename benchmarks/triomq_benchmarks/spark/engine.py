@@ -29,7 +29,7 @@ from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, EngineError, OnRow, RunPlan, check_workers
 from triomq_benchmarks.spark.class_archive import ClassArchive
 from triomq_benchmarks.spark.collector import Collector, Peer, open_collector
-from triomq_benchmarks.spark.environment import class_archive, end_java, local_slots, open_session
+from triomq_benchmarks.spark.environment import check_spark, class_archive, end_java, local_slots, open_session
 from triomq_benchmarks.spark.worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ async def open_spark_engine(
     Raises:
         EngineError: Java, pyspark, the master, slots or the workers' environment: what is missing, and what to do.
     """
-    found = await trio.to_thread.run_sync(_check, master, workers)
+    await trio.to_thread.run_sync(_check, master, workers)
+    found = await trio.to_thread.run_sync(_archive)
     archive = found if keep_classes or found.part is None else None
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
@@ -129,11 +130,18 @@ def _enter(enter: Callable[[], SparkSession]) -> SparkSession:
         raise EngineError(f"Spark could not be started: {_job_failure(error)}") from error
 
 
-def _check(master: str, workers: int | None) -> ClassArchive:
-    """What can be known before a JVM is started, and the archive of its classes. Raises EngineError."""
+def _archive() -> ClassArchive:
+    try:
+        return class_archive()
+    except ToolUnavailableError as error:
+        raise EngineError(str(error)) from error
+
+
+def _check(master: str, workers: int | None) -> None:
+    """What can be known before a JVM is started. Raises EngineError."""
     try:
         slots = local_slots(master)
-        archive = class_archive()
+        check_spark()
     except (ValueError, ToolUnavailableError) as error:
         raise EngineError(str(error)) from error
     if slots is not None and workers is not None and workers > slots:
@@ -146,7 +154,6 @@ def _check(master: str, workers: int | None) -> ClassArchive:
             raise EngineError(
                 f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
             ) from error
-    return archive
 
 
 def _too_few(master: str, slots: int, workers: int) -> str:
