@@ -56,14 +56,19 @@ def java_version(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def java_path(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The `java` that Spark's launcher will take, whatever it is: of `JAVA_HOME` if that is set, else from `PATH`."""
+    home = environment.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+
+
 def find_java(environment: Mapping[str, str] = os.environ) -> str:
     """The `java` that Spark's launcher will take: of `JAVA_HOME` if that is set, else from `PATH`.
 
     Raises:
       ToolUnavailableError: there is none, or it is older than 17; the message says how to get one.
     """
-    home = environment.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
+    home, java = environment.get("JAVA_HOME"), java_path(environment)
     if java is None:
         raise ToolUnavailableError(f"Spark needs Java {JAVA_MIN} or newer, and there is no java in PATH. {GET_JAVA}")
     try:
@@ -265,9 +270,12 @@ def spark_looks_for_sources(home: Path) -> bool:
 
 
 def class_archive() -> ClassArchive:
-    """The archive for the Java and the Spark that a session would use. ToolUnavailableError."""
-    check_spark()
-    return find_class_archive(find_java(), spark_home())
+    """The archive for the Java and the Spark that a session would use; `check_spark` has found them.
+
+    Raises:
+      ToolUnavailableError: there is no folder for it.
+    """
+    return find_class_archive(java_path() or "java", spark_home())
 
 
 def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> None:

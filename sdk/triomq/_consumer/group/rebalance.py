@@ -40,8 +40,8 @@ MEMBERS_TIMEOUT_S: Final = 3.0
 """How long a broker may take to list the members (``mqClientApiTimeout``)."""
 
 DUPLICATE_AFTER_S: Final = 150.0
-"""How long an id must be listed twice to be reported. A member whose link broke without a word is listed by the new link
-and by the old one, until the broker ends that: after 120 s without a byte, which it looks for every 10 s."""
+"""How long an id must be listed twice to be reported. A member whose link broke without being closed is listed by the
+new link and by the old one, until the broker ends that: after 120 s without a byte, which it looks for every 10 s."""
 
 
 class Assignee(Protocol):

@@ -215,7 +215,7 @@ class Segments:
         return unusable
 
     def load_only(self, most_bytes: int, fits: Callable[[bytes, int], bool]) -> bool:
-        """Take up the file on the disk if there is but one; `load_usable` deals with all else.
+        """Take up the file on the disk if there is only one; `load_usable` deals with all else.
 
         Args:
             most_bytes: of its content.
