@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 import attrs
@@ -30,6 +32,30 @@ class VirtualClock(trio.abc.Clock):
     """
 
     now: float = 0.0
+    _calls: list[tuple[float, int, Callable[[], None]]] = attrs.Factory(list)
+    _numbers: Iterator[int] = attrs.Factory(itertools.count)
+
+    def call_at(self, at: float, call: Callable[[], None]) -> None:
+        """Let something wake tasks at a time. A deadline of trio's, which ends a wait by an error, costs several times
+        as much."""
+        heapq.heappush(self._calls, (at, next(self._numbers), call))
+
+    async def sleep(self, seconds: float) -> None:
+        """`trio.sleep` without a deadline."""
+        task = trio.lowlevel.current_task()
+        waits = True
+
+        def wake() -> None:
+            if waits:
+                trio.lowlevel.reschedule(task)
+
+        def stop(_raise_cancel: object) -> trio.lowlevel.Abort:
+            nonlocal waits
+            waits = False
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self.call_at(self.now + seconds, wake)
+        await trio.lowlevel.wait_task_rescheduled(stop)
 
     def start_clock(self) -> None:
         """Nothing has to be started."""
@@ -39,11 +65,23 @@ class VirtualClock(trio.abc.Clock):
         return self.now
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Go on to the deadline; without one the loop waits to be woken."""
+        """Go on to the deadline or the next call; without either the loop waits to be woken."""
+        calls = self._calls
+        if calls:
+            deadline = min(deadline, calls[0][0])
         if deadline == math.inf:
             return math.inf
         self.now = max(self.now, deadline)
+        while calls and calls[0][0] <= self.now:
+            heapq.heappop(calls)[2]()
         return 0.0
+
+
+def virtual_clock() -> VirtualClock:
+    """The clock of this run, which `seeded_run` has begun."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, VirtualClock)
+    return clock
 
 
 _TURNS = ((loop_turns, "TURN_S"), (loop_turns, "SHORT_S"), (held_pulls, "TURN_S"), (queue_reads, "FILTER_TURN_S"))

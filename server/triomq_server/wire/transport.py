@@ -73,15 +73,16 @@ class SocketTransport(NonBlockingSocket):
 
 
 class StreamTransport:
-    """Any other stream: nothing is sent at once, and the link's drain task does the sending.
+    """Any other stream. What it does not take at once, the link's drain task sends.
 
     Args:
-        stream: closed by ``aclose``.
+        stream: closed by ``aclose``. If it has ``send_nowait``, as the SDK's `NowaitStream`, it can take bytes at once.
         peer: what to call the other end, as ``ip:port`` when it has one.
     """
 
     def __init__(self, stream: trio.abc.Stream, peer: tuple[str, int] | None = None) -> None:
         self._stream = stream
+        self._send_nowait: Callable[[bytes], int] | None = getattr(stream, "send_nowait", None)
         address = peer or getattr(stream, "peer", None) or ("127.0.0.1", 0)
         self.peer, self.peer_host = _peer_of(address)
 
@@ -90,8 +91,11 @@ class StreamTransport:
         return bytes(await self._stream.receive_some(_RECEIVE_BYTES))
 
     def send_now(self, pieces: list[Buffer]) -> list[Buffer]:
-        """See Transport; these streams cannot send without waiting."""
-        return list(pieces)
+        """See Transport."""
+        if self._send_nowait is None:
+            return list(pieces)
+        data = b"".join(pieces)
+        return [memoryview(data)[self._send_nowait(data) :]]
 
     async def send_some(self, data: memoryview) -> int:
         """See Transport. Whole chunks, so that the idle clock sees progress."""

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
+from seeded_run import VirtualClock
 
 LATENCY_S = (0.0002, 0.002)
 _PIECE_SHARE = 0.1
 """Probability that a read returns only the first part of the received bytes, and that a send takes only that."""
 _NOWAIT_SHARE = 0.8
-"""Probability that a client can send without waiting, as it can to a socket and cannot over TLS. It takes fewer turns."""
+"""Probability that an end can send without waiting, as it can to a socket and cannot over TLS. It takes fewer turns."""
 
 
 class _Pipe:
@@ -31,8 +32,7 @@ class _Pipe:
         self.waiting: deque[tuple[float, bytes]] = deque()
         self.last_at = 0.0
         self.ended = self.reset = self.done = False
-        self.wake = trio.Event()
-        self.sleep: trio.CancelScope | None = None
+        self.reader: trio.lowlevel.Task | None = None
         """Set while the reader waits."""
 
     def put(self, data: bytes) -> None:
@@ -40,12 +40,14 @@ class _Pipe:
         self.last_at = max(self.last_at, trio.current_time() + self.network.latency_s(self.source, self.target))
         self.waiting.append((self.last_at, data))
         # The reader sleeps until the bytes are due: waking it twice takes a third of the simulation's time.
-        if self.sleep is not None and not self.network.is_mute(self.source, self.target):
-            self.sleep.deadline = min(self.sleep.deadline, self.last_at)
+        is_first = len(self.waiting) == 1
+        if is_first and self.reader is not None and not self.network.is_mute(self.source, self.target):
+            self.network.clock.call_at(self.last_at, self.wake_reader)
 
     def wake_reader(self) -> None:
-        wake, self.wake = self.wake, trio.Event()
-        wake.set()
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
 
     def break_off(self, *, deliver: bool) -> None:
         """The sender was killed: reset the connection, or deliver everything and then the end of the stream."""
@@ -61,7 +63,7 @@ class _Pipe:
     async def get(self, max_bytes: int) -> bytes:
         waited = False
         while True:
-            due = float("inf")
+            due: float | None = None
             if not self.network.is_mute(self.source, self.target):
                 if self.reset:
                     raise trio.BrokenResourceError("connection reset")
@@ -73,10 +75,15 @@ class _Pipe:
                             waited = True
                             continue
                         return self._take(data, max_bytes)
-            with trio.CancelScope(deadline=due) as self.sleep:
-                await self.wake.wait()
-            self.sleep = None
+            if due is not None:
+                self.network.clock.call_at(due, self.wake_reader)
+            self.reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_reading)
             waited = True
+
+    def _stop_reading(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _take(self, data: bytes, max_bytes: int) -> bytes:
         if not data:
@@ -210,10 +217,12 @@ class SimNetwork:
     Args:
         chance: decides latencies and pieces.
         owners: address -> name of the node that listens there, running or not.
+        clock: wakes who waits for bytes.
     """
 
-    def __init__(self, chance: random.Random, owners: dict[str, str]) -> None:
+    def __init__(self, chance: random.Random, owners: dict[str, str], clock: VirtualClock) -> None:
         self.chance = chance
+        self.clock = clock
         self._owners = owners
         self._listeners: dict[str, SimListener] = {}
         self._pipes: list[_Pipe] = []
@@ -311,7 +320,7 @@ class SimNetwork:
     async def connect(self, host: SimHost, address: str) -> trio.abc.Stream:
         """Connect. Raises OSError when there is no listener, or the connection is cut; waits while it is muted."""
         owner = self._owners[address]
-        await trio.sleep(self.latency_s(host.name, owner))
+        await self.clock.sleep(self.latency_s(host.name, owner))
         while host.alive and self.is_mute(host.name, owner):
             await self._changed.wait()
         listener = self._listeners.get(address)
@@ -320,11 +329,14 @@ class SimNetwork:
         self._ports += 1
         there, here = _Pipe(self, host.name, owner), _Pipe(self, owner, host.name)
         server_host, _, port = address.rpartition(":")
-        kind = NowaitSimStream if self.chance.random() < _NOWAIT_SHARE else SimStream
-        client_end = kind(there, here, (server_host, int(port)))
-        server_end = SimStream(here, there, ("127.0.0.1", self._ports))
+        client_end = self._end_of(there, here, (server_host, int(port)))
+        server_end = self._end_of(here, there, ("127.0.0.1", self._ports))
         self._pipes = [pipe for pipe in self._pipes if not (pipe.done or pipe.reset)] + [there, here]
         for life, stream in ((host, client_end), (listener.host, server_end)):
             life.streams = [each for each in life.streams if not each.closed] + [stream]
         listener.deliver(server_end)
         return client_end
+
+    def _end_of(self, outgoing: _Pipe, incoming: _Pipe, peer: tuple[str, int]) -> SimStream:
+        kind = NowaitSimStream if self.chance.random() < _NOWAIT_SHARE else SimStream
+        return kind(outgoing, incoming, peer)

@@ -45,7 +45,7 @@ async def send(world: World, name: str) -> None:
                     synchronous=world.setting.synchronous,
                     sender=name,
                 )
-            await trio.sleep(chance.uniform(0, THINK_S))
+            await world.network.clock.sleep(chance.uniform(0, THINK_S))
 
 
 async def read(world: World, name: str) -> None:
@@ -125,7 +125,7 @@ async def watch_offsets(world: World) -> None:
 async def _watch_offsets_of(world: World, name: str) -> None:
     """Over one connection as long as it answers: opening one for each look took a fifth of a simulation's time."""
     while world.sending:
-        await trio.sleep(LOOK_S)
+        await world.network.clock.sleep(LOOK_S)
         with suppress(OSError, LinkError, trio.TooSlowError):
             async with _open_auditor(world, name) as link:
                 while world.sending and not link.closed:

@@ -13,6 +13,7 @@ from cluster_network import SimHost, SimNetwork
 from cluster_offsets import OffsetLedger
 from cluster_setting import Setting
 from memory_disk import MemoryDisk
+from seeded_run import virtual_clock
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
@@ -70,7 +71,8 @@ class SimNode:
         """Add latency to forcing bytes to the disk, so that a slave may have what its master's disk does not."""
 
         async def run(chore: Callable[[], Any]) -> Any:
-            await trio.sleep(self.world.network.chance.uniform(*SYNC_S))
+            network = self.world.network
+            await network.clock.sleep(network.chance.uniform(*SYNC_S))
             return chore()
 
         disk.run = run  # type: ignore[method-assign]
@@ -114,7 +116,7 @@ class World:
         owners = {NAME_SERVER: "namesrv"}
         for name in names:
             owners |= {f"127.0.0.1:{PORTS[name] + distance}": name for distance in (-2, 0, 1)}
-        self.network = SimNetwork(random.Random(f"network {seed}"), owners)
+        self.network = SimNetwork(random.Random(f"network {seed}"), owners, virtual_clock())
         self.ledger = Ledger()
         self.offsets = OffsetLedger()
         self.faults: list[str] = []

@@ -15,6 +15,7 @@ import trio
 from cluster_network import SimHost, SimNetwork
 from consumer_ledger import Ledger
 from memory_disk import MemoryDisk
+from seeded_run import virtual_clock
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
@@ -234,7 +235,7 @@ class World:
         owners = {NAME_SERVER: "namesrv"}
         for name in names:
             owners |= {f"127.0.0.1:{PORTS[name] + distance}": name for distance in (-2, 0, 1)}
-        self.network = SimNetwork(random.Random(f"network {seed}"), owners)
+        self.network = SimNetwork(random.Random(f"network {seed}"), owners, virtual_clock())
         self.ledger = Ledger()
         self.faults: list[str] = []
         self.events: list[str] = []
