@@ -141,7 +141,8 @@ class Flusher:
                 return
             began = trio.current_time()
             try:
-                await self._disk.run(partial(sync_segments, dirty))
+                if dirty:
+                    await self._disk.run(partial(sync_segments, dirty))
             except OSError as error:
                 if error.errno in NO_DESCRIPTOR:
                     if not self._owed:

@@ -204,6 +204,21 @@ async def test_a_disk_that_refuses(
     assert caplog.text.count("the disk still refuses") == 3
 
 
+async def test_a_log_that_is_on_the_disk_costs_no_chore(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Each takes a hop to a worker thread, twice a second on an idle broker."""
+    disk = SlowDisk()
+    async with open_store(make_config(ROOT, flush_interval_consume_queue=3_600_000), disk=disk) as store:
+        store.append(make_record(0))
+        await store.flusher.flush_log()
+        flushed = store.flushed_offset
+        begin = trio.current_time()
+        await store.flusher.flush_log()
+        assert trio.current_time() == begin
+        assert store.flushed_offset == flushed == store.log_max_offset
+
+
 @pytest.mark.parametrize("log_file_bytes", [1 << 20, 1000])
 async def test_a_disk_that_recovers_is_used_again(
     autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord, log_file_bytes: int
