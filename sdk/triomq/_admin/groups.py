@@ -25,6 +25,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import retry_topic
+from triomq._numbers import check_count
 from triomq._transport.links import Links
 from triomq.errors import (
     AccessRefused,
@@ -540,15 +541,23 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: which.
-            offsets: where it is to go on.
+            offsets: where it is to go on; at most the end of each queue, from where on it gets what is sent then.
             force: do it although members are online, who will soon overwrite it.
 
         Raises:
-            InvalidCall: members are online.
+            InvalidCall: members are online, or an offset lies beyond the end of its queue; nothing was set.
             MQError: a broker did not do it.
         """
+        for queue, offset in offsets.items():
+            check_count(f"the offset of {queue}", offset, 0)
         if not force:
             await self.check_offline(group)
+        bounds = construct(QueueBounds, self._brokers, self._route_wait)
+        for queue, offset in offsets.items():
+            end = await bounds.max_offset(queue)
+            if offset > end:
+                # Members would skip to the end without a word.
+                raise InvalidCall(f"{queue} ends at {end}, before offset {offset}; nothing was set")
         at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
         for queue, offset in offsets.items():
             one = {queue: offset}

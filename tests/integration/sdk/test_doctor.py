@@ -222,11 +222,11 @@ async def test_an_offset_beyond_the_end(call):
     async with cluster_and_client(slaves=0) as (cluster, client):
         await send(client, "T", 2)
         queue = triomq.MessageQueue("T", "broker-a", 0)
-        async with client.pull_consumer("G") as consumer:
-            assert len((await consumer.pull(queue, 0)).messages) == 2
         await client.groups.set_offsets("G", {queue: 2})
         assert not [each for each in await client.doctor.findings() if each.kind == "offset_beyond_end"]
-        await client.groups.set_offsets("G", {queue: 5})
+        async with client.pull_consumer("G") as consumer:
+            assert len((await consumer.pull(queue, 0)).messages) == 2
+            await consumer.commit(queue, 5)
         found = await until_found(client, "offset_beyond_end")
         assert found.what.startswith(
             "Group G has committed offset 5 of queue 0 of T on broker-a, which ends at 2: members go on at the end"

@@ -239,6 +239,7 @@ async def test_pulls_and_listings_wait_for_a_name_server(autojump_clock, cluster
 async def test_statistics_and_offsets_wait_for_the_first_broker(autojump_clock, cluster, nursery, away_s):
     """A killed master is gone from the name servers at once: neither its topics nor its groups' members are known."""
     cluster.broker.script(MEMBERS, no_member)
+    cluster.broker.store("T", 0, b"")
     async with cluster.client() as client:
         for call in (partial(client.admin.route, "T"), partial(client.groups.set_offsets, "G", {QUEUE: 1})):
             back = without_brokers(cluster)
@@ -257,6 +258,7 @@ async def test_statistics_and_offsets_wait_for_the_first_broker(autojump_clock, 
 
 async def test_a_registered_master_that_is_away_may_have_members(autojump_clock, cluster, nursery):
     cluster.broker.script(MEMBERS, no_member)
+    cluster.broker.store("T", 0, b"")
     async with cluster.client() as client:
         await cluster.broker.stop()
         nursery.start_soon(after, 2.0, come_back, cluster.broker)

@@ -1,0 +1,48 @@
+"""Offsets that an operator sets: what lies beyond a queue's end is refused before anything is set."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode
+
+QUEUES = [triomq.MessageQueue("T", "broker-a", number) for number in range(2)]
+
+
+@pytest.fixture
+def two_messages(cluster):
+    """In each queue, for a group without members."""
+    cluster.broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda command: command.answer(206, "not online"))
+    for number in range(2):
+        for _ in range(2):
+            cluster.broker.store("T", number, b"")
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+async def test_up_to_the_end(autojump_clock, cluster, two_messages, offset):
+    async with cluster.client() as client:
+        await client.groups.set_offsets("G", dict.fromkeys(QUEUES, offset))
+    assert cluster.broker.offsets["G", "T", 0] == cluster.broker.offsets["G", "T", 1] == offset
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (3, "queueId=1] ends at 2, before offset 3; nothing was set"),
+        (1 << 63, "ends at 2"),
+        (-1, "queueId=1] is -1, not a whole number"),
+        (True, "is True"),
+        (1.5, "is 1.5"),
+        (None, "is None"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+async def test_anything_else_sets_nothing(autojump_clock, cluster, two_messages, offset, words, force):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match=re.escape(words)):
+            await client.groups.set_offsets("G", {QUEUES[0]: 1, QUEUES[1]: offset}, force=force)
+    assert not cluster.broker.offsets
