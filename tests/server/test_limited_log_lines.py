@@ -15,7 +15,6 @@ ROOT = Path(triomq_server.__file__).parent
 SERVING = ("wire", "broker/requests", "broker/admin", "broker/tables", "namesrv", "replication/master.py")
 LEVELS = {"info", "warning", "error", "exception", "critical", "log"}
 
-_DISK = "the disk fails, at most once for each write of the file"
 _REPEATS = "counted by Repeats"
 _ACCOUNTS = "an administrator's signed request; every change of accounts has to be in the log"
 UNLIMITED = {
@@ -27,17 +26,8 @@ UNLIMITED = {
     "broker/requests/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
     "broker/tables/consumer_filters.py:ConsumerFilters._compile": _REPEATS,
     "broker/tables/consumer_filters.py:ConsumerFilters.load": "at the start",
-    "broker/tables/consumer_filters.py:ConsumerFilters.persist": _DISK,
-    "broker/tables/consumer_filters.py:ConsumerFilters.persist_in_background": _DISK,
-    "broker/tables/consumer_offsets.py:OffsetTable._note_failure": _DISK,
-    "broker/tables/delay_offsets.py:DelayOffsets._note_failure": _DISK,
     "broker/tables/groups.py:GroupTable.find": _REPEATS,
     "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
-    "broker/tables/offset_resets.py:Resets.persist": _DISK,
-    "broker/tables/offset_resets.py:Resets.save": _DISK,
-    "broker/tables/undelivered.py:Undelivered._note_failure": _DISK,
-    "broker/tables/versioned_table.py:VersionedTable._persist_in_background": _DISK,
-    "broker/tables/versioned_table.py:VersionedTable.persist": _DISK,
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
     "namesrv/lifecycle.py:serve_namesrv": "once",
     "replication/master.py:HaMaster._refuse_stranger": "once a minute",

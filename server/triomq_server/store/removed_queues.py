@@ -98,7 +98,7 @@ class RemovedQueues:
         try:
             self._file.save(text)
         except OSError as error:
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
 
     def truncate(self, log_offset: int) -> None:
         """The log has been cut at `log_offset`: what is written there from now on belongs to no removed queue.

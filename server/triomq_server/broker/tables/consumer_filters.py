@@ -309,7 +309,7 @@ class ConsumerFilters:
         try:
             self._file.save(self._text())
         except OSError as error:
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
         else:
             self.changed = False
 
@@ -324,7 +324,7 @@ class ConsumerFilters:
             await file.in_background(lambda: file.save(_text_of(rows)))
         except OSError as error:
             self.changed = True
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
 
 
 def _text_of(rows: list[Row]) -> bytes:

@@ -203,7 +203,8 @@ class OffsetTable:
         try:
             self._file.save(self.pretty())
         except OSError as error:
-            self._note_failure(error)
+            self.changed = True
+            self._file.log_failure(error)
         else:
             self.changed = False
 
@@ -235,16 +236,12 @@ class OffsetTable:
             await self._file.save_in_background(text)
             written = True
         except OSError as error:
-            self._note_failure(error)
+            self._file.log_failure(error)
         finally:
             if not written:
                 self.changed = True
                 if resets is not None:
                     resets.changed = True
-
-    def _note_failure(self, error: OSError) -> None:
-        self.changed = True
-        _log.error("consumerOffset.json cannot be written: %s", error)
 
     def _remove(self, key: str) -> None:
         queues = self.table.get(key)

@@ -110,7 +110,7 @@ class DelayOffsets:
         try:
             self._file.save(self._text())
         except OSError as error:
-            self._note_failure(error)
+            self._file.log_failure(error)
         else:
             self.changed = False
 
@@ -130,11 +130,8 @@ class DelayOffsets:
             await flush()
             await self._file.save_in_background(text)
         except OSError as error:
-            self._note_failure(error)
+            self.changed = True
+            self._file.log_failure(error)
 
     def _text(self) -> bytes:
         return fastjson.dumps_pretty({"offsetTable": self.table})
-
-    def _note_failure(self, error: OSError) -> None:
-        self.changed = True
-        _log.error("delayOffset.json cannot be written: %s", error)

@@ -190,7 +190,7 @@ class Resets:
         try:
             self._file.save(fastjson.dumps_pretty({"resets": self.table}))
         except OSError as error:
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
         else:
             self.changed = False
 
@@ -202,7 +202,7 @@ class Resets:
             await self._file.save_in_background(text)
         except OSError as error:
             self.changed = True
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
 
 
 def decode_times(text: str) -> Offsets:

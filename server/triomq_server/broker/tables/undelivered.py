@@ -63,7 +63,7 @@ class Undelivered:
         try:
             self._file.save(self._text())
         except OSError as error:
-            self._note_failure(self._file.path, error)
+            self._note_failure(self._file, error)
 
     async def persist_in_background(self) -> None:
         """As `persist`, without holding up the event loop; what is noted meanwhile is written by the next call."""
@@ -74,11 +74,11 @@ class Undelivered:
         try:
             await self._file.save_in_background(self._text())
         except OSError as error:
-            self._note_failure(self._file.path, error)
+            self._note_failure(self._file, error)
 
     def _text(self) -> bytes:
         return fastjson.dumps([list(place) for place in self.places])
 
-    def _note_failure(self, path: str, error: OSError) -> None:
+    def _note_failure(self, file: ConfigFile, error: OSError) -> None:
         self._changed = True
-        _log.error("%s cannot be written: %s", path, error)
+        file.log_failure(error)

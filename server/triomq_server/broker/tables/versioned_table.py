@@ -105,7 +105,7 @@ class VersionedTable(ABC, Generic[V]):
             self._file.save(self.pretty())
         except OSError as error:
             self.unsaved = True
-            _log.error("%s cannot be written: %s", self._file.path, error)
+            self._file.log_failure(error)
         else:
             self.unsaved = False
 
@@ -152,7 +152,7 @@ class VersionedTable(ABC, Generic[V]):
         try:
             await file.in_background(lambda: file.save(snapshot.encode_pretty()))
         except OSError as error:
-            _log.error("%s cannot be written: %s", file.path, error)
+            file.log_failure(error)
         else:
             self.unsaved = self._change != change
         finally:

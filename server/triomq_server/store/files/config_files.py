@@ -37,6 +37,8 @@ class ConfigFile:
         self.path = path
         self._disk = disk
         self._guard = threading.Lock()
+        self._failure = ""
+        """Why it could not be written the last time; empty if it could."""
 
     def load(self) -> object | None:
         """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
@@ -92,6 +94,15 @@ class ConfigFile:
                 self._disk.write(self.path + ".bak", data, sync=False)
             except OSError as error:
                 _log.warning("%s.bak cannot be written: %s", self.path, error)
+        if self._failure:
+            self._failure = ""
+            _log.warning("%s is written again", self.path)
+
+    def log_failure(self, error: OSError) -> None:
+        """Log that the file could not be written, once for each reason: tables on a timer are tried every few seconds."""
+        if self._failure != str(error):
+            self._failure = str(error)
+            _log.error("%s cannot be written: %s", self.path, error)
 
     async def save_in_background(self, data: bytes) -> None:
         """`save` without holding up the event loop, for tables that are written on a timer."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from text_file import TextFile
 
 from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.consumer_offsets import OffsetTable
@@ -16,29 +17,6 @@ from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.store.files.config_files import ConfigFileDamaged
 from triomq_server.wire import to_the_end
-
-
-class TextFile:
-    """A configuration file that is only its text."""
-
-    path = "consumerOffset.json"
-
-    def __init__(self, text: bytes = b"") -> None:
-        self.text = text
-        self.full = False
-        self.saves = 0
-
-    def load(self) -> object | None:
-        return fastjson.loads(self.text) if self.text else None
-
-    def save(self, data: bytes) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.saves += 1
-        self.text = data
-
-    async def save_in_background(self, data: bytes) -> None:
-        self.save(data)
 
 
 def test_commit_and_query() -> None:
@@ -69,7 +47,7 @@ def test_by_topic_and_group() -> None:
 
 def test_file_form() -> None:
     file = TextFile()
-    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    offsets = OffsetTable(file)
     offsets.persist()
     assert file.text == b'{\n\t"offsetTable":{}\n}'
     for queue, offset in ((0, 9), (1, 1), (2, 0)):
@@ -80,7 +58,7 @@ def test_file_form() -> None:
         b'{\n\t"offsetTable":{\n\t\t"T1@CG1":{0:9,1:1,2:0\n\t\t},\n\t\t"%RETRY%CG1@CG1":{0:0\n\t\t}\n\t}\n}'
     )
     assert offsets.encode() == b'{"offsetTable":{"T1@CG1":{0:9,1:1,2:0},"%RETRY%CG1@CG1":{0:0}}}'
-    again = OffsetTable(file)  # type: ignore[arg-type]
+    again = OffsetTable(file)
     again.load()
     assert again.table == offsets.table
 
@@ -89,7 +67,7 @@ def test_file_form() -> None:
     "text", ['{"offsetTable":{"a@b":{"0":7}}}', '{\n "offsetTable" : { "a@b" : { 0 : 7 } }, "x": 1}', "{}"]
 )
 def test_other_writers_files(text: str) -> None:
-    offsets = OffsetTable(TextFile(text.encode()))  # type: ignore[arg-type]
+    offsets = OffsetTable(TextFile(text.encode()))
     offsets.load()
     assert offsets.table == ({"a@b": {0: 7}} if "7" in text else {})
 
@@ -97,7 +75,7 @@ def test_other_writers_files(text: str) -> None:
 def test_real_file_byte_for_byte(vectors: Path) -> None:
     text = json.loads((vectors / "store-small.json").read_text())["configFiles"]["consumerOffset.json"].encode()
     file = TextFile(text)
-    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    offsets = OffsetTable(file)
     offsets.load()
     offsets.persist()
     assert file.text == text
@@ -105,7 +83,7 @@ def test_real_file_byte_for_byte(vectors: Path) -> None:
 
 async def test_background_writes_only_changes_and_tries_again() -> None:
     file = TextFile()
-    offsets = OffsetTable(file)  # type: ignore[arg-type]
+    offsets = OffsetTable(file)
     await offsets.persist_in_background()
     assert file.saves == 0
     offsets.commit("g", "t", 0, 1)
@@ -129,11 +107,11 @@ def test_a_slave_merges_whole_queue_maps() -> None:
 
 async def test_delay_offsets_are_kept_as_received() -> None:
     file = TextFile()
-    delays = DelayOffsets(file)  # type: ignore[arg-type]
+    delays = DelayOffsets(file)
     assert delays.for_slaves(0) == b'{"offsetTable":{}}'
     await delays.save_received(b'{"offsetTable":{1:2,3:4}}')
     assert file.text == b'{"offsetTable":{1:2,3:4}}'
-    again = DelayOffsets(file)  # type: ignore[arg-type]
+    again = DelayOffsets(file)
     again.load()
     assert again.for_slaves(0) == b'{"offsetTable":{1:2,3:4}}'
     assert again.table == {1: 2, 3: 4}
@@ -155,7 +133,7 @@ def test_slaves_get_only_deliveries_that_they_have_copies_of() -> None:
 
 async def test_a_delivery_is_on_disk_before_the_table_counts_it() -> None:
     file = TextFile()
-    delays = DelayOffsets(file)  # type: ignore[arg-type]
+    delays = DelayOffsets(file)
     delays.advance(2, 1, 100)
     steps = []
 
@@ -190,8 +168,8 @@ KEYS = 20_000
 
 
 def large_table(file: TextFile | None = None, times: TextFile | None = None) -> OffsetTable:
-    resets = Resets(times, lambda: 1000)  # type: ignore[arg-type]
-    offsets = OffsetTable(file, resets=resets)  # type: ignore[arg-type]
+    resets = Resets(times, lambda: 1000)
+    offsets = OffsetTable(file, resets=resets)
     for number in range(KEYS):
         offsets.commit("g", f"t{number}", 0, 10)
     return offsets

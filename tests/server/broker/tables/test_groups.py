@@ -11,39 +11,19 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from text_file import TextFile
 
 from triomq_protocol.names import SYSTEM_GROUPS
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq_protocol.requests.registration import DataVersion
-from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.config import BrokerConfig
 from triomq_server.store.files.config_files import ConfigFileDamaged
 
 
-class TextFile:
-    """A configuration file that is only its text."""
-
-    path = "subscriptionGroup.json"
-
-    def __init__(self, text: bytes = b"") -> None:
-        self.text = text
-        self.writes = 0
-        self.full = False
-
-    def load(self) -> object | None:
-        return fastjson.loads(self.text) if self.text else None
-
-    def save(self, data: bytes) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.text = data
-        self.writes += 1
-
-
 def table(file: TextFile | None = None, **settings: Any) -> GroupTable:
     config, _ = BrokerConfig.from_properties({key: str(value) for key, value in settings.items()})
-    return GroupTable(config, file, lambda: 77)  # type: ignore[arg-type]
+    return GroupTable(config, file, lambda: 77)
 
 
 def test_unknown_groups_are_made_on_first_use() -> None:
@@ -68,9 +48,7 @@ def test_without_auto_creation_only_system_groups_are_made(group: str, known: bo
 
 @pytest.mark.parametrize("text", [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}'])
 def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> None:
-    with pytest.raises(
-        ConfigFileDamaged, match=r"subscriptionGroup\.json does not hold what it should: .* move it away"
-    ):
+    with pytest.raises(ConfigFileDamaged, match=r"table\.json does not hold what it should: .* move it away"):
         table(TextFile(text)).load()
 
 
@@ -84,15 +62,15 @@ def test_many_new_groups_together_are_one_write() -> None:
     with groups.saved_once():
         for number in range(100):
             groups.find(f"g{number}")
-        assert file.writes == 0
-    assert file.writes == 1
+        assert file.saves == 0
+    assert file.saves == 1
     assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
     assert groups.version.counter == 100
     groups.find("later")
-    assert file.writes == 2
+    assert file.saves == 2
     with groups.saved_once():
         groups.find("later")
-    assert file.writes == 2
+    assert file.saves == 2
 
 
 async def test_invented_groups_end_at_the_limit_and_an_administrators_do_not() -> None:
@@ -127,9 +105,9 @@ async def test_an_invented_group_is_written_beside_the_requests_and_not_again_an
         await trio.testing.wait_all_tasks_blocked()
         for number in range(100):
             groups.find(f"g{number}")
-            assert file.writes <= 4
+            assert file.saves <= 4
             await trio.sleep(0.1)
-        assert 3 <= file.writes <= 4
+        assert 3 <= file.saves <= 4
         await trio.sleep(5)
         assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
         nursery.cancel_scope.cancel()
@@ -145,7 +123,7 @@ async def test_an_operators_change_waits_for_the_disk_and_the_loop_does_not(
         await trio.testing.wait_all_tasks_blocked()
         for number in range(3):
             groups.put(SubscriptionGroupConfig(group_name=f"g{number}"))
-            assert file.writes == number, "nothing is written within the loop"
+            assert file.saves == number, "nothing is written within the loop"
             began = trio.current_time()
             await groups.saved()
             assert trio.current_time() - began == pytest.approx(0.3), "a change that is waited for makes no pause"

@@ -9,36 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text_file import TextFile
 
 from triomq_protocol.requests.registration import DataVersion, TopicConfig, TopicConfigTable
-from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.topics import TopicTable, topic_name_remark
 from triomq_server.config import BrokerConfig
-
-
-class TextFile:
-    """A configuration file that is only its text."""
-
-    path = "topics.json"
-
-    def __init__(self, text: bytes = b"") -> None:
-        self.text = text
-        self.full = False
-
-    def load(self) -> object | None:
-        return fastjson.loads(self.text) if self.text else None
-
-    def save(self, data: bytes) -> None:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        self.text = data
 
 
 def table(file: TextFile | None = None, **settings: Any) -> TopicTable:
     values = {"brokerClusterName": "C1", "brokerName": "b1", **{key: str(value) for key, value in settings.items()}}
     config, _ = BrokerConfig.from_properties(values)
     ticks = count(1000)
-    return TopicTable(config, file, lambda: next(ticks))  # type: ignore[arg-type]
+    return TopicTable(config, file, lambda: next(ticks))
 
 
 def test_built_in_topics() -> None:

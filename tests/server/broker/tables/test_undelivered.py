@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.broker.tables.undelivered import REMEMBERED, Undelivered
+from triomq_server.store.files.config_files import ConfigFile
 
 
-class SlowFile:
+class SlowFile(ConfigFile):
     """A file whose writing in the background ends when it is told to."""
 
-    path = "undeliveredDelays.json"
-
     def __init__(self) -> None:
+        super().__init__("undeliveredDelays.json", MemoryDisk())
         self.content: Any = None
         self.goes_on = trio.Event()
         self.full = False
@@ -33,7 +34,7 @@ class SlowFile:
 
 async def test_what_is_noted_while_the_file_is_written_comes_with_the_next_writing() -> None:
     file = SlowFile()
-    table = Undelivered(file)  # type: ignore[arg-type]
+    table = Undelivered(file)
     table.note(1, 5)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(table.persist_in_background)
@@ -51,7 +52,7 @@ async def test_what_is_noted_while_the_file_is_written_comes_with_the_next_writi
 async def test_a_full_disk_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     file = SlowFile()
     file.goes_on.set()
-    table = Undelivered(file)  # type: ignore[arg-type]
+    table = Undelivered(file)
     table.note(1, 5)
     file.full = True
     await table.persist_in_background()

@@ -76,6 +76,25 @@ def test_a_failed_save_leaves_the_old_table(tmp_path: Path) -> None:
     assert file.load() == [1]
 
 
+def test_a_failure_is_logged_once_and_its_end(caplog: Any) -> None:
+    """Tables on a timer are tried every few seconds, and a full disk may stay full for days."""
+    disk = MemoryDisk()
+    file = ConfigFile("/s/x.json", disk)
+    full = OSError(errno.ENOSPC, "no space")
+    for error in (full, full, OSError(errno.EIO, "broken"), full):
+        file.log_failure(error)
+    for _ in range(2):
+        file.save(b"[2]")
+    file.log_failure(full)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
+        ("ERROR", "/s/x.json cannot be written: [Errno 5] broken"),
+        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
+        ("WARNING", "/s/x.json is written again"),
+        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
+    ]
+
+
 async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: MakeConfig) -> None:
     config = make_config(tmp_path)
     async with open_store(config, disk=disk):
