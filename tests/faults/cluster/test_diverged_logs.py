@@ -7,6 +7,7 @@ import random
 import trio
 from cluster_setting import Setting
 from cluster_world import MASTER, TOPIC, World, begin
+from seeded_run import seeded_run
 
 import triomq
 
@@ -37,7 +38,11 @@ async def pulled(world: World, preference: str, offset: int) -> tuple[list[bytes
         return [message.body for message in result.messages], result.suggested_broker_id
 
 
-async def test_a_slave_serves_nothing_that_its_master_has_lost(autojump_clock: trio.testing.MockClock) -> None:
+def test_a_slave_serves_nothing_that_its_master_has_lost() -> None:
+    seeded_run(0, _lose_power)
+
+
+async def _lose_power() -> None:
     async with trio.open_nursery() as nursery:
         world = World(0, nursery, SETTING)
         await begin(world)
