@@ -6,7 +6,6 @@ to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Mapping
 
 import trio
@@ -14,8 +13,6 @@ import trio
 from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, Resets, Snapshots
 from triomq_server.store.files.config_files import ConfigFile, damaged
-
-_log = logging.getLogger(__name__)
 
 TOPICS_REMOVED_PER_SLICE = 64
 """Topics of a deleted group whose offsets are removed before others have their turn; a topic may have many queues."""

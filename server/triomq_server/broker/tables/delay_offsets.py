@@ -7,7 +7,6 @@ table; docs/protocol/store.md §19.2.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -16,8 +15,6 @@ import trio
 from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile, damaged
-
-_log = logging.getLogger(__name__)
 
 _UNCOPIED_MOST = 10_000
 """Deliveries remembered until a slave has them; older ones are forgotten, which only makes the answer to a slave

@@ -8,15 +8,12 @@ master was away and is behind.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile
-
-_log = logging.getLogger(__name__)
 
 FIELD = "triomqResets"
 """Header field of our answers to code 43 that carries the times; RocketMQ's brokers do not look at it."""

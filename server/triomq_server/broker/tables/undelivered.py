@@ -5,15 +5,11 @@ The delay levels go on behind them: one damaged record must not hold up all that
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 import trio
 
 from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile, damaged
-
-_log = logging.getLogger(__name__)
 
 REMEMBERED = 10_000
 """More are not kept; those noted first are forgotten."""

@@ -8,7 +8,6 @@ the task runs, and after it, a change is written at once. If the disk fails, it 
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ import trio
 from triomq_protocol.requests.registration import DataVersion
 from triomq_protocol.wire.body import JsonCodec
 from triomq_server.store.files.config_files import ConfigFile, damaged
-
-_log = logging.getLogger(__name__)
 
 SMALL_TABLE = 256
 """Entries up to which an operator's change is on the disk before its request is answered."""
