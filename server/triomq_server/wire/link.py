@@ -18,7 +18,7 @@ import trio
 from triomq_protocol.wire.command import Command
 from triomq_server.repeats import PeerLog
 from triomq_server.wire.budget import Budget
-from triomq_server.wire.sockets import Buffer
+from triomq_server.wire.sockets import BULK_BYTES, Buffer
 from triomq_server.wire.transport import Transport
 
 _log = logging.getLogger(__name__)
@@ -223,6 +223,7 @@ class LinkWriter:
     Attributes:
         in_batch: what is sent now is written before any other task runs; only ever true while no other task can run.
         dirty: links with frames to write.
+        wrote_bulk: whether much was written at once since somebody set this to False.
         drains: how many tasks wait for a socket to take more.
         on_drained: called when such a task has ended.
     """
@@ -232,6 +233,7 @@ class LinkWriter:
     ) -> None:
         self.in_batch = False
         self.dirty: list[Link] = []
+        self.wrote_bulk = False
         self.drains = 0
         self.on_drained: Callable[[], None] = lambda: None
         self._nursery = nursery
@@ -274,6 +276,8 @@ class LinkWriter:
             link.unsent[:] = [piece if type(piece) is bytes else bytes(piece) for piece in link.unsent]
             self._budget.count(link, link.unsent_bytes)
             return
+        if link.unsent_bytes >= BULK_BYTES:
+            self.wrote_bulk = True
         try:
             left = b"".join(link.transport.send_now(link.unsent))
         except Exception as error:  # noqa: BLE001 (one link's frames must not end the task that writes for all)

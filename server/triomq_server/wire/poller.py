@@ -116,7 +116,7 @@ class Poller:
 
     async def run(self) -> None:
         """Task: serve all links that have something to read, until cancelled."""
-        poll = self._epoll.poll
+        poll, writer = self._epoll.poll, self._hub.writer
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
@@ -127,10 +127,10 @@ class Poller:
                     ready = poll(0, LINKS_PER_BATCH)
                     if not ready:
                         break
-                    self._bulk = False
+                    self._bulk = writer.wrote_bulk = False
                     self._serve(ready)
-                    if len(ready) == 1 and not self._bulk:
-                        break  # one small request: a second look would mostly find nothing
+                    if len(ready) == 1 and not (self._bulk or writer.wrote_bulk):
+                        break  # a small request and answer took so little time that a second look mostly finds nothing
                     if trio.current_time() >= until:
                         break
         finally:
