@@ -90,7 +90,6 @@ class ClusterProcesses:
         # What every node needs, imported once and shared by all of them, and kept out of every collection afterwards.
         import triomq_server.cluster.nodes  # noqa: F401
 
-        gc.collect()
         gc.freeze()
         if control:
             self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
