@@ -25,10 +25,11 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
+from class_archive import QUICK_START, with_class_archive
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import SingleBroker
-from triomq_benchmarks.clusters.java import QUICK_JVM, Java, find_java, prepare_home
+from triomq_benchmarks.clusters.java import Java, find_java, prepare_home
 from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -47,15 +48,6 @@ SMALL_STORE = {
 }
 # A Java broker creates a topic at its first check of half messages, a minute after its start.
 NO_TRANSACTION_CHECKS = {"transactionCheckInterval": 3_600_000}
-
-
-# Startup time matters here, not throughput: a hundred of these start in a run. The jars are what Maven has fetched and
-# checked, so their byte code is not verified again.
-QUICK_START = (
-    *QUICK_JVM,
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",
-)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -321,7 +313,7 @@ class JavaClient:
 @pytest.fixture(scope="session")
 def java() -> Java:
     try:
-        return find_java()
+        return with_class_archive(find_java())
     except ToolUnavailableError as error:
         pytest.skip(f"RocketMQ 4.9.7 is not available: {error}")
 
