@@ -37,6 +37,8 @@ _SPARE_BYTES: Final = 64
 _SEPARATORS: Final = r"[\x01\x02]"
 _NO_TAG: Final = r"[\x01\x02]|\|\||&&|^[\x00-\x20]|[\x00-\x20]$"
 _KEYS: Final = r"^[^\pC\pZ]+( [^\pC\pZ]+)*$"
+_IS_PLAIN: Final = np.array([0x20 < byte < 0x7F and byte not in b"|&" for byte in range(256)])
+"""By byte."""
 NOT_WRITTEN: Final = RESERVED_PROPERTIES | {ROW_KEY}
 """Reserved names belong to the message that was read, not to the one that is written, and so does the key of a row."""
 
@@ -163,25 +165,20 @@ class ElementEncoder:
         own = None
         if (properties := columns.get("properties")) is not None and (own := _own_properties(properties)) is None:
             return None
-        named = [
-            *([] if own is None else [own]),
-            *([] if keys is None else [_named(KEYS, keys)]),
-            *([] if tags is None else [_named(TAGS, tags)]),
-        ]
         shards = columns.get("sharding_key")
+        given = [
+            (begin, values)
+            for begin, values in (("", own), (f"{KEYS}\x01", keys), (f"{TAGS}\x01", tags))
+            if values is not None
+        ]
+        places = [("", values) for values in (topics, shards) if values is not None]
         ids = self._new_ids(batch.num_rows)
-        row_keys = self._keys.of(_contents([body, *named, topics.cast(_TEXT), *([] if shards is None else [shards])]))
-        encoded_properties = _joined([*named, _named(ROW_KEY, row_keys), _named(UNIQ_KEY, ids)]).cast(_BYTES)
+        row_keys = self._keys.of(_separated([("", body), *given, *places]))
+        encoded_properties = _separated([*given, (f"{ROW_KEY}\x01", row_keys), (f"{UNIQ_KEY}\x01", ids)])
         properties_bytes: Ints = pc.binary_length(encoded_properties).to_numpy(zero_copy_only=False)
         if int(properties_bytes.max()) > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
             return None
-        encoded = pc.binary_join_element_wise(
-            _heads(lengths, properties_bytes),
-            body,
-            _lengths(properties_bytes),
-            encoded_properties,
-            pa.scalar(b"", _BYTES),
-        )
+        encoded = _joined([_heads(lengths, properties_bytes), body, _lengths(properties_bytes), encoded_properties])
         return list(_by_topic(Elements("", encoded, lengths, ids, None), topics, shards))
 
     def _topics(self, column: pa.Array | None, rows: int) -> pa.DictionaryArray | None:
@@ -218,10 +215,24 @@ def row_content(
     return b"\x02".join((body, *(text.encode() for text in texts)))
 
 
-def _contents(parts: Sequence[pa.Array]) -> pa.LargeBinaryArray:
-    return pc.binary_join_element_wise(
-        *(part.cast(_BYTES) for part in parts), pa.scalar(b"\x02", _BYTES), null_handling="skip"
-    )
+def _separated(parts: Sequence[tuple[str, pa.Array]]) -> pa.LargeBinaryArray:
+    """The parts of each row, separated as properties are; those that are null are left out.
+
+    Args:
+        parts: what each value begins with, and the values.
+    """
+    columns = [(begin.encode(), values.cast(_BYTES)) for begin, values in parts]
+    if any(values.null_count for _, values in columns):
+        whole = [_joined([pa.scalar(begin, _BYTES), values]) if begin else values for begin, values in columns]
+        return pc.binary_join_element_wise(*whole, pa.scalar(b"\x02", _BYTES), null_handling="skip")
+    pieces: list[pa.Array | pa.Scalar] = []
+    for begin, values in columns:
+        pieces += [pa.scalar(b"\x02" + begin if pieces else begin, _BYTES), values]
+    return _joined(pieces)
+
+
+def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> pa.LargeBinaryArray:
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", _BYTES))
 
 
 def _present(column: pa.Array | None) -> pa.Array | None:
@@ -233,25 +244,26 @@ def _present(column: pa.Array | None) -> pa.Array | None:
 
 
 def _are_tags(column: pa.Array | None) -> bool:
-    return column is None or not _any(pc.match_substring_regex(column, _NO_TAG), pc.utf8_is_space(column))
+    return (
+        column is None
+        or _is_plain(column)
+        or not _any(pc.match_substring_regex(column, _NO_TAG), pc.utf8_is_space(column))
+    )
 
 
 def _are_keys(column: pa.Array | None) -> bool:
-    return column is None or not _any(pc.invert(pc.match_substring_regex(column, _KEYS)))
+    return column is None or _is_plain(column) or not _any(pc.invert(pc.match_substring_regex(column, _KEYS)))
+
+
+def _is_plain(column: pa.LargeStringArray) -> bool:
+    """Whether all bytes are of those that stand anywhere in tags and keys. A regular expression takes many times as
+    long."""
+    ends = ends_of(column)
+    return bool(_IS_PLAIN[np.frombuffer(data_of(column), np.uint8)[ends[0] : ends[-1]]].all())
 
 
 def _any(*conditions: pa.Array) -> bool:
     return any(pc.any(condition).as_py() for condition in conditions)
-
-
-def _named(name: str, values: pa.Array) -> pa.Array:
-    """One property of each row; null where the value is."""
-    return pc.binary_join_element_wise(pa.scalar(f"{name}\x01", _TEXT), values, pa.scalar("", _TEXT))
-
-
-def _joined(properties: Sequence[pa.Array]) -> pa.Array:
-    """The property strings of properties in this order."""
-    return pc.binary_join_element_wise(*properties, pa.scalar("\x02", _TEXT), null_handling="skip")
 
 
 def _own_properties(column: pa.MapArray) -> pa.Array | None:

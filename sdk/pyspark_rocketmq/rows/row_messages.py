@@ -26,6 +26,11 @@ class RowMessage:
     message: Message
     sharding_key: str | None
 
+    @property
+    def topic(self) -> str:
+        """Where it goes."""
+        return self.message.topic
+
 
 class RowReader:
     """Makes messages of a task's rows.

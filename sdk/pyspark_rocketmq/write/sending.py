@@ -79,6 +79,8 @@ class _Request:
 class RowSender:
     """Sends the rows of one task; :meth:`run` must run meanwhile.
 
+    Rows are cut into requests and find their places while the task encodes the next ones.
+
     Args:
         producer: sends the messages.
         batch_rows: rows per request, at most.
@@ -95,15 +97,22 @@ class RowSender:
         self._queues: dict[str, list[MessageQueue]] = {}
         self._failure: MQError | None = None
         self._unacknowledged = 0
-        self._all_given = trio.Event()
+        self._all_given = False
         self._ended = trio.Event()
+        # Nothing waits in between: what is given has been taken.
+        self._giving, self._given = trio.open_memory_channel[Elements | RowMessage](0)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Send what is given, until :meth:`finish` or a failure."""
         try:
-            async with trio.open_nursery() as self._nursery:
+            async with trio.open_nursery() as self._nursery, self._given:
                 task_status.started()
-                await self._all_given.wait()
+                async for rows in self._given:
+                    try:
+                        await self._take(rows)
+                    except MQError as error:
+                        self._fail(error)
+                self._all_given = True
         finally:
             self._ended.set()
 
@@ -111,35 +120,22 @@ class RowSender:
         """Forget the queues of topics; they are looked up again, once each, for the rows that follow."""
         self._queues.clear()
 
-    async def put_elements(self, elements: Elements) -> None:
-        """Send rows that are encoded; returns once the last of them has a place.
+    async def put(self, rows: Elements | RowMessage) -> None:
+        """Send rows that are encoded, or one row by itself; returns once the rows given before have their places.
 
         Raises:
             WriteFailed: some rows were not acknowledged; they may be stored nevertheless.
         """
-        shards = elements.sharding_keys
-        if shards is None:
-            await self._put_batches(elements, None)
-            return
-        queue_of_key = [await self._queue_of(elements.topic, key) for key in shards.dictionary.to_pylist()]
-        queues = sorted(set(queue_of_key))
-        # Rows without a key are in no queue's group.
-        place_of_key = np.array([*(queues.index(queue) for queue in queue_of_key), -1])
-        places = place_of_key[shards.indices.fill_null(len(queue_of_key)).to_numpy(zero_copy_only=False)]
-        for place, queue in ((-1, None), *enumerate(queues)):
-            rows = np.flatnonzero(places == place)
-            if len(rows):
-                await self._put_batches(elements.take(rows), queue)
-
-    async def put_message(self, row: RowMessage) -> None:
-        """Send one row by itself; raises as :meth:`put_elements` does."""
-        key = row.sharding_key
-        queue = None if key is None else await self._queue_of(row.message.topic, key)
-        await self._put(_Request(row.message, queue))
+        try:
+            await self._giving.send(rows)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._ended.wait()
+            self._check()
+            raise
 
     async def finish(self) -> None:
-        """Wait until everything is acknowledged; raises as :meth:`put_elements` does."""
-        self._all_given.set()
+        """Wait until everything is acknowledged; raises as :meth:`put` does."""
+        self._giving.close()
         await self._ended.wait()
         self._check()
 
@@ -150,13 +146,33 @@ class RowSender:
             await self._ended.wait()
         await self.producer.aclose()
 
-    async def _put_batches(self, elements: Elements, queue: MessageQueue | None) -> None:
-        for batch in elements.requests(self._batch_rows, BATCH_BYTES):
-            await self._put(_Request(batch, queue))
+    async def _take(self, rows: Elements | RowMessage) -> None:
+        if isinstance(rows, RowMessage):
+            key = rows.sharding_key
+            queue = None if key is None else await self._queue_of(rows.message.topic, key)
+            await self._start(_Request(rows.message, queue))
+            return
+        shards = rows.sharding_keys
+        if shards is None:
+            await self._start_batches(rows, None)
+            return
+        queue_of_key = [await self._queue_of(rows.topic, key) for key in shards.dictionary.to_pylist()]
+        queues = sorted(set(queue_of_key))
+        # Rows without a key are in no queue's group.
+        place_of_key = np.array([*(queues.index(queue) for queue in queue_of_key), -1])
+        places = place_of_key[shards.indices.fill_null(len(queue_of_key)).to_numpy(zero_copy_only=False)]
+        for place, queue in ((-1, None), *enumerate(queues)):
+            found = np.flatnonzero(places == place)
+            if len(found):
+                await self._start_batches(rows.take(found), queue)
 
-    async def _put(self, request: _Request) -> None:
+    async def _start_batches(self, elements: Elements, queue: MessageQueue | None) -> None:
+        for batch in elements.requests(self._batch_rows, BATCH_BYTES):
+            await self._start(_Request(batch, queue))
+
+    async def _start(self, request: _Request) -> None:
+        """Send a request as soon as there is a place for it."""
         await self._places.acquire()
-        self._check()
         assert self._nursery is not None
         self._unacknowledged += 1
         if request.queue is None:
@@ -201,16 +217,13 @@ class RowSender:
                 "acknowledged before. Spark runs the task again up to spark.task.maxFailures times, and each time all "
                 "its rows are sent again: readers drop the repeats by the property spark_row_key"
             ) from error
-        if self._ended.is_set() and (self._unacknowledged or not self._all_given.is_set()):
+        if self._ended.is_set() and (self._unacknowledged or not self._all_given):
             raise WriteFailed("the client was closed while rows were sent; not all of them are acknowledged")
 
     async def _queue_of(self, topic: str, sharding_key: str | None) -> MessageQueue:
         queues = self._queues.get(topic)
         if queues is None:
-            try:
-                queues = self._queues[topic] = await self.producer.queues(topic)
-            except MQError as error:
-                raise WriteFailed(f"{cause_of(error)}; nothing was sent") from error
+            queues = self._queues[topic] = await self.producer.queues(topic)
         return select_by_hash(queues, Message(topic, b"-"), sharding_key)
 
     async def _send(self, request: _Request) -> SendResult:

@@ -245,22 +245,18 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
         sender = _open_sender(client, options, settings)
         topics = TopicCreation(options.create_queues)
 
-        async def put_elements(session: Session, some: Elements) -> None:
-            await topics.ensure(session.client.admin, some.topic)
-            await sender.put_elements(some)
-
-        async def put_message(session: Session, row: RowMessage) -> None:
-            await topics.ensure(session.client.admin, row.message.topic)
-            await sender.put_message(row)
+        async def put(session: Session, rows: Elements | RowMessage) -> None:
+            await topics.ensure(session.client.admin, rows.topic)
+            await sender.put(rows)
 
         try:
             for batch in batches:
                 sender.look_up_again()
                 elements, alone = encoder.encode(batch)
                 for some in elements:
-                    client.call(lambda session, some=some: put_elements(session, some))  # type: ignore[misc]
+                    client.call(lambda session, some=some: put(session, some))  # type: ignore[misc]
                 for row in reader.messages(batch.take(pa.array(alone)), (alone + first_row).tolist()):
-                    client.call(lambda session, row=row: put_message(session, row))  # type: ignore[misc]
+                    client.call(lambda session, row=row: put(session, row))  # type: ignore[misc]
                 first_row += batch.num_rows
             client.call(lambda _: sender.finish())
             if options.replicated:

@@ -164,7 +164,7 @@ async def test_batches_and_a_bounded_number_under_way(autojump_clock: trio.testi
     producer = FakeProducer()
     async with sending(producer, batch_rows=10, in_flight=3) as sender:
         bodies = [b"%d" % number for number in range(95)]
-        await sender.put_elements(elements(bodies))
+        await sender.put(elements(bodies))
         assert sender.sent.rows < 95, "the next rows are encoded while these are on their way"
         await sender.finish()
     assert producer.most_under_way == 3
@@ -175,14 +175,27 @@ async def test_batches_and_a_bounded_number_under_way(autojump_clock: trio.testi
     assert sum(last + 1 for last in sender.sent.last.values()) == 95
 
 
+async def test_the_next_rows_are_encoded_while_those_before_find_their_places(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    producer = FakeProducer()
+    async with sending(producer, batch_rows=1, in_flight=1) as sender:
+        await sender.put(elements([b"a", b"b", b"c"]))
+        assert producer.requests == []
+        await sender.put(elements([b"d", b"e"]))
+        assert producer.requests == [[b"a"], [b"b"]], "and no more than one batch of rows ahead"
+        await sender.finish()
+    assert producer.requests == [[b"a"], [b"b"], [b"c"], [b"d"], [b"e"]]
+
+
 async def test_a_sharding_key_keeps_its_order_in_one_queue(autojump_clock: trio.testing.MockClock) -> None:
     producer = FakeProducer(failures=2)
     keys = [f"key {key}" for key in range(5)]
     async with sending(producer, batch_rows=3, in_flight=8) as sender:
         for begin in (0, 10):
             own = [(b"%s %d" % (key.encode(), n), key) for n in range(begin, begin + 10) for key in keys]
-            await sender.put_elements(elements([body for body, _ in own], [key for _, key in own]))
-        await sender.put_message(RowMessage(Message("T", b"key 3 20"), "key 3"))
+            await sender.put(elements([body for body, _ in own], [key for _, key in own]))
+        await sender.put(RowMessage(Message("T", b"key 3 20"), "key 3"))
         await sender.finish()
     places = {body: queue for queue, bodies in producer.stored.items() for body in bodies}
     for key in keys:
@@ -196,8 +209,8 @@ async def test_queues_are_looked_up_once_for_each_arrow_batch(autojump_clock: tr
     async with sending(producer, batch_rows=10, in_flight=8) as sender:
         for _ in range(3):
             sender.look_up_again()
-            await sender.put_elements(elements([b"a", b"b", b"c"], ["x", "y", None]))
-            await sender.put_message(RowMessage(Message("T", b"d"), "z"))
+            await sender.put(elements([b"a", b"b", b"c"], ["x", "y", None]))
+            await sender.put(RowMessage(Message("T", b"d"), "z"))
         await sender.finish()
     assert producer.lookups == 3
 
@@ -205,17 +218,21 @@ async def test_queues_are_looked_up_once_for_each_arrow_batch(autojump_clock: tr
 async def test_rows_without_a_key_beside_rows_with_one(autojump_clock: trio.testing.MockClock) -> None:
     producer = FakeProducer()
     async with sending(producer, batch_rows=10, in_flight=8) as sender:
-        await sender.put_elements(elements([b"a", b"b", b"c", b"d"], ["x", None, None, "x"]))
+        await sender.put(elements([b"a", b"b", b"c", b"d"], ["x", None, None, "x"]))
         await sender.finish()
     assert sorted(producer.requests) == [[b"a", b"d"], [b"b", b"c"]]
 
 
 async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
     async with sending(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1) as sender:
-        with pytest.raises(WriteFailed, match=r"^BrokerUnavailable: send, asked broker:1 .*; 0 rows .*spark_row_key"):
-            await sender.put_elements(elements([b"%d" % number for number in range(30)]))
+        await sender.put(elements([b"%d" % number for number in range(30)]))
+        for call in (sender.put(elements([b"x"])), sender.finish()):
+            with pytest.raises(
+                WriteFailed, match=r"^BrokerUnavailable: send, asked broker:1 .*; 0 rows .*spark_row_key"
+            ):
+                await call
     async with sending(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1) as sender:
-        await sender.put_message(RowMessage(Message("T", b"x"), "key"))
+        await sender.put(RowMessage(Message("T", b"x"), "key"))
         with pytest.raises(WriteFailed):
             await sender.finish()
 
@@ -223,9 +240,9 @@ async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_cloc
 async def test_what_is_given_up_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     producer = FakeProducer()
     async with sending(producer, batch_rows=1, in_flight=2) as sender:
-        await sender.put_elements(elements([b"a"]))
+        await sender.put(elements([b"a"]))
         await sender.aclose()
-        for call in (sender.put_elements(elements([b"b", b"c"])), sender.finish()):
+        for call in (sender.put(elements([b"b", b"c"])), sender.finish()):
             with pytest.raises(WriteFailed, match="not all of them are acknowledged"):
                 await call
     assert not producer.requests
@@ -235,7 +252,7 @@ async def test_a_client_that_closes_before_the_end_is_no_success(autojump_clock:
     sender = RowSender(FakeProducer(), batch_rows=1, in_flight=2)  # type: ignore[arg-type]
     async with trio.open_nursery() as finishing, trio.open_nursery() as nursery:
         await nursery.start(sender.run)
-        await sender.put_elements(elements([b"a"]))
+        await sender.put(elements([b"a"]))
 
         async def finish() -> None:
             with pytest.raises(WriteFailed, match="not all of them are acknowledged"):
@@ -251,7 +268,7 @@ async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch:
     async with triomq.open_client("127.0.0.1:1", route_wait_s=0.05) as client:
         producer = client.producer("writes", send_timeout_s=0.2)
         async with sending(producer, batch_rows=128, in_flight=1) as sender:
-            await sender.put_elements(elements([b"%d" % number for number in range(128)]))
+            await sender.put(elements([b"%d" % number for number in range(128)]))
             with pytest.raises(WriteFailed) as raised:
                 await sender.finish()
         producer.abort()
