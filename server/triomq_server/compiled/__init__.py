@@ -14,11 +14,11 @@ from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
     "directories": 2567757407,
-    "index": 933701888,
+    "index": 3076496704,
     "pulls": 3015966390,
     "recovery": 1112608868,
-    "replay": 1588887558,
-    "sends": 621428113,
+    "replay": 1515448941,
+    "sends": 3615903786,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""
 

@@ -8,7 +8,7 @@ def write_entries(
     slots: int,
     number: int,
     stop: int,
-    entries: list[tuple[int, int, int]],
+    entries: bytes | bytearray,
     start: int,
     begin: int,
 ) -> int: ...

@@ -13,7 +13,7 @@ def run(
     until: int,
     table: dict[tuple[str, int], Any],
     excluded: str,
-    hashes: list[tuple[int, int, int]] | None,
+    hashes: bytearray | None,
     arrivals: list[Any] | None,
     watched: Collection[tuple[str, int]] | None,
     arrival: Callable[[str, int, int, int, int], Any],

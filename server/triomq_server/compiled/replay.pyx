@@ -4,9 +4,10 @@
 It leaves more to Python than that does: text that is not ASCII, and a property that comes twice or is empty.
 """
 
-VERSION = 1588887558
+VERSION = 1515448941
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -136,7 +137,8 @@ cdef class Queues:
 
 
 def run(
-    buffer, int64_t base, int64_t start, int64_t end, int64_t until, dict table, str excluded, list hashes, list arrivals,
+    buffer, int64_t base, int64_t start, int64_t end, int64_t until, dict table, str excluded, bytearray hashes,
+    list arrivals,
     watched, arrival,
 ):
     """Dispatch ordinary records; returns where the first is that is not dispatched, and the last one's store time.
@@ -149,7 +151,7 @@ def run(
         until: no record that begins here or behind is dispatched.
         table: the queues by topic and queue id.
         excluded: the topic whose records are not ordinary.
-        hashes: takes (hash of a key, log offset, store time) for the index; None: there is none.
+        hashes: takes the entries for the index, packed as `store.index.HASHED_KEY`; None: there is none.
         arrivals: takes the arrivals; None: not wanted.
         watched: the queues whose arrivals are wanted; None: all.
         arrival: makes one.

@@ -6,9 +6,10 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 621428113
+VERSION = 3615903786
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -33,7 +34,7 @@ cdef enum:
     HEADER_MOST = 60000
     SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
     RUN_BYTES = 4194304     # of records that one call stores
-    RUN_KEYS = 4096         # of them for the index; a message may have thousands
+    RUN_KEYS_BYTES = 24 * 4096  # of their entries for the index; a message may have thousands
     KEYS_BYTES_MOST = 65536 # of a batch; one with more is done in slices, by Python
     ELEMENTS_MOST = 4096    # of a batch, likewise: more would take the loop too long
     ANSWER_BYTES = 1024     # more than any answer without its ids
@@ -554,7 +555,7 @@ cdef class SendBursts:
         cdef int64_t stored
         cdef bytes born_host
         cdef int64_t long_sends = 0, short_sends = 0, batches = 0
-        cdef list hashes = []
+        cdef bytearray hashes = bytearray()
         cdef list arrivals = []
         cdef bint indexed = False
         cdef object place
@@ -609,7 +610,7 @@ cdef class SendBursts:
                 if self._find(&header) < 0:
                     break
                 touched = self._touched[self._last]
-                hashes_before, arrivals_before, out_before = len(hashes), len(arrivals), self._out_used
+                hashes_before, arrivals_before, out_before = PyByteArray_GET_SIZE(hashes), len(arrivals), self._out_used
                 try:
                     stored = self._store_batch(
                         &header, body, body_size, <uint8_t*>log.buf + position, limit - position, offset, now,
@@ -635,7 +636,7 @@ cdef class SendBursts:
                 position += stored
                 offset += stored
                 done += 4 + total
-                if position - first_position > RUN_BYTES or len(hashes) > RUN_KEYS:
+                if position - first_position > RUN_BYTES or PyByteArray_GET_SIZE(hashes) > RUN_KEYS_BYTES:
                     break
         finally:
             if opened:
@@ -652,7 +653,7 @@ cdef class SendBursts:
                 link.unsent_bytes += self._out_used
         return done
 
-    cdef int _release(self, int64_t stored, int64_t now, list hashes, list arrivals) except -1:
+    cdef int _release(self, int64_t stored, int64_t now, bytearray hashes, list arrivals) except -1:
         """Give the queues their ends, and the store what has been written."""
         cdef Touched* touched
         cdef int n
@@ -729,7 +730,7 @@ cdef class SendBursts:
         return self._checksum(PyBytes_FromStringAndSize(<const char*>body, size))
 
     cdef int _dispatch(
-        self, Touched* touched, Properties* p, int64_t offset, int64_t now, list hashes, list arrivals
+        self, Touched* touched, Properties* p, int64_t offset, int64_t now, bytearray hashes, list arrivals
     ) except -1:
         """Collect the index entries, if there is an index, and the arrival, if it is wanted, of a record that has its
         queue entry."""
@@ -745,7 +746,7 @@ cdef class SendBursts:
 
     cdef int64_t _store_one(
         self, Header* header, const uint8_t* body, int64_t body_size, uint8_t* at, int64_t room, int64_t offset,
-        int64_t now, const char* born_host, list hashes, list arrivals,
+        int64_t now, const char* born_host, bytearray hashes, list arrivals,
     ) except -1:
         """Write a record, its entry and its answer; returns the record's size, 0 if it is not for here."""
         cdef Touched* touched = &self._touched[self._last]
@@ -818,7 +819,7 @@ cdef class SendBursts:
 
     cdef int64_t _store_batch(
         self, Header* header, const uint8_t* body, int64_t body_size, uint8_t* at, int64_t room, int64_t offset,
-        int64_t now, const char* born_host, list hashes, list arrivals,
+        int64_t now, const char* born_host, bytearray hashes, list arrivals,
     ) except -1:
         """Write a batch's records, entries and answer, all or none; returns their size, 0 if it is not for here."""
         cdef Touched* touched = &self._touched[self._last]

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
 SLOT = struct.Struct(">i")
+HASHED_KEY = struct.Struct("=qqq")
+"""A key on its way to the index: its hash, the log offset and the store time of its message. There are two for each
+message, and as tuples they cost as much as all the rest of an entry."""
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _ENTRIES_PER_SLICE = 8192
@@ -100,17 +103,17 @@ class IndexFile:
         """Whether there is no place for another entry."""
         return self.count >= self.capacity
 
-    def insert(self, entries: list[tuple[int, int, int]], start: int) -> int:
-        """Add entries from number `start` of the sequence on, until the file or the disk is full; returns how many.
+    def insert(self, entries: bytes | bytearray, start: int) -> int:
+        """Add entries, packed as `HASHED_KEY`, from number `start` on, until the file or the disk is full; returns how many.
 
         They do not count before `publish`.
         """
         buffer, slots, at = self.buffer, self.slots, self.entries_at + self.count * _ENTRY_BYTES
         read_slot, write_slot, write_entry = SLOT.unpack_from, SLOT.pack_into, ENTRY.pack_into
         first = number = self.count
-        stop = min(self.capacity, number + len(entries) - start)
+        stop = min(self.capacity, number + len(entries) // HASHED_KEY.size - start)
         if number == 1 and stop > 1:
-            _, self.begin_offset, self.begin_timestamp = entries[start]
+            _, self.begin_offset, self.begin_timestamp = HASHED_KEY.unpack_from(entries, start * HASHED_KEY.size)
         stamped, seconds = -1, 0
         used = 0
         try:
@@ -125,7 +128,9 @@ class IndexFile:
                     )
                     number = behind
                     continue
-                for key_hash, offset, timestamp in entries[done : done + min(stop, self._reserved) - number]:
+                behind = done + min(stop, self._reserved) - number
+                some = memoryview(entries)[done * HASHED_KEY.size : behind * HASHED_KEY.size]
+                for key_hash, offset, timestamp in HASHED_KEY.iter_unpack(some):
                     if timestamp != stamped:
                         stamped, seconds = timestamp, self._seconds(timestamp)
                     slot_at = _HEADER_BYTES + key_hash % slots * 4
@@ -142,7 +147,8 @@ class IndexFile:
         if number > first:
             self.count = number
             self.used_slots += used
-            _, self.end_offset, self.end_timestamp = entries[start + number - first - 1]
+            last = start + number - first - 1
+            _, self.end_offset, self.end_timestamp = HASHED_KEY.unpack_from(entries, last * HASHED_KEY.size)
         return number - first
 
     def _seconds(self, timestamp: int) -> int:
@@ -395,15 +401,15 @@ class Index:
                 break
         return count
 
-    def add(self, entries: list[tuple[int, int, int]]) -> int:
-        """Add (key hash, log offset, store time) entries in log order; returns how many.
+    def add(self, entries: bytes | bytearray) -> int:
+        """Add entries, packed as `HASHED_KEY`, in log order; returns how many.
 
         Fewer than given means that the disk is full; offer the rest again later.
         """
         file = self.files[-1] if self.files else None
         done = 0
         try:
-            while done < len(entries):
+            while done < len(entries) // HASHED_KEY.size:
                 if file is None or file.full:
                     file = self._next_file(file)
                 added = file.insert(entries, done)

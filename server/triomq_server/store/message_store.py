@@ -393,15 +393,13 @@ class MessageStore:
         except OSError:
             return False  # whoever stores them otherwise finds the same, and says so
 
-    def end_run(
-        self, size_bytes: int, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]
-    ) -> None:
+    def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
         """So many bytes of records have been written at the place that `begin_run` named, and their queue entries.
 
         Args:
             size_bytes: of all records.
             timestamp: their store time.
-            hashes: their entries for the index: hash of the key, log offset, store time.
+            hashes: their entries for the index, packed as `HASHED_KEY`.
             arrivals: those of the watched queues.
         """
         self.commitlog.end_run(size_bytes, timestamp)

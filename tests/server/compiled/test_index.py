@@ -12,7 +12,7 @@ from memory_disk import MemoryDisk
 
 from triomq_server.compiled import USED
 from triomq_server.store import index as index_module
-from triomq_server.store.index import Index
+from triomq_server.store.index import HASHED_KEY, Index
 
 
 @pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
@@ -33,6 +33,15 @@ def test_compiled_entries_are_those_of_python(batches: list[Any], slots: int, ca
             patch.setattr(index_module, "COMPILED", used)
             disk = MemoryDisk()
             index = Index(disk, "/index", slots, capacity, lambda: 1_700_000_000_000, time.gmtime)
-            assert [index.add(entries) for entries in batches] == [len(entries) for entries in batches]
+            for entries in batches:
+                assert index.add(b"".join(HASHED_KEY.pack(*entry) for entry in entries)) == len(entries)
             files.append({path: file.buffer[:] for path, file in disk.files.items()})  # type: ignore[union-attr]
     assert files[0] == files[1]
+
+
+@pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
+@pytest.mark.parametrize(("number", "start", "stop"), [(0, 0, 2), (1, -1, 2), (1, 0, 4), (1, 2, 2)])
+def test_entries_that_were_not_given_are_refused(number: int, start: int, stop: int) -> None:
+    entries = HASHED_KEY.pack(1, 2, 3) * 2 + b"half of one"
+    with pytest.raises(ValueError, match="not given"):
+        index_module.compiled_index.write_entries(bytearray(1000), 5, number, stop, entries, start, 1)  # type: ignore[arg-type]

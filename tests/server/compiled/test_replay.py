@@ -107,7 +107,7 @@ def replayed(
 
     python = Replay(table, frozenset({SCHEDULE_TOPIC}), index=True)  # type: ignore[arg-type]
     keys: list[Key] = []
-    hashes: list[tuple[int, int, int]] = []
+    hashes = bytearray()
     arrivals: list[Arrival] = []
     at = by_python = 0
     last_time = 0
@@ -137,7 +137,7 @@ def dispatched(
     record: LogRecord,
     table: dict[tuple[str, int], Queue],
     watched: set[tuple[str, int]] | None,
-    hashes: list[tuple[int, int, int]],
+    hashes: bytearray,
     arrivals: list[Arrival],
 ) -> bool:
     """As `Dispatcher.dispatch` does with one record that has nothing special but its properties; false for any other."""

@@ -19,7 +19,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, RealDisk, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.files import disk as disk_module
-from triomq_server.store.index import Index
+from triomq_server.store.index import HASHED_KEY, Index
 from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60
@@ -32,6 +32,10 @@ def plain_hash(text: str) -> int:
     return 0 if value == 1 << 31 else value
 
 
+def unpacked(entries: bytes) -> list[tuple[int, ...]]:
+    return list(HASHED_KEY.iter_unpack(entries))
+
+
 topics = st.sampled_from(["T", "%RETRY%group", "主题", ""])
 keys = st.one_of(
     st.text(max_size=40), st.text("0123456789ABCDEF", min_size=32, max_size=32), st.text("\0a", max_size=32)
@@ -41,7 +45,7 @@ keys = st.one_of(
 @given(st.lists(st.tuples(topics, keys), max_size=150))
 def test_batch_of_hashes(pairs: list[tuple[str, str]]) -> None:
     entries = [(topic, key, n, n + 1) for n, (topic, key) in enumerate(pairs)]
-    assert index_hashes(entries) == [(plain_hash(f"{t}#{k}"), n, n + 1) for t, k, n, _ in entries]
+    assert unpacked(index_hashes(entries)) == [(plain_hash(f"{t}#{k}"), n, n + 1) for t, k, n, _ in entries]
 
 
 def test_the_hash_that_has_no_absolute_value() -> None:
@@ -59,7 +63,7 @@ def test_the_hash_that_has_no_absolute_value() -> None:
             found = "".join(map(chr, [first, *digits]))
             break
     assert java_hash(f"T#{found}") == -(1 << 31)
-    assert index_hashes([("T", found, 1, 2)] * 5) == [(0, 1, 2)] * 5
+    assert unpacked(index_hashes([("T", found, 1, 2)] * 5)) == [(0, 1, 2)] * 5
 
 
 def make_index(disk: MemoryDisk, capacity: int = 20) -> Index:
@@ -88,11 +92,12 @@ def test_taking_back_leaves_what_was_there_before(seed: int) -> None:
     chance = random.Random(seed)
     disk = MemoryDisk()
     index = make_index(disk)
-    all_entries = index_hashes([("T", f"k{chance.randrange(9)}", n // 2 * 10, 1000 + n) for n in range(100)])
+    packed = index_hashes([("T", f"k{chance.randrange(9)}", n // 2 * 10, 1000 + n) for n in range(100)])
+    all_entries = unpacked(packed)
     keep = chance.randrange(1, 100)
-    index.add(all_entries[:keep])
+    index.add(packed[: keep * HASHED_KEY.size])
     before = {path: disk.read(path) for path in disk.files}
-    index.add(all_entries[keep:])
+    index.add(packed[keep * HASHED_KEY.size :])
     log_end = all_entries[keep][1]
     to_the_end(index.truncate(log_end, lambda offset: next(t for _, o, t in reversed(all_entries) if o == offset)))
     survivors = [e for e in all_entries[:keep] if e[1] < log_end]
@@ -111,7 +116,7 @@ def test_a_batch_that_was_not_published_is_undone_at_load() -> None:
     disk = MemoryDisk()
     index = make_index(disk, capacity=60)
     entries = index_hashes([("T", f"k{n % 5}", n * 100, 1000) for n in range(40)])
-    index.add(entries[:25])
+    index.add(entries[: 25 * HASHED_KEY.size])
     published = disk.read(index.files[0].path)
     index.files[0].insert(entries, 25)  # and then the process is killed
     assert disk.read(index.files[0].path) != published
@@ -119,7 +124,7 @@ def test_a_batch_that_was_not_published_is_undone_at_load() -> None:
     again = make_index(killed, capacity=60)
     again.load(lambda file: True)
     assert killed.read(again.files[0].path) == published
-    again.add(entries[25:])
+    again.add(entries[25 * HASHED_KEY.size :])
     assert to_the_end(again.query("T", "k0", 64, 0, FOREVER)) == list(range(3500, -1, -500))
 
 
@@ -187,7 +192,7 @@ async def test_index_lost_with_the_machine_is_rebuilt_from_the_log(
 
 def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -> None:
     index = make_index(memory_disk, 3)
-    assert index.add([(n, n, n) for n in range(3)]) == 3
+    assert index.add(b"".join(HASHED_KEY.pack(n, n, n) for n in range(3))) == 3
     assert [file.path for file in index.files] == ["/i/20261121222640123", "/i/20261121222640124"]
 
 
@@ -205,7 +210,7 @@ def test_a_new_file_has_its_space_and_no_pages(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(disk_module, "_write_zeros", lambda _fd, start, end: mapped.append(end - start))
     slots = 500_000
     index = Index(RealDisk(), str(tmp_path), slots, 1000, lambda: 0, lambda ms: time.gmtime(ms // 1000))
-    assert index.add([(1, 10, 20)]) == 1
+    assert index.add(HASHED_KEY.pack(1, 10, 20)) == 1
     (path,) = tmp_path.iterdir()
     assert path.stat().st_blocks * 512 >= 40 + 4 * slots
     assert sum(mapped) <= 20 * 1000, "no more than the entries"

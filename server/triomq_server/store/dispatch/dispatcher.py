@@ -30,7 +30,7 @@ from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK, Key, Replay
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment
-from triomq_server.store.index import Index
+from triomq_server.store.index import HASHED_KEY, Index
 from triomq_server.store.values import AppendResult, Arrival, NewBatch, NewRecord
 
 if COMPILED:
@@ -53,8 +53,6 @@ _FAR_BEHIND = 1 << 18
 """Keys of usual messages that may wait before their senders have to wait too."""
 _CODES_AT_ONCE = 32
 """Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
-
-_Hash = tuple[int, int, int]
 
 
 def property_of(text: str, mark: str) -> str | None:
@@ -106,11 +104,11 @@ class Dispatcher:
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._arrivals: list[Arrival] = []
         # In log order: the keys that are hashed, and behind them those that are not, since many at once cost less.
-        self._hashes: list[_Hash] = []  # (hash of a key, log offset, store time)
+        self._hashes = bytearray()  # packed as HASHED_KEY
         self._keys: list[Key] = []
         # Behind those: the keys of large batches and long ones, which are read in portions, and whatever came later or
         # behind many keys that are not hashed.
-        self._behind: deque[tuple[Iterator[Key] | list[_Hash], int]] = deque()  # and each one's keys of usual messages
+        self._behind: deque[tuple[Iterator[Key] | bytearray, int]] = deque()  # and each one's keys of usual messages
         self._behind_taken = 0  # how many of those have been read to their end
         self._usual_behind = 0  # the keys of usual messages of all
         self._more_to_index = trio.Event()
@@ -155,7 +153,7 @@ class Dispatcher:
             else:
                 self._arrivals += [Arrival(topic, b.queue_id, following + n, code, timestamp) for code, n in codes]
 
-    def run_appended(self, timestamp: int, hashes: list[tuple[int, int, int]], arrivals: list[Arrival]) -> None:
+    def run_appended(self, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
         self.collect()  # index entries are kept in log order
         self._dispatched_timestamp = timestamp
@@ -181,15 +179,15 @@ class Dispatcher:
         else:
             self._keys += keys
 
-    def _add_hashes(self, hashes: list[_Hash]) -> None:
+    def _add_hashes(self, hashes: bytearray) -> None:
         """Take hashes of keys that come behind all those that wait."""
         if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
-            self._put_behind(hashes, len(hashes))
+            self._put_behind(hashes, len(hashes) // HASHED_KEY.size)
         else:
             self._hash_keys(len(self._keys))
             self._hashes += hashes
 
-    def _put_behind(self, source: Iterator[Key] | list[_Hash], usual_keys: int) -> None:
+    def _put_behind(self, source: Iterator[Key] | bytearray, usual_keys: int) -> None:
         self._behind.append((source, usual_keys))
         self._usual_behind += usual_keys
 
@@ -206,14 +204,14 @@ class Dispatcher:
 
     def _take_waiting(self, most: int) -> bool:
         """Have about so many hashes ready, or all; returns whether there are any."""
-        while len(self._hashes) < most and (self._keys or self._behind):
+        while (ready := self._hashes_ready) < most and (self._keys or self._behind):
             if self._keys:
-                self._hash_keys(most - len(self._hashes))
-            elif isinstance(first := self._behind[0][0], list):
+                self._hash_keys(most - ready)
+            elif isinstance(first := self._behind[0][0], bytearray):
                 self._hashes += first
                 self._drop_first_behind()
             else:
-                self._keys += islice(first, most - len(self._hashes))
+                self._keys += islice(first, most - ready)
                 if not self._keys:
                     self._drop_first_behind()
         return bool(self._hashes)
@@ -304,7 +302,7 @@ class Dispatcher:
         arrivals = self._arrivals if self.arrival_listeners and (watched is None or watched) else None
         behind = at
         if COMPILED:
-            hashes: list[_Hash] | None = None if self._index is None else []
+            hashes = None if self._index is None else bytearray()
             behind, store_timestamp = compiled_replay.run(
                 segment.buffer, segment.base, at, end, until, self._queues.table, SCHEDULE_TOPIC, hashes, arrivals, watched,
                 Arrival,
@@ -357,7 +355,8 @@ class Dispatcher:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
         self._take_waiting(sys.maxsize)
-        self._hashes = [entry for entry in self._hashes if entry[1] < end]
+        kept = [key for key in HASHED_KEY.iter_unpack(self._hashes) if key[1] < end]
+        self._hashes = bytearray(b"".join([HASHED_KEY.pack(*key) for key in kept]))
         self._arrivals.clear()
         self._announced_offset = end
 
@@ -425,7 +424,10 @@ class Dispatcher:
         """Where the last record begins whose keys were collected, or where the index ends."""
         if self._keys:
             return self._keys[-1][2]
-        return self._hashes[-1][1] if self._hashes else index.end_offset
+        if not self._hashes:
+            return index.end_offset
+        _, offset, _ = HASHED_KEY.unpack_from(self._hashes, len(self._hashes) - HASHED_KEY.size)
+        return int(offset)
 
     def update_index(self) -> None:
         """Write all collected keys to the index."""
@@ -439,11 +441,10 @@ class Dispatcher:
             self._take_waiting(sys.maxsize)
             self._hashes.clear()
         elif self._take_waiting(_INDEXED_AT_ONCE):
-            entries = self._hashes[:_INDEXED_AT_ONCE]
-            done = self._index.add(entries)
-            given = len(entries)
+            entries = self._hashes[: _INDEXED_AT_ONCE * HASHED_KEY.size]
+            done = self._index.add(entries) * HASHED_KEY.size
             del self._hashes[:done]
-            if done < given:
+            if done < len(entries):
                 self.index_full()
                 return False
         # Only now, so that after a crash recovery begins no later than at what has not been indexed.
@@ -470,7 +471,11 @@ class Dispatcher:
     @property
     def _waiting_keys(self) -> int:
         """Keys of usual messages that are not in the index yet."""
-        return len(self._hashes) + len(self._keys) + self._usual_behind
+        return self._hashes_ready + len(self._keys) + self._usual_behind
+
+    @property
+    def _hashes_ready(self) -> int:
+        return len(self._hashes) // HASHED_KEY.size
 
     @property
     def mark(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from triomq_protocol.filters.tags import java_hash, java_hash_with_prefix
+from triomq_server.store.index import HASHED_KEY
 
 _LANE_BYTES = 32
 _LANES = 64
@@ -43,18 +44,18 @@ def _topic_hash(topic: str) -> int:
     return java_hash(f"{topic}#") & _32_BITS
 
 
-def index_hashes(keys: Sequence[tuple[str, str, int, int]]) -> list[tuple[int, int, int]]:
-    """(topic, key, offset, time) -> (hash of `topic#key`, offset, time), in the same order."""
+def index_hashes(keys: Sequence[tuple[str, str, int, int]]) -> bytes:
+    """(topic, key, offset, time) -> (hash of `topic#key`, offset, time), in the same order, packed as `HASHED_KEY`."""
     if len(keys) < _WORTH_A_BATCH:
-        return [(_one_hash(topic, key), offset, time) for topic, key, offset, time in keys]
+        return _one_by_one(keys)
     padded = "".join([key.rjust(_LANE_BYTES, "\0") for _, key, _, _ in keys])
     if len(padded) != _LANE_BYTES * len(keys) or not padded.isascii():
-        return [(_one_hash(topic, key), offset, time) for topic, key, offset, time in keys]
+        return _one_by_one(keys)
     data = padded.encode()
     step = _LANES * _LANE_BYTES
     own = [pair for start in range(0, len(data), step) for pair in _lanes(data[start : start + step])]
-    hashes: list[tuple[int, int, int]] = []
-    add_hash = hashes.append
+    hashes: list[bytes] = []
+    add_hash, pack = hashes.append, HASHED_KEY.pack
     topic_before, length_before = "", -1
     share = 0
     for (topic, key, offset, time), (low,) in zip(keys, own, strict=True):
@@ -66,8 +67,12 @@ def index_hashes(keys: Sequence[tuple[str, str, int, int]]) -> list[tuple[int, i
             code = (1 << 32) - code  # Math.abs, which cannot make -2**31 positive: RocketMQ takes 0 then
             if code > 0x7FFFFFFF:
                 code = 0
-        add_hash((code, offset, time))
-    return hashes
+        add_hash(pack(code, offset, time))
+    return b"".join(hashes)
+
+
+def _one_by_one(keys: Sequence[tuple[str, str, int, int]]) -> bytes:
+    return b"".join([HASHED_KEY.pack(_one_hash(topic, key), offset, time) for topic, key, offset, time in keys])
 
 
 def _one_hash(topic: str, key: str) -> int:

@@ -6,6 +6,7 @@ import random
 
 from triomq_protocol.filters.tags import index_key_hash
 from triomq_server.store.dispatch.key_hashes import index_hashes
+from triomq_server.store.index import HASHED_KEY
 
 CHARACTERS = "0123456789ABCDEFxyz_-. é日😀"
 
@@ -27,4 +28,4 @@ def test_a_batch_hashes_like_single_keys() -> None:
             short = [(topic, key[:32], offset, time) for topic, key, offset, time in keys]
             for batch in (keys, short):
                 wanted = [(index_key_hash(f"{topic}#{key}"), offset, time) for topic, key, offset, time in batch]
-                assert index_hashes(batch) == wanted
+                assert list(HASHED_KEY.iter_unpack(index_hashes(batch))) == wanted
