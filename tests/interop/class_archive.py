@@ -1,8 +1,8 @@
 """JVMs that start quickly: two hundred of them start in a run of this suite, and none of them is measured.
 
-Nearly half of what a start costs is the loading of some three thousand classes. One broker writes those that it has
-loaded to a file when it ends (`-XX:ArchiveClassesAtExit`, JEP 350), and all later JVMs map that file. Few start with
-the jars of 5.5.0, whose archive would cost as much as it saves.
+Nearly half of what a start costs is the loading of classes. One broker writes those that it has loaded to a file when it
+ends (`-XX:ArchiveClassesAtExit`, JEP 350), and all later JVMs map that file. Few start with the jars of 5.5.0, whose
+broker takes long to write one.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
 SLOT = struct.Struct(">i")
 HASHED_KEY = struct.Struct("=qqq")
-"""A key on its way to the index: its hash, the log offset and the store time of its message. There are two for each
-message, and as tuples they cost as much as all the rest of an entry."""
+"""A key on its way to the index: its hash, the log offset and the store time of its message. As tuples, two for each
+message, they were a fifth of what a batch costs."""
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _ENTRIES_PER_SLICE = 8192
