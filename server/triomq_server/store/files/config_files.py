@@ -39,6 +39,8 @@ class ConfigFile:
         self._guard = threading.Lock()
         self._failure = ""
         """Why it could not be written the last time; empty if it could."""
+        self._backup_failure = ""
+        """The same of its `.bak`."""
 
     def load(self) -> object | None:
         """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
@@ -93,7 +95,11 @@ class ConfigFile:
             try:
                 self._disk.write(self.path + ".bak", data, sync=False)
             except OSError as error:
-                _log.warning("%s.bak cannot be written: %s", self.path, error)
+                if self._backup_failure != str(error):
+                    self._backup_failure = str(error)
+                    _log.warning("%s.bak cannot be written: %s", self.path, error)
+            else:
+                self._backup_failure = ""
         if self._failure:
             self._failure = ""
             _log.warning("%s is written again", self.path)

@@ -95,6 +95,31 @@ def test_a_failure_is_logged_once_and_its_end(caplog: Any) -> None:
     ]
 
 
+def test_a_backup_that_cannot_be_written_is_logged_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    disk = MemoryDisk()
+    file = ConfigFile("/s/x.json", disk)
+    write = disk.write
+    full, broken = OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "broken")
+    failures = [full, full, broken, None, broken]
+
+    def write_but_no_backup(path: str, data: bytes, *, sync: bool = True) -> None:
+        if path.endswith(".bak") and (failure := failures.pop(0)) is not None:
+            raise failure
+        write(path, data, sync=sync)
+
+    monkeypatch.setattr(disk, "write", write_but_no_backup)
+    while failures:
+        file.save(b"[1]")
+    assert file.load() == [1]
+    assert [record.getMessage() for record in caplog.records] == [
+        "/s/x.json.bak cannot be written: [Errno 28] no space",
+        "/s/x.json.bak cannot be written: [Errno 5] broken",
+        "/s/x.json.bak cannot be written: [Errno 5] broken",
+    ]
+
+
 async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: MakeConfig) -> None:
     config = make_config(tmp_path)
     async with open_store(config, disk=disk):
