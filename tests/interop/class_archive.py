@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from triomq_benchmarks.clusters.builds import building, cache_folder, digest
+from triomq_benchmarks.clusters.builds import building, cache_folder, digest, version_of
 from triomq_benchmarks.clusters.java import QUICK_JVM, Java
 from triomq_benchmarks.clusters.servers import Kind, broker, namesrv
 
@@ -30,18 +30,12 @@ def with_class_archive(java: Java) -> Java:
 
     A Java that cannot write one is returned as it is.
     """
-    folder = cache_folder(f"java-classes-{digest([], java.class_path, *_version_of(java))}")
+    folder = cache_folder(f"java-classes-{digest([], java.class_path, version_of(Path(java.java).resolve()))}")
     archive = folder / "rocketmq.jsa"
     with building(folder):
         if not archive.exists():
             _write(java, archive)
     return attrs.evolve(java, archive=archive) if archive.exists() else java
-
-
-def _version_of(java: Java) -> tuple[str, str]:
-    """Changes when Java is installed anew."""
-    path = Path(java.java).resolve()
-    return str(path), str(path.stat().st_mtime_ns)
 
 
 def _write(java: Java, archive: Path) -> None:

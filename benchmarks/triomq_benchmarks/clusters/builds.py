@@ -66,6 +66,11 @@ def digest(paths: Sequence[Path], *extra: str) -> str:
     return content.hexdigest()[:16]
 
 
+def version_of(path: Path) -> str:
+    """For a digest: changes when what a path names is installed anew."""
+    return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"
+
+
 def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None, limit_s: float = BUILD_LIMIT_S) -> None:
     """Run a build tool to its end.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq_benchmarks.clusters.builds import cache_folder, digest
+from triomq_benchmarks.clusters.builds import cache_folder, digest, version_of
 
 
 @attrs.frozen
@@ -55,10 +55,5 @@ def find_class_archive(java: str, spark_home: Path) -> ClassArchive:
         spark_home: the folder that Spark is installed in.
     """
     jars = spark_home / "jars"
-    path = cache_folder("spark-classes") / f"{digest([], *map(_version_of, (Path(java).resolve(), jars)))}.jsa"
+    path = cache_folder("spark-classes") / f"{digest([], *map(version_of, (Path(java).resolve(), jars)))}.jsa"
     return ClassArchive(path, None if path.is_file() else path.with_suffix(f".{os.getpid()}"))
-
-
-def _version_of(path: Path) -> str:
-    """Changes when a JVM or Spark is installed anew."""
-    return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"

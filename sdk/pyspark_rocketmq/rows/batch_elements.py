@@ -166,14 +166,9 @@ class ElementEncoder:
         if (properties := columns.get("properties")) is not None and (own := _own_properties(properties)) is None:
             return None
         shards = columns.get("sharding_key")
-        given = [
-            (begin, values)
-            for begin, values in (("", own), (f"{KEYS}\x01", keys), (f"{TAGS}\x01", tags))
-            if values is not None
-        ]
-        places = [("", values) for values in (topics, shards) if values is not None]
+        given = [("", own), (f"{KEYS}\x01", keys), (f"{TAGS}\x01", tags)]
         ids = self._new_ids(batch.num_rows)
-        row_keys = self._keys.of(_separated([("", body), *given, *places]))
+        row_keys = self._keys.of(_separated([("", body), *given, ("", topics), ("", shards)]))
         encoded_properties = _separated([*given, (f"{ROW_KEY}\x01", row_keys), (f"{UNIQ_KEY}\x01", ids)])
         properties_bytes: Ints = pc.binary_length(encoded_properties).to_numpy(zero_copy_only=False)
         if int(properties_bytes.max()) > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
@@ -215,13 +210,13 @@ def row_content(
     return b"\x02".join((body, *(text.encode() for text in texts)))
 
 
-def _separated(parts: Sequence[tuple[str, pa.Array]]) -> pa.LargeBinaryArray:
+def _separated(parts: Sequence[tuple[str, pa.Array | None]]) -> pa.LargeBinaryArray:
     """The parts of each row, separated as properties are; those that are null are left out.
 
     Args:
-        parts: what each value begins with, and the values.
+        parts: what each value begins with, and the values; None if no row has one.
     """
-    columns = [(begin.encode(), values.cast(_BYTES)) for begin, values in parts]
+    columns = [(begin.encode(), values.cast(_BYTES)) for begin, values in parts if values is not None]
     if any(values.null_count for _, values in columns):
         whole = [_joined([pa.scalar(begin, _BYTES), values]) if begin else values for begin, values in columns]
         return pc.binary_join_element_wise(*whole, pa.scalar(b"\x02", _BYTES), null_handling="skip")

@@ -96,9 +96,8 @@ class RowSender:
         self._chains: dict[MessageQueue, deque[_Request]] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
         self._failure: MQError | None = None
-        self._unacknowledged = 0
-        self._all_given = False
         self._ended = trio.Event()
+        self._all_acknowledged = False
         # Nothing waits in between: what is given has been taken.
         self._giving, self._given = trio.open_memory_channel[Elements | RowMessage](0)
 
@@ -112,7 +111,7 @@ class RowSender:
                         await self._take(rows)
                     except MQError as error:
                         self._fail(error)
-                self._all_given = True
+            self._all_acknowledged = not self._nursery.cancel_scope.cancelled_caught
         finally:
             self._ended.set()
 
@@ -174,7 +173,6 @@ class RowSender:
         """Send a request as soon as there is a place for it."""
         await self._places.acquire()
         assert self._nursery is not None
-        self._unacknowledged += 1
         if request.queue is None:
             self._nursery.start_soon(self._send_one, request)
             return
@@ -189,7 +187,6 @@ class RowSender:
         except MQError as error:
             self._fail(error)
         else:
-            self._unacknowledged -= 1
             content = request.content
             if isinstance(content, Message):
                 self.sent.add(1, len(content.body), result)
@@ -217,7 +214,7 @@ class RowSender:
                 "acknowledged before. Spark runs the task again up to spark.task.maxFailures times, and each time all "
                 "its rows are sent again: readers drop the repeats by the property spark_row_key"
             ) from error
-        if self._ended.is_set() and (self._unacknowledged or not self._all_given):
+        if self._ended.is_set() and not self._all_acknowledged:
             raise WriteFailed("the client was closed while rows were sent; not all of them are acknowledged")
 
     async def _queue_of(self, topic: str, sharding_key: str | None) -> MessageQueue:

@@ -407,9 +407,9 @@ class Index:
         Fewer than given means that the disk is full; offer the rest again later.
         """
         file = self.files[-1] if self.files else None
-        done = 0
+        done, given = 0, len(entries) // HASHED_KEY.size
         try:
-            while done < len(entries) // HASHED_KEY.size:
+            while done < given:
                 if file is None or file.full:
                     file = self._next_file(file)
                 added = file.insert(entries, done)

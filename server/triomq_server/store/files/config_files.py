@@ -37,10 +37,9 @@ class ConfigFile:
         self.path = path
         self._disk = disk
         self._guard = threading.Lock()
-        self._failure = ""
-        """Why it could not be written the last time; empty if it could."""
-        self._backup_failure = ""
-        """The same of its `.bak`."""
+        self._backup = f"{path}.bak"
+        self._failures: dict[str, str] = {}
+        """Why this file or its `.bak` could not be written the last time."""
 
     def load(self) -> object | None:
         """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
@@ -48,7 +47,7 @@ class ConfigFile:
         Integer keys without quotes are accepted. Raises ConfigFileDamaged when there are only broken files: to go
         on without them would forget what they hold, and soon overwrite it.
         """
-        backup = self.path + ".bak"
+        backup = self._backup
         broken: BodyError | None = None
         empty = False
         try:
@@ -93,22 +92,22 @@ class ConfigFile:
             self._disk.replace(temporary, self.path)
             # Only now, so that at every moment one of the two is whole.
             try:
-                self._disk.write(self.path + ".bak", data, sync=False)
+                self._disk.write(self._backup, data, sync=False)
             except OSError as error:
-                if self._backup_failure != str(error):
-                    self._backup_failure = str(error)
-                    _log.warning("%s.bak cannot be written: %s", self.path, error)
+                self._log_once(logging.WARNING, self._backup, error)
             else:
-                self._backup_failure = ""
-        if self._failure:
-            self._failure = ""
+                self._failures.pop(self._backup, None)
+        if self._failures.pop(self.path, None):
             _log.warning("%s is written again", self.path)
 
     def log_failure(self, error: OSError) -> None:
         """Log that the file could not be written, once for each reason: tables on a timer are tried every few seconds."""
-        if self._failure != str(error):
-            self._failure = str(error)
-            _log.error("%s cannot be written: %s", self.path, error)
+        self._log_once(logging.ERROR, self.path, error)
+
+    def _log_once(self, level: int, path: str, error: OSError) -> None:
+        if self._failures.get(path) != str(error):
+            self._failures[path] = str(error)
+            _log.log(level, "%s cannot be written: %s", path, error)
 
     async def save_in_background(self, data: bytes) -> None:
         """`save` without holding up the event loop, for tables that are written on a timer."""
