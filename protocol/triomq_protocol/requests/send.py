@@ -13,6 +13,8 @@ from triomq_protocol.wire.fastjson import quote
 from triomq_protocol.wire.header import Header, Int32, Int64
 from triomq_protocol.wire.lengths import MAX_HEADER_BYTES, MAX_LENGTH, does_not_fit, frame_lengths, pack_lengths
 
+_SERIALIZE_AT, _HEADER_AT = 4, 8
+_JSON_SUCCESS = b'{"code":0'
 _JSON_END = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
@@ -123,7 +125,8 @@ def encode_send_answer(
     The same bytes as `request.answer(code, header=SendMessageResponse(...), fields={"MSG_REGION": region,
     "TRACE_ON": "true"}).encode()`, several times faster. `msg_id` must be plain ASCII (offset ids are).
     """
-    return send_answers(region, trace_on).encode(request, msg_id, queue_id, queue_offset, code)
+    answer = send_answers(region, trace_on).encode(request, msg_id, queue_id, queue_offset)
+    return with_code(answer, code) if code else answer
 
 
 class SendAnswers:
@@ -141,19 +144,27 @@ class SendAnswers:
         self.json_end = _JSON_END.encode()
         """Behind the opaque of a JSON answer."""
 
-    def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int, code: int = 0) -> bytes:
-        """The whole frame."""
+    def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int) -> bytes:
+        """The whole frame, with code 0; `with_code` gives it another one."""
         if request.serialize:
             numbers = str(queue_id), str(queue_offset)
-            return _binary_send_answer(request.opaque, code, msg_id, *numbers, self._binary_part)
+            return _binary_send_answer(request.opaque, msg_id, *numbers, self._binary_part)
         header = (
-            f'{{"code":{code},"extFields":{{"queueId":"{queue_id}"{self._json_part},"msgId":"{msg_id}",'
+            f'{{"code":0,"extFields":{{"queueId":"{queue_id}"{self._json_part},"msgId":"{msg_id}",'
             f'"queueOffset":"{queue_offset}"}},"flag":1,"language":"JAVA","opaque":{request.opaque}{_JSON_END}'
         )
         size = len(header)
         if size > MAX_HEADER_BYTES:
             raise does_not_fit(size, 0)
         return pack_lengths(4 + size, size) + header.encode()
+
+
+def with_code(answer: bytes, code: int) -> bytes:
+    """What a frame of `SendAnswers.encode` would be with another code; `answer` has code 0."""
+    if answer[_SERIALIZE_AT]:
+        return answer[:_HEADER_AT] + code.to_bytes(2, "big") + answer[_HEADER_AT + 2 :]
+    header = b'{"code":%d%b' % (code, answer[_HEADER_AT + len(_JSON_SUCCESS) :])
+    return pack_lengths(4 + len(header), len(header)) + header
 
 
 send_answers = lru_cache(16)(SendAnswers)
@@ -169,9 +180,9 @@ def _answer_tail(region: str, trace_on: bool) -> tuple[str, bytes]:
     )
 
 
-def _binary_send_answer(opaque: int, code: int, msg_id: str, queue_id: str, queue_offset: str, tail: bytes) -> bytes:
+def _binary_send_answer(opaque: int, msg_id: str, queue_id: str, queue_offset: str, tail: bytes) -> bytes:
     fields = encode_area([("msgId", msg_id), ("queueId", queue_id), ("queueOffset", queue_offset)]) + tail
-    header = encode_binary_header(code, LanguageCode.JAVA, VERSION, opaque, RESPONSE, None, fields)
+    header = encode_binary_header(0, LanguageCode.JAVA, VERSION, opaque, RESPONSE, None, fields)
     return frame_lengths(len(header), 0, SerializeType.ROCKETMQ) + header
 
 

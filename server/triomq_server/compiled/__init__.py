@@ -18,7 +18,7 @@ VERSIONS = {
     "pulls": 3015966390,
     "recovery": 1112608868,
     "replay": 1515448941,
-    "sends": 3615903786,
+    "sends": 375736230,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""
 

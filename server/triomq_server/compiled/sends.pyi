@@ -12,6 +12,7 @@ LAYOUT: Final[dict[str, int]]
 
 class SendBursts:
     active: bool
+    waits: bool
 
     def __init__(
         self,
@@ -24,6 +25,7 @@ class SendBursts:
         checksum: Callable[[bytes], int],
         arrival: Callable[[str, int, int, int, int], Arrival],
         batch_properties: Callable[[str], bytes | None],
+        hold: Callable[[Link, bytes, list[tuple[int, int, str, int]]], bytes | None],
     ) -> None: ...
     def configure(
         self,

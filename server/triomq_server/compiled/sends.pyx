@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 3615903786
+VERSION = 375736230
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -276,6 +276,7 @@ cdef struct Properties:
     int kept            # bytes of the segments that are stored
     int cut             # whether some are not
     int ends_open       # whether what is stored needs no separator behind it
+    int no_wait         # whether WAIT says something else than "true"
 
 
 cdef bint read_properties(const char* at, int size, Properties* p, bint plain_message) noexcept nogil:
@@ -290,7 +291,7 @@ cdef bint read_properties(const char* at, int size, Properties* p, bint plain_me
     cdef int segments = 0
     cdef int last_empty = 0
     p.tags.size = p.keys.size = p.unique_key.size = 0
-    p.cut = 0
+    p.cut = p.no_wait = 0
     if not size:
         p.kept = 0
         p.ends_open = 1
@@ -319,6 +320,8 @@ cdef bint read_properties(const char* at, int size, Properties* p, bint plain_me
                     p.unique_key.size = length - 9
             elif begins(segment, length, b"WAIT\x01", 5):
                 dropped = plain_message
+                if not (length == 9 and memcmp(segment + 5, b"true", 4) == 0):
+                    p.no_wait = 1
             elif begins(segment, length, b"CLUSTER\x01", 8):
                 dropped = plain_message
             elif plain_message and (
@@ -438,9 +441,11 @@ cdef class SendBursts:
         checksum: CRC-32 of long bodies.
         arrival: makes an arrival from topic, queue id, next offset, tags code and store time.
         batch_properties: what a batch's property string adds to each element's; None where Python has to decide.
+        hold: holds the answers of sends until disk or slave have the messages (`SendCompletion.hold`).
     """
 
     cdef object _store, _topics, _queues, _is_plain_topic, _count, _requests, _checksum, _arrival, _batch_properties
+    cdef object _hold
     cdef dict _shared
     cdef bytes _cluster, _answer_middle, _answer_end, _store_host, _host_id
     cdef object _short_queue
@@ -449,6 +454,7 @@ cdef class SendBursts:
     cdef int64_t _body_most
     cdef int64_t _frame_most
     cdef public bint active
+    cdef public bint waits
     cdef Touched _touched[TOUCHED_MOST]
     cdef int _count_touched
     cdef int _last
@@ -476,7 +482,9 @@ cdef class SendBursts:
         free(self._out)
         free(self._elements)
 
-    def __init__(self, store, topics, queues, is_plain_topic, count, requests, checksum, arrival, batch_properties):
+    def __init__(
+        self, store, topics, queues, is_plain_topic, count, requests, checksum, arrival, batch_properties, hold
+    ):
         self._store = store
         self._topics = topics
         self._queues = queues
@@ -486,11 +494,12 @@ cdef class SendBursts:
         self._checksum = checksum
         self._arrival = arrival
         self._batch_properties = batch_properties
+        self._hold = hold
         self._shared = {}
         self._names = []
         self._objects = []
         self._encoded = []
-        self.active = False
+        self.active = self.waits = False
 
     def configure(
         self, bytes cluster, bytes answer_middle, bytes answer_end, bytes store_host, *, body_most, frame_most
@@ -557,8 +566,10 @@ cdef class SendBursts:
         cdef int64_t long_sends = 0, short_sends = 0, batches = 0
         cdef bytearray hashes = bytearray()
         cdef list arrivals = []
+        cdef list held = []
         cdef bint indexed = False
         cdef object place
+        cdef bytes answers = None
         cdef Touched touched
         cdef Py_ssize_t hashes_before, arrivals_before, out_before
         if not self.active or size < 100:
@@ -636,6 +647,8 @@ cdef class SendBursts:
                 position += stored
                 offset += stored
                 done += 4 + total
+                if self.waits:
+                    held.append((offset, self._out_used, self._names[self._last], header.code))
                 if position - first_position > RUN_BYTES or PyByteArray_GET_SIZE(hashes) > RUN_KEYS_BYTES:
                     break
         finally:
@@ -648,9 +661,13 @@ cdef class SendBursts:
                 self._requests[10] += long_sends
             if batches:
                 self._requests[320] += batches
-            if self._out_used:
-                link.unsent.append(PyBytes_FromStringAndSize(self._out, self._out_used))
-                link.unsent_bytes += self._out_used
+            if held:
+                answers = self._hold(link, PyBytes_FromStringAndSize(self._out, self._out_used), held)
+            elif self._out_used:
+                answers = PyBytes_FromStringAndSize(self._out, self._out_used)
+            if answers is not None:
+                link.unsent.append(answers)
+                link.unsent_bytes += len(answers)
         return done
 
     cdef int _release(self, int64_t stored, int64_t now, bytearray hashes, list arrivals) except -1:
@@ -758,6 +775,8 @@ cdef class SendBursts:
         cdef uint32_t crc
         if not read_properties(header.properties.at, header.properties.size, &p, True):
             return 0
+        if self.waits and p.no_wait:
+            return 0
         properties_size = p.kept + (0 if p.ends_open else 1) + 8 + cluster_size
         if properties_size > PROPERTIES_MOST:
             return 0
@@ -833,7 +852,7 @@ cdef class SendBursts:
         cdef uint8_t* record
         cdef uint8_t* tail
         cdef int64_t first_offset = touched.next_offset
-        if shared is None:
+        if shared is None or (self.waits and not self._batch_waits(header)):
             return 0
         shared_size = <int>PyBytes_GET_SIZE(shared)
         shared_at = PyBytes_AS_STRING(shared)
@@ -928,6 +947,11 @@ cdef class SendBursts:
             total[0] += element.size
             count += 1
         return count
+
+    cdef bint _batch_waits(self, Header* header):
+        """Whether a batch's own properties let it wait for disk and slave."""
+        cdef Properties own
+        return read_properties(header.properties.at, header.properties.size, &own, True) and not own.no_wait
 
     cdef bytes _shared_properties(self, Header* header):
         """What a batch's own properties add to each element's; None if they are not plain."""

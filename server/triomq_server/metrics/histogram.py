@@ -40,7 +40,7 @@ class Histogram:
         self.counts = [0] * (len(BOUNDS_S) + 1)
         self.total_s = 0.0
 
-    def observe(self, duration_s: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BOUNDS_S, duration_s)] += 1
-        self.total_s += duration_s
+    def observe(self, duration_s: float, times: int = 1) -> None:
+        """Count one duration, or several that were equal."""
+        self.counts[bisect_left(BOUNDS_S, duration_s)] += times
+        self.total_s += duration_s * times

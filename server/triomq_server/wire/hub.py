@@ -114,8 +114,9 @@ class Hub:
         """Take what a link has received, or go on with what has been left; returns the requests whose handlers are still
         to be called.
 
-        When the turn is over, or the peer does not take its answers, what many requests have in common may be left to another one (``FrameDecoder.more``), for
-        done one by one they take ten times as long. Raises RemoteProtocolError if the first frame is invalid.
+        When the turn is over, or the peer does not take its answers, what many requests have in common may be left to
+        another one (``FrameDecoder.more``), for done one by one they take ten times as long. Raises RemoteProtocolError
+        if the first frame is invalid.
         """
         output_most = self.limits.output_bytes
         if self._handlers.bursts and link.unsent_bytes <= output_most:
@@ -262,7 +263,7 @@ class Hub:
     def _answer(self, link: Link, command: Command, answer: Answer | Slices) -> None:
         if isinstance(answer, Command):
             if answer.code:
-                self.limits.traffic.count_error(command, answer.code, known=self._handlers.knows(command.code))
+                self.limits.traffic.count_error(command.code, answer.code, known=self._handlers.knows(command.code))
             try:
                 answer = answer.encode()
             except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)

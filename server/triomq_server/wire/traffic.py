@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sized
 from typing import Protocol
 
-from triomq_protocol.wire.command import Command
 from triomq_server.metrics.histogram import Histogram
 
 
@@ -48,6 +47,6 @@ class Traffic:
         """How many wait in handlers."""
         return sum(hub.waiting_requests for hub in self.hubs)
 
-    def count_error(self, command: Command, code: int, *, known: bool = True) -> None:
+    def count_error(self, request_code: int, code: int, *, known: bool = True) -> None:
         """A request is answered with an error."""
-        self.errors[command.code if known else -1, code] += 1
+        self.errors[request_code if known else -1, code] += 1

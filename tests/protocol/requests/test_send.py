@@ -21,6 +21,7 @@ from triomq_protocol.requests import (
     encode_send_answer,
     encode_send_request_v2,
 )
+from triomq_protocol.requests.send import with_code
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 
@@ -121,6 +122,8 @@ def test_the_answer_template_is_the_encoder(
     want = request.answer(code, header=header, fields=fields).encode()
     got = encode_send_answer(request, msg_id, queue_id, offset, code=code, region=region, trace_on=trace)
     assert got == want
+    stored = encode_send_answer(request, msg_id, queue_id, offset, region=region, trace_on=trace)
+    assert with_code(stored, code) == want
 
 
 @BOTH

@@ -68,7 +68,7 @@ class Sending:
         self._topics = broker.topics.table
         self._checks = SendChecks(broker)
         self._completion = SendCompletion(broker)
-        self._compiled = compiled_sends(broker)
+        self._compiled = compiled_sends(broker, self._completion)
         self._large_batch = False
         """Whether a large batch is being stored."""
         self.burst: BurstHandler | None = None if self._compiled is None else self._compiled.take
@@ -182,11 +182,12 @@ class Sending:
     ) -> bytes | None:
         """Answer a stored message now or later."""
         completion = self._completion
+        answer = None
+        if not command.flag & 2:
+            answer = completion.encode(command, message_id, queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold(link, command, topic, message_id, queue_id, result)
-        if command.flag & 2:
-            return None
-        return completion.encode(command, message_id, queue_id, result.queue_offset)
+            return completion.hold_one(link, answer, result.end_offset, topic, command.code)
+        return answer
 
     def _one_indexed(
         self,
@@ -284,6 +285,7 @@ class Sending:
         """Count a stored batch, and answer it now or later."""
         self._broker.stats.count_put(batch.topic, len(result.message_ids), result.size_bytes)
         completion = self._completion
+        answer = completion.answer(command, message_ids, batch.queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold(link, command, batch.topic, message_ids, batch.queue_id, result)
-        return completion.answer(command, message_ids, batch.queue_id, result.queue_offset)
+            return completion.hold_one(link, answer, result.end_offset, batch.topic, command.code)
+        return answer

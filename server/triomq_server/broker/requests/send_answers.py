@@ -1,27 +1,34 @@
 """Answers to stored messages: at once, or when the disk and a slave have them too.
 
-A held answer is one small object with two callbacks and no task: store and replication keep them in their own ordered
-structures. It answers to `CommitLog.handleDiskFlush` and `handleHA`; rules: docs/protocol/store.md §5.2,
-docs/protocol/ha.md §6.
+The answers of sends that were stored together are held together, in one small object with two callbacks and no task:
+store and replication keep them in their own ordered structures. It answers to `CommitLog.handleDiskFlush` and
+`handleHA`; rules: docs/protocol/store.md §5.2, docs/protocol/ha.md §6.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from bisect import bisect_left
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 import trio
 
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.requests.send import SendAnswers
+from triomq_protocol.requests.send import SendAnswers, with_code
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.repeats import Repeats
-from triomq_server.store import AppendResult
 from triomq_server.wire import Link
 
 _log = logging.getLogger(__name__)
+
+HeldSend = tuple[int, int, str, int]
+"""Of one stored send: the log offset behind its messages, where its answer ends among those held with it, its topic, and
+the code of the request. The answer of a one-way send is empty."""
 
 
 def waits_for_store(wait: str | None) -> bool:
@@ -50,51 +57,82 @@ class SendCompletion:
         self.waits = self._flush or self._replicate
         """Whether senders wait for disk or slave on this broker."""
 
-    def answer(
-        self, command: Command, message_id: str, queue_id: int, queue_offset: int, code: int = 0
-    ) -> bytes | None:
+    def answer(self, command: Command, message_id: str, queue_id: int, queue_offset: int) -> bytes | None:
         """The answer of a stored message; None to a one-way request."""
         if command.flag & 2:
             return None
-        return self.encode(command, message_id, queue_id, queue_offset, code)
+        return self.encode(command, message_id, queue_id, queue_offset)
 
-    def note_end(self, command: Command, topic: str, code: int, waited_s: float) -> None:
-        """A held answer is sent."""
-        self._broker.stats.count_wait(topic, waited_s)
-        if code:
-            self._broker.traffic.count_error(command, code)
-
-    def note_late(self, topic: str, *, replica: bool) -> None:
-        """A send has waited in vain: for a slave, or for the disk."""
-        (self._late_replicas if replica else self._late_flushes).add(topic)
-
-    def hold(
-        self, link: Link, command: Command, topic: str, message_id: str, queue_id: int, result: AppendResult
+    def hold_one(
+        self, link: Link, answer: bytes | None, end_offset: int, topic: str, request_code: int
     ) -> bytes | None:
-        """Hold the answer until disk and slave have the message, as the configuration asks.
+        """As `hold`, of one send."""
+        return self.hold(link, answer or b"", [(end_offset, len(answer or b""), topic, request_code)])
+
+    def hold(self, link: Link, answers: bytes, sends: list[HeldSend]) -> bytes | None:
+        """Hold the answers of sends until disk and slave have their messages, as the configuration asks.
+
+        Args:
+            link: where the answers go.
+            answers: frames that say success, one after the other.
+            sends: in the log's order.
 
         Returns:
-            The answer, if there is nothing to wait for after all; else None, and the link gets it later.
+            The answers of sends that have nothing to wait for after all; the link gets the others later.
         """
-        broker, store_config = self._broker, self._broker.config.store
-        held = _HeldAnswer(self, link, command, topic, message_id, queue_id, result.queue_offset)
-        replication = broker.replication
-        replicate = self._replicate and replication.slave_ok(result.end_offset)
-        if self._replicate and not replicate:
-            held.code = ResponseCode.SLAVE_NOT_AVAILABLE
-        held.left = self._flush + replicate
+        if not self._replicate:
+            return self._hold(link, answers, sends, flush=self._flush)
+        # A slave that is near enough for a message is near enough for those before it.
+        slave_ok = self._broker.replication.slave_ok
+        near = len(sends)
+        if not slave_ok(sends[-1][0]):
+            near = bisect_left(sends, True, key=lambda send: not slave_ok(send[0]))
+        if near == len(sends):
+            return self._hold(link, answers, sends, flush=self._flush, replicate=True)
+        cut = 0
+        if near:
+            cut = sends[near - 1][1]
+            self._hold(link, answers[:cut], sends[:near], flush=self._flush, replicate=True)
+            sends = [(end, answer_end - cut, topic, code) for end, answer_end, topic, code in sends[near:]]
+        return self._hold(link, answers[cut:], sends, flush=self._flush, code=ResponseCode.SLAVE_NOT_AVAILABLE)
+
+    def _hold(
+        self,
+        link: Link,
+        answers: bytes,
+        sends: list[HeldSend],
+        *,
+        flush: bool,
+        replicate: bool = False,
+        code: int = ResponseCode.SUCCESS,
+    ) -> bytes | None:
+        """As `hold`, of sends that wait for the same; `code` is the answer if nothing goes wrong."""
+        broker = self._broker
+        held = _HeldAnswers(broker, link, answers, sends, code)
+        held.left = flush + replicate
         if not held.left:
-            if held.code:
-                broker.traffic.count_error(command, held.code)
-            return self.answer(command, message_id, queue_id, result.queue_offset, held.code)
-        held.began = now = trio.current_time()
-        if self._flush:
-            deadline = now + store_config.sync_flush_timeout / 1000
-            broker.store.flusher.when_flushed(result.end_offset, deadline, held.flushed)
+            return held.frames() or None
+        now = held.began
+        end_offset = sends[-1][0]
+        if flush:
+            deadline = now + broker.config.store.sync_flush_timeout / 1000
+            broker.store.flusher.when_flushed(end_offset, deadline, partial(self._flushed, held))
         if replicate:
-            deadline = now + store_config.slave_timeout / 1000
-            replication.when_replicated(result.end_offset, deadline, held.replicated)
+            deadline = now + broker.config.store.slave_timeout / 1000
+            broker.replication.when_replicated(end_offset, deadline, partial(self._replicated, held))
         return None
+
+    def _flushed(self, held: _HeldAnswers, done: bool) -> None:
+        if not done:
+            held.flushed_to = self._broker.store.flusher.flushed_offset
+            self._late_flushes.add(held.sends, held.flushed_to)
+        held.finish_one()
+
+    def _replicated(self, held: _HeldAnswers, done: bool) -> None:
+        if not done:
+            held.replicated_to = self._broker.replication.acknowledged_offset
+            self._late_replicas.add(held.sends, held.replicated_to)
+        held.finish_one()
 
 
 class _LateSends:
@@ -110,54 +148,67 @@ class _LateSends:
         self._setting = setting
         self._repeats = Repeats()
 
-    def add(self, topic: str) -> None:
-        """Count one send."""
-        if due := self._repeats.add(topic):
-            _log.warning("%s %d sends in time, of topics %s (%s)", self._what, *due, self._setting)
+    def add(self, sends: list[HeldSend], reached_offset: float) -> None:
+        """Count those whose messages end behind `reached_offset`."""
+        for end_offset, _, topic, _ in sends:
+            if end_offset > reached_offset and (due := self._repeats.add(topic)):
+                _log.warning("%s %d sends in time, of topics %s (%s)", self._what, *due, self._setting)
 
 
-class _HeldAnswer:
-    """One held answer. A failure of replication outweighs one of flushing."""
+class _HeldAnswers:
+    """Answers that wait together for the last of their messages. A failure of replication outweighs one of flushing.
 
-    __slots__ = ("began", "code", "command", "completion", "left", "link", "send", "topic")
+    Attributes:
+        sends: as `SendCompletion.hold` got them.
+        left: how many things they wait for.
+        flushed_to, replicated_to: what disk and slave had when a wait for them was over in vain.
+        began: trio's time.
+    """
 
-    def __init__(
-        self,
-        completion: SendCompletion,
-        link: Link,
-        command: Command,
-        topic: str,
-        message_id: str,
-        queue_id: int,
-        queue_offset: int,
-    ) -> None:
-        self.link = link
-        self.completion = completion
-        self.topic = topic
-        self.send = partial(completion.answer, command, message_id, queue_id, queue_offset)
-        self.command = command
-        self.began = 0.0
-        self.code: int = 0
+    __slots__ = ("_answers", "_broker", "_code", "_link", "began", "flushed_to", "left", "replicated_to", "sends")
+
+    def __init__(self, broker: Broker, link: Link, answers: bytes, sends: list[HeldSend], code: int) -> None:
+        self._broker = broker
+        self._link = link
+        self._answers = answers
+        self._code = code
+        self.sends = sends
         self.left = 0
+        self.flushed_to = self.replicated_to = math.inf
+        self.began = trio.current_time()
 
-    def flushed(self, done: bool) -> None:
-        if not done and self.code == ResponseCode.SUCCESS:
-            self.code = ResponseCode.FLUSH_DISK_TIMEOUT
-        if not done:
-            self.completion.note_late(self.topic, replica=False)
-        self._finish_one()
-
-    def replicated(self, done: bool) -> None:
-        if not done:
-            self.code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-            self.completion.note_late(self.topic, replica=True)
-        self._finish_one()
-
-    def _finish_one(self) -> None:
+    def finish_one(self) -> None:
+        """One of the things they wait for has come, or not in time."""
         self.left -= 1
         if self.left:
             return
-        self.completion.note_end(self.command, self.topic, self.code, trio.current_time() - self.began)
-        answer = self.send(self.code)
-        if answer is not None and not self.link.closed:
-            self.link.send(answer)
+        waited_s = trio.current_time() - self.began
+        for topic, sends in groupby(self.sends, key=_topic_of):
+            self._broker.stats.count_waits(topic, waited_s, sum(1 for _ in sends))
+        if (frames := self.frames()) and not self._link.closed:
+            self._link.send(frames)
+
+    def frames(self) -> bytes:
+        """The answers, with the code of each."""
+        if not self._code and self.flushed_to == self.replicated_to == math.inf:
+            return self._answers
+        begin = 0
+        frames = []
+        for end_offset, end, _, request_code in self.sends:
+            code = self._code_of(end_offset)
+            if code:
+                self._broker.traffic.count_error(request_code, code)
+            if end > begin:
+                frames.append(with_code(self._answers[begin:end], code))
+            begin = end
+        return b"".join(frames)
+
+    def _code_of(self, end_offset: int) -> int:
+        if end_offset > self.replicated_to:
+            return ResponseCode.FLUSH_SLAVE_TIMEOUT
+        if not self._code and end_offset > self.flushed_to:
+            return ResponseCode.FLUSH_DISK_TIMEOUT
+        return self._code
+
+
+_topic_of = itemgetter(2)

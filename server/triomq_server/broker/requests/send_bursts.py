@@ -31,7 +31,7 @@ def is_plain_topic(name: str, config: TopicConfig) -> bool:
     )
 
 
-def compiled_sends(broker: Broker) -> sends.SendBursts | None:
+def compiled_sends(broker: Broker, completion: SendCompletion) -> sends.SendBursts | None:
     """The compiled way to store a broker's messages; None if there is none here, or it is not wanted."""
     if not USED:
         return None
@@ -45,6 +45,7 @@ def compiled_sends(broker: Broker) -> sends.SendBursts | None:
         checksum=raw_crc32,
         arrival=Arrival,
         batch_properties=partial(_batch_properties, broker),
+        hold=completion.hold,
     )
 
 
@@ -54,13 +55,12 @@ def configure(bursts: sends.SendBursts, broker: Broker, completion: SendCompleti
     Args:
         bursts: gets them.
         broker: has them.
-        completion: writes the answers of sends.
+        completion: writes and holds the answers of sends.
         restricted: not every send is accepted now.
     """
     cluster = broker.config.broker_cluster_name
-    bursts.active = (
-        not restricted and not completion.waits and cluster.isascii() and len(broker.store_host) == _HOST_BYTES
-    )
+    bursts.active = not restricted and cluster.isascii() and len(broker.store_host) == _HOST_BYTES
+    bursts.waits = completion.waits
     if bursts.active:
         bursts.configure(
             cluster.encode(),

@@ -304,12 +304,12 @@ class BrokerStats:
         counter.calls += 1
         self.gets_found += 1
 
-    def count_wait(self, topic: str, waited_s: float) -> None:
-        """A send has waited so long for disk or slave."""
-        self.send_waits.observe(waited_s)
+    def count_waits(self, topic: str, waited_s: float, sends: int) -> None:
+        """So many sends have waited so long for disk or slave."""
+        self.send_waits.observe(waited_s, sends)
         counter = self._puts.get(topic) or self.put_counter(topic)
-        counter.waits += 1
-        counter.waited_us += int(waited_s * 1_000_000)
+        counter.waits += sends
+        counter.waited_us += int(waited_s * 1_000_000) * sends
 
     def count_miss(self) -> None:
         """One pull found nothing."""

@@ -19,10 +19,12 @@ from typing import Any
 import attrs
 import click
 import trio
+import trio.testing
 
 from triomq_protocol.properties import encode_properties_bytes
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.wire.command import Command
+from triomq_server.config import FlushDiskType
 
 NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId", "f": "sysFlag",
@@ -121,7 +123,7 @@ class Twins:
         segments = [f"UNIQ_KEY\x01{key}"] if chance.random() < 0.9 else []
         for text, often in (
             ("WAIT\x01true", 0.6), ("TAGS\x01TagA", 0.5), ("KEYS\x01k1 k2", 0.2), ("CLUSTER\x01other", 0.03),
-            ("WAIT\x01", 0.03), ("TAGS\x01", 0.03), ("", 0.1), ("DELAY\x013", 0.03), ("TRAN_MSG\x01true", 0.03),
+            ("WAIT\x01", 0.03), ("WAIT\x01false", 0.05), ("WAIT\x01TRUE", 0.03), ("TAGS\x01", 0.03), ("", 0.1), ("DELAY\x013", 0.03), ("TRAN_MSG\x01true", 0.03),
             ("a\x01b", 0.3), ("XWAIT\x01x", 0.03), ("WAIT", 0.03), ("TAGS\x01Tag\x01B", 0.03), ("KEYS\x01 ", 0.03),
             ("q\x01say \"hi\" \\ / \n\t", 0.05), ("TAGS\x01ü", 0.02), ("UNIQ_KEY\x01short", 0.03), ("DELAY\x010", 0.02),
         ):  # fmt: skip
@@ -157,6 +159,8 @@ class Peer:
         self.closed = self.draining = False
         self.unsent: list[bytes] = []
         self.unsent_bytes = 0
+        self.sent: list[bytes] = []
+        self.send = self.sent.append
 
 
 class Way:
@@ -188,10 +192,10 @@ class Way:
             if "/commitlog/" in path or "/consumequeue/" in path or "/index/" in path
         }
 
-    def puts(self) -> dict[str, tuple[int, int, int]]:
+    def puts(self) -> dict[str, tuple[int, int, int, int]]:
         """What has been counted for each topic."""
         return {
-            topic: (counter.calls, counter.messages, counter.size_bytes)
+            topic: (counter.calls, counter.messages, counter.size_bytes, counter.waits)
             for topic, counter in self.desk.broker.stats._puts.items()
         }
 
@@ -213,6 +217,11 @@ class Way:
                 answers.append(answer)
             data = data[size:]
         self.desk.broker.store.notify_arrivals()
+        if self.desk.broker.config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            # What was not answered waits for the disk. Answers may come in any order.
+            await trio.testing.wait_all_tasks_blocked()
+            answers = sorted(answers + split(b"".join(self.link.sent)))
+            self.link.sent.clear()
         return answers
 
     async def _one(self, frame: bytes) -> bytes:
@@ -233,7 +242,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 async def compare(seed: int, receives: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]) -> dict[str, int]:
-    """Bring the same receives to two brokers; everything they answer and store must be equal.
+    """Bring the same receives to two brokers; everything they answer, count and store must be equal.
 
     Returns:
         The bytes received, those of them that the compiled way has taken, and the answers.
@@ -252,6 +261,7 @@ async def compare(seed: int, receives: int, new_desk: Callable[[], AbstractAsync
         counts["taken_bytes"] = ways[1].taken
         assert ways[0].arrivals == ways[1].arrivals, seed
         assert ways[0].puts() == ways[1].puts(), seed
+        assert first.broker.traffic.errors == second.broker.traffic.errors, seed
         assert ways[0].contents() == ways[1].contents(), seed
     return counts
 

@@ -6,6 +6,7 @@ import errno
 import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from burst_twins import Twins, Way, compare, small_files
 
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.compiled import USED
-from triomq_server.config import BrokerConfig
+from triomq_server.config import BrokerConfig, BrokerRole, FlushDiskType
 from triomq_server.store.files.segments import Segment
 
 pytestmark = pytest.mark.skipif(not USED, reason="no compiled modules in this installation")
@@ -30,6 +31,51 @@ async def test_both_ways_store_and_answer_the_same(
 ) -> None:
     counts = await compare(seed, 40, new_desk)
     assert counts["taken_bytes"] > counts["bytes"] * 0.1
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"flush_disk_type": FlushDiskType.SYNC_FLUSH},
+        {"broker_role": BrokerRole.SYNC_MASTER},
+        {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "broker_role": BrokerRole.SYNC_MASTER},
+    ],
+    ids=["flush", "replicate", "both"],
+)
+async def test_both_ways_wait_for_disk_and_slave_alike(
+    seed: int, settings: dict[str, Any], new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    """No slave is there: who waits for one is told so, at once or when the disk is ready."""
+    counts = await compare(seed, 40, partial(new_desk, **settings))
+    assert counts["taken_bytes"] > counts["bytes"] * 0.1
+
+
+@pytest.mark.parametrize("batch", ["true", "false"])
+async def test_a_send_that_does_not_wait_is_left_to_the_handlers(
+    batch: str, new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    async with new_desk(broker_role=BrokerRole.SYNC_MASTER) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        body = encode_batch_element(b"x", b"")
+        (waits,) = await way.receive(frame(310, body, i="WAIT\x01true", m=batch))
+        (does_not,) = await way.receive(frame(310, body, i="WAIT\x01false", m=batch))
+        assert b'{"code":11' in waits
+        assert b'{"code":0' in does_not
+
+
+async def test_statuses_are_counted_as_errors_by_the_code_of_their_request(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    async with new_desk(broker_role=BrokerRole.SYNC_MASTER) as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        assert desk.broker.traffic.errors == {(310, 11): 1}
+        data = frame(310, b"x") * 3 + frame(320, encode_batch_element(b"x", b""), m="true")
+        assert len(await way.receive(data)) == 4
+        assert way.taken == len(data)
+        assert desk.broker.traffic.errors == {(310, 11): 4, (320, 11): 1}
 
 
 FIELDS = {"a": "PG", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": ""}

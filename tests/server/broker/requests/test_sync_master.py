@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from struct import pack, unpack
@@ -235,6 +236,63 @@ async def test_topics_that_wait_in_vain_are_logged_now_and_then(open_broker: Any
         (_, line) = [each.getMessage() for each in caplog.records if "no slave acknowledged" in each.getMessage()]
         assert "acknowledged 5 sends" in line
         hands.cancel_scope.cancel()
+
+
+async def burst(broker: Any, number: int, **fields: Any) -> dict[int, int]:
+    """So many sends of a kilobyte in one write, on a link of its own; returns how many got which code."""
+    peer = await broker.peer()
+    requests = [peer.put_request(body=bytes(1000), **fields) for _ in range(number)]
+    for opaque, request in enumerate(requests):
+        request.opaque = opaque
+    await peer.stream.send_all(b"".join([request.encode() for request in requests]))
+    answers = [await peer.receive() for _ in requests]
+    assert sorted(answer.opaque for answer in answers) == list(range(number))
+    for answer in answers:
+        assert len(answer.fields["msgId"]) == 32
+    return dict(Counter(answer.code for answer in answers))
+
+
+async def report_later(slave: HandSlave, offset: int) -> None:
+    await trio.sleep(0.2)
+    await slave.report(offset)
+
+
+async def test_sends_of_one_receive_get_a_status_each(open_broker: Any) -> None:
+    """They wait together, but a slave may have got some of their messages in time."""
+    network = MemoryNetwork()
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=500) as broker:
+        slave = await HandSlave.connect(network, hands)
+        hands.start_soon(slave.acknowledge, 0.1)
+        assert await burst(broker, 8) == {SENT: 8}
+        assert await burst(broker, 8) == {SENT: 8}
+        size = slave.end // 16
+        slave.closed = True
+        await trio.sleep(0.2)  # now it does not report any more
+        hands.start_soon(report_later, slave, slave.end + 3 * size)
+        assert await burst(broker, 8) == {SENT: 3, FLUSH_SLAVE_TIMEOUT: 5}
+        hands.cancel_scope.cancel()
+
+
+async def test_only_those_sends_of_a_receive_wait_whose_slave_is_near(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    settings = {"haSlaveFallbehindMax": 4000, "slaveTimeout": 100}
+    async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:
+        await HandSlave.connect(network, hands)
+        assert await timed_put(broker) == (FLUSH_SLAVE_TIMEOUT, 0.1)
+        assert await burst(broker, 8) == {FLUSH_SLAVE_TIMEOUT: 3, SLAVE_NOT_AVAILABLE: 5}
+        assert await burst(broker, 8) == {SLAVE_NOT_AVAILABLE: 8}
+        assert await burst(broker, 8, properties="WAIT\x01false") == {SENT: 8}
+        hands.cancel_scope.cancel()
+
+
+async def test_the_disk_has_some_sends_of_a_receive_in_time(open_broker: Any) -> None:
+    disk = StuckDisk()
+    settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 300}
+    async with open_broker(disk=disk, **settings) as broker, disk.let_go_at_the_end():
+        assert await burst(broker, 4) == {FLUSH_DISK_TIMEOUT: 4}
+        disk.loose.set()
+        await trio.sleep(1)
+        assert await burst(broker, 4) == {SENT: 4}
 
 
 async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
