@@ -55,5 +55,9 @@ def _utf16_order(name: str) -> bytes:
 
 def signature(fields: Mapping[str, str | None], body: bytes, secret_key: str) -> str:
     """Base64 of HMAC-SHA1 over `string_to_sign`; what a server recomputes."""
-    digest = hmac.digest(utf8(secret_key), string_to_sign(fields, body), "sha1")
-    return b64encode(digest).decode()
+    return signature_of(string_to_sign(fields, body), secret_key).decode()
+
+
+def signature_of(signed: bytes, secret_key: str) -> bytes:
+    """As `signature`, of the string to sign."""
+    return b64encode(hmac.digest(utf8(secret_key), signed, "sha1"))

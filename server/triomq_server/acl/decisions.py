@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable, Mapping
 
-from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature
+from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature, signature_of
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_protocol.wire.command import Command
@@ -13,6 +14,9 @@ from triomq_server.acl.permissions import Need, Permission, needs_admin, needs_o
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """A field that 4.9 brokers leave out of what they check, and 4.9 Java clients sign: both are right."""
+
+MOST_REMEMBERED = 65_536
+"""Of the decisions on an account, a request code and a topic."""
 
 _TRACES = Need(TRACE_TOPIC, Permission.PUB)
 
@@ -44,7 +48,59 @@ def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool 
         return None
     if not _signed(fields, command.body, account):
         return f"Check signature failed for accessKey={access_key}"
-    return _missing(account, command, fields, compat_49=compat_49)
+    return _missing(account, command.code, fields, command.body, compat_49=compat_49)
+
+
+class SendAccess:
+    """Decides as `refusal` does for plain sends that compiled code has read. Whatever it does not allow is left to
+    `refusal`, which says why.
+
+    Args:
+        rules: those in force now.
+        compat_49: as in `refusal`.
+    """
+
+    def __init__(self, rules: Callable[[], AccessRules], *, compat_49: bool) -> None:
+        self._rules = rules
+        self._compat_49 = compat_49
+        self._known = rules()
+        self._allowed: dict[tuple[str, int, str], bool] = {}
+
+    def is_open_to(self, host: str) -> bool:
+        """Whether nothing is checked of what comes from a host, an address without port and brackets."""
+        return any(covers(host) for covers in self._rules().white)
+
+    def allows(self, host: str, access_key: str, given: bytes, signed: bytes, code: int, topic: str) -> bool:
+        """Whether a send may be stored.
+
+        Args:
+            host: the peer's address, without port and brackets.
+            access_key: the account.
+            given: the signature.
+            signed: the string to sign, of all fields but the signature, and the body.
+            code: the request's code.
+            topic: the topic, none of retries.
+        """
+        rules = self._rules()
+        if rules is not self._known:
+            self._known = rules
+            self._allowed.clear()
+        account = rules.accounts.get(access_key)
+        if account is None:
+            return False
+        if account.covers(host):
+            return True
+        if not hmac.compare_digest(signature_of(signed, account.secret_key), given):
+            return False
+        key = access_key, code, topic
+        allowed = self._allowed.get(key)
+        if allowed is None:
+            if len(self._allowed) >= MOST_REMEMBERED:
+                self._allowed.clear()
+            # A send's topic has one of two names, by its code; the other one says nothing.
+            fields = {"topic": topic, "b": topic}
+            allowed = self._allowed[key] = _missing(account, code, fields, b"", compat_49=self._compat_49) is None
+        return allowed
 
 
 def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> bool:
@@ -56,11 +112,13 @@ def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> boo
     return right
 
 
-def _missing(account: Account, command: Command, fields: dict[str, str | None], *, compat_49: bool) -> str | None:
+def _missing(
+    account: Account, code: int, fields: Mapping[str, str | None], body: bytes, *, compat_49: bool
+) -> str | None:
     """The permission that an account does not have; None if it has all that a request needs."""
-    code, key = command.code, account.access_key
+    key = account.access_key
     try:
-        needs = needs_of(code, fields, command.body, compat_49=compat_49)
+        needs = needs_of(code, fields, body, compat_49=compat_49)
     except BodyError as error:
         return f"the body of the request cannot be read: {error}"
     if _TRACES in needs:

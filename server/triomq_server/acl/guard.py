@@ -19,13 +19,14 @@ Check = Callable[[str, Command], str | None]
 
 
 def guarded(handlers: Handlers, check: Check) -> Handlers:
-    """The same handlers, each behind the check, that for unknown codes too."""
+    """The same handlers, each behind the check, that for unknown codes too; of the bursts those that check by themselves."""
     guard = _Guard(check)
     return Handlers(
         plain={code: guard.plain(handler) for code, handler in handlers.plain.items()},
         waiting={code: guard.waiting(handler) for code, handler in handlers.waiting.items()},
         sliced={code: guard.sliced(handler) for code, handler in handlers.sliced.items()},
         default=guard.plain(handlers.default),
+        bursts=[burst for burst in handlers.bursts if burst.checks_access],
     )
 
 

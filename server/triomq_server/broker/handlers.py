@@ -6,7 +6,7 @@ Unknown codes are answered as `AdminBrokerProcessor`, the default processor of 4
 
 from __future__ import annotations
 
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin import access as admin_access
 from triomq_server.broker.admin import clients as admin_clients
@@ -29,8 +29,6 @@ from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.broker.unsupported import UNSUPPORTED
 from triomq_server.wire import Handlers, Link
-
-PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 _MODULES = (
     sending,
@@ -64,8 +62,13 @@ def main_handlers(broker: Broker, roles: Roles, transactions: OpenTransactions) 
 
 def fast_handlers(main: Handlers) -> Handlers:
     """The handlers of the fast listener (main port - 2): all but pulls, which may be held."""
-    plain = {code: handler for code, handler in main.plain.items() if code not in PULLS}
-    return Handlers(plain=plain, waiting=dict(main.waiting), sliced=dict(main.sliced), default=main.default)
+    return Handlers(
+        plain={code: handler for code, handler in main.plain.items() if code not in pulling.PULL_CODES},
+        waiting=dict(main.waiting),
+        sliced=dict(main.sliced),
+        default=main.default,
+        bursts=[burst for burst in main.bursts if pulling.PULL_CODES.isdisjoint(burst.codes)],
+    )
 
 
 def refuse_unknown(_link: Link, command: Command) -> Command:

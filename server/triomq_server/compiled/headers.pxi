@@ -129,6 +129,12 @@ cdef inline bint text_is(Text* text, const char* wanted, int size) noexcept nogi
     return text.size == size and memcmp(text.at, wanted, size) == 0
 
 
+cdef inline int compare(Text* one, Text* other) noexcept nogil:
+    """Negative, zero or positive, as by the order of their bytes."""
+    cdef int result = memcmp(one.at, other.at, min(one.size, other.size))
+    return result if result else one.size - other.size
+
+
 cdef inline bint text_number(Text* text, int64_t* out) noexcept nogil:
     return to_number(text.at, text.size, -2147483648, 2147483647, out)
 

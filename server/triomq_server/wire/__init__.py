@@ -9,7 +9,7 @@ from triomq_server.wire.budget import Budget
 from triomq_server.wire.dial import Asking, OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
-    BurstHandler,
+    Burst,
     Handlers,
     PlainHandler,
     SlicedHandler,
@@ -36,7 +36,7 @@ __all__ = [
     "AnswerTimeoutError",
     "Asking",
     "Budget",
-    "BurstHandler",
+    "Burst",
     "Certificates",
     "Dial",
     "Handlers",

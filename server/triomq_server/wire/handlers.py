@@ -40,6 +40,21 @@ BurstHandler = Callable[["Link", bytes], int]
 taken. What is left begins with a frame."""
 
 
+@attrs.frozen
+class Burst:
+    """Does many requests at once, as far as they are plain.
+
+    Attributes:
+        take: does what it can of the requests at the front of what a link has received.
+        codes: those of the requests.
+        checks_access: a broker with access control may use it.
+    """
+
+    take: BurstHandler
+    codes: frozenset[int]
+    checks_access: bool = False
+
+
 def not_supported(_link: Link, command: Command) -> Command:
     """The answer to a code without a handler; always in JSON, as RocketMQ does (docs/protocol/remoting.md §3)."""
     return command.answer(
@@ -63,15 +78,14 @@ class Handlers:
         sliced: code -> generator function, for work that may be long. Up to its first yield it is part of the batch;
             then other links have their turns between its slices, and its own link is not read from until it ends.
         default: for any other code.
-        bursts: each does what it can of the requests at the front of what a link has received, all at once; the handlers
-            by code get what they leave.
+        bursts: do requests all at once; the handlers by code get what they leave.
     """
 
     plain: dict[int, PlainHandler] = attrs.field(factory=dict)
     waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
     default: PlainHandler = not_supported
     sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
-    bursts: list[BurstHandler] = attrs.field(factory=list)
+    bursts: list[Burst] = attrs.field(factory=list)
 
     def knows(self, code: int) -> bool:
         """Whether there is a handler of its own for a code."""

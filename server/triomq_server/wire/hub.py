@@ -139,7 +139,7 @@ class Hub:
     def _burst(self, link: Link, data: bytes) -> int:
         """Do requests at the front of what has been received, many at once; returns how many bytes they had."""
         for burst in self._handlers.bursts:
-            if taken := burst(link, data):
+            if taken := burst.take(link, data):
                 return taken
         return 0
 

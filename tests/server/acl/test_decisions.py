@@ -9,14 +9,15 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq_protocol.acl import sign
+from triomq_protocol.acl import sign, signature_of, string_to_sign
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from triomq_protocol.requests.route import GetRouteInfoRequest
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.acl import decisions
 from triomq_server.acl.accounts import AccessRules, parse, rules_of
-from triomq_server.acl.decisions import refusal
+from triomq_server.acl.decisions import SendAccess, refusal
 from triomq_server.acl.permissions import ACCOUNT_CODES, ADMIN_CODES, OWN_ADMIN_CODES
 
 FILE = b"""
@@ -71,6 +72,47 @@ def test_requests_that_rocketmq_signed(case: dict[str, Any]) -> None:
     assert refusal(AccessRules({given["accessKey"]: account}), HOST, command) is None
     wrong = AccessRules({given["accessKey"]: attrs.evolve(account, secret_key="another")})
     assert "Check signature failed" in str(refusal(wrong, HOST, command))
+
+
+SENDS = [
+    (code, topic, by, host)
+    for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    for topic in ("in", "out", "both", "other", "RMQ_SYS_TRACE_TOPIC")
+    for by in ("account", "operator", "neighbour")
+    for host in (HOST, "10.0.0.7", "10.0.1.9")
+]
+
+
+@pytest.mark.parametrize("compat_49", [False, True])
+def test_sends_that_are_read_elsewhere_are_decided_alike(compat_49: bool) -> None:
+    access = SendAccess(lambda: RULES, compat_49=compat_49)
+    for code, topic, by, host in SENDS * 2:  # the second time decisions are remembered
+        fields = {"topic": topic} if code == RequestCode.SEND_MESSAGE else {"b": topic}
+        command = signed(code, fields, b"body", by)
+        given = str(command.fields["Signature"]).encode()
+        text = string_to_sign(dict(command.field_pairs() or ()), b"body")
+        allowed = access.is_open_to(host) or access.allows(host, by, given, text, code, topic)
+        assert allowed is (refusal(RULES, host, command, compat_49=compat_49) is None), (code, topic, by, host)
+        if not access.is_open_to(host) and not RULES.accounts[by].covers(host):
+            assert not access.allows(host, by, given, text + b"!", code, topic)
+            assert not access.allows(host, "nobody", given, text, code, topic)
+
+
+def test_remembered_decisions_end_with_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decisions, "MOST_REMEMBERED", 2)
+    rules = RULES
+    access = SendAccess(lambda: rules, compat_49=False)
+
+    def allows(topic: str) -> bool:
+        given = signature_of(b"text", "account-secret")
+        return access.allows(HOST, "account", given, b"text", RequestCode.SEND_MESSAGE, topic)
+
+    assert [allows(topic) for topic in ("out", "in", "both", "in", "out")] == [True, False, True, False, True]
+    changed = FILE.replace(b"out=PUB", b"out=DENY").replace(b"in=SUB", b"in=PUB")
+    rules = rules_of([("a.yml", parse("a.yml", changed))])
+    assert [allows(topic) for topic in ("out", "in", "both", "in", "out")] == [False, True, True, True, False]
+    rules = AccessRules()
+    assert not allows("both")
 
 
 def heartbeat(group: str, *topics: str) -> bytes:

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import attrs
@@ -28,6 +29,8 @@ from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequest
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_protocol.wire.header import Header
+from triomq_server.acl import guarded, refusal
+from triomq_server.acl.accounts import AccessRules
 from triomq_server.broker import serve_broker
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.handlers import main_handlers
@@ -321,6 +324,8 @@ class Desk:
         self.clock = clock
         self.transactions = OpenTransactions(broker)
         self.handlers = main_handlers(broker, roles, self.transactions)
+        if (acl := broker.acl) is not None:
+            self.handlers = guarded(self.handlers, lambda host, command: refusal(acl.rules, host, command))
         self.links: dict[str, ClientLink] = {}
 
     async def ask(
@@ -400,8 +405,8 @@ def config() -> BrokerConfig:
 
 
 @asynccontextmanager
-async def open_desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
-    """A broker with an empty store."""
+async def open_desk(config: BrokerConfig, clock: Clock, rules: AccessRules | None = None) -> AsyncIterator[Desk]:
+    """A broker with an empty store; with access control if there are rules."""
     async with (
         open_store(config.store, disk=MemoryDisk(), clock=clock, is_slave=config.store.is_slave) as store,
         trio.open_nursery() as nursery,
@@ -436,6 +441,7 @@ async def open_desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
             store_host=bytes((127, 0, 0, 1)) + (21510).to_bytes(4, "big"),
             set_members=SetMembers("127.0.0.1:10911"),
             replication=HaMaster(store, settings),
+            acl=None if rules is None else cast("Any", SimpleNamespace(rules=rules)),
         )
         roles = Roles(broker, settings, nursery, dial=_no_link, open_link=_no_link)
         yield Desk(broker, roles, clock)
@@ -450,10 +456,10 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 def new_desk(config: BrokerConfig, clock: Clock) -> Callable[..., AbstractAsyncContextManager[Desk]]:
-    """Opens one more, with a store of its own, which may have other settings."""
+    """Opens one more, with a store of its own, which may have other settings, and access control."""
 
-    def opened(**settings: Any) -> AbstractAsyncContextManager[Desk]:
-        return open_desk(attrs.evolve(config, store=attrs.evolve(config.store, **settings)), clock)
+    def opened(*, rules: AccessRules | None = None, **settings: Any) -> AbstractAsyncContextManager[Desk]:
+        return open_desk(attrs.evolve(config, store=attrs.evolve(config.store, **settings)), clock, rules)
 
     return opened
 

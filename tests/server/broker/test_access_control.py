@@ -19,7 +19,7 @@ from triomq_server.acl import guarded
 from triomq_server.acl.accounts import MOST_BYTES, AclError
 from triomq_server.acl.files import MOST_ALL_BYTES, WATCH_S
 from triomq_server.config import BrokerConfig, ConfigError
-from triomq_server.wire import Handlers
+from triomq_server.wire import Burst, Handlers
 
 ACCOUNTS = """
 # who may do what
@@ -309,5 +309,8 @@ def test_settings_that_would_leave_something_open(values: dict[str, str], proble
 
 
 def test_nothing_is_done_for_many_requests_without_a_check_of_each() -> None:
-    handlers = Handlers(bursts=[lambda _link, data: len(data)])
-    assert guarded(handlers, lambda _host, _command: None).bursts == []
+    unchecked, checked = (
+        Burst(lambda _link, data: len(data), frozenset(), checks_access=each) for each in (False, True)
+    )
+    handlers = Handlers(bursts=[unchecked, checked])
+    assert guarded(handlers, lambda _host, _command: None).bursts == [checked]

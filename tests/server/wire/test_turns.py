@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
-from triomq_server.wire import WRITE_BYTES, Limits, Link
+from triomq_server.wire import WRITE_BYTES, Burst, Limits, Link
 from triomq_server.wire.loop_turns import TURN_S, turns_of_loop
 from triomq_server.wire.poller import Poller, in_turn
 
@@ -193,7 +193,7 @@ async def test_what_many_requests_have_in_common_is_left_to_another_turn(
         link.send(ask(0, 7))
         return len(frame)
 
-    bench.handlers.bursts.append(burst)
+    bench.handlers.bursts.append(Burst(burst, frozenset()))
     _, wire = await bench.connect()
     bench.hub._now = lambda: slow.now_s
     wire.deliver(frame * 6 + frame[:-1])
@@ -221,7 +221,7 @@ async def test_a_peer_that_takes_no_answers_gets_no_more_than_its_limit(
         link.unsent_bytes += len(answer)
         return size
 
-    bench.handlers.bursts.append(burst)
+    bench.handlers.bursts.append(Burst(burst, frozenset()))
     link, wire = await bench.connect(Limits(output_bytes=2 * WRITE_BYTES))
     wire.writable_bytes = 0
     wire.deliver(ask(1, 7) * 20)
@@ -245,7 +245,7 @@ async def test_answers_are_written_before_all_requests_of_a_receive_are_done(
         link.unsent_bytes += WRITE_BYTES
         return 4 + int.from_bytes(data[:4], "big")
 
-    bench.handlers.bursts.append(burst)
+    bench.handlers.bursts.append(Burst(burst, frozenset()))
     _, wire = await bench.connect()
     wire.deliver(ask(1, 7) * 3)
     await wait_all_tasks_blocked()

@@ -36,7 +36,9 @@ from triomq_server.broker.tables.consumer_filters import (
 from triomq_server.broker.tables.held_pulls import HeldPull
 from triomq_server.replication.divergence import drop_own_messages, first_own_offset
 from triomq_server.store import NewRecord, ReadResult, ReadStatus, TagMatcher
-from triomq_server.wire import Answer, BurstHandler, Handlers, Link
+from triomq_server.wire import Answer, Burst, Handlers, Link
+
+PULL_CODES = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 LONGEST_WAIT_MS = 600_000
 """How long a pull is held at most; clients ask for 15 to 30 s."""
@@ -86,7 +88,9 @@ class Pulling:
         self._topics = broker.topics.table
         self._inline_tags: LatestByText[TagMatcher | None] = LatestByText(MOST_KEPT_CHARACTERS)
         self._bursts = compiled_pulls(broker)
-        self.burst: BurstHandler | None = None if self._bursts is None else self._bursts.take
+        self.burst: Burst | None = None
+        if self._bursts is not None:
+            self.burst = Burst(self._bursts.take, PULL_CODES)
         """Answers plain pulls, many at once; None where there is no compiled module."""
         self.read_config()
 

@@ -37,10 +37,12 @@ from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
 from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.store import AppendResult, AppendStatus, NewBatch, NewRecord
 from triomq_server.store.dispatch.dispatcher import MANY_KEYS_CHARACTERS
-from triomq_server.wire import BurstHandler, Handlers, Link, Slices
+from triomq_server.wire import Burst, Handlers, Link, Slices
 
 PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
 
+
+SEND_CODES = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 LARGE_BATCH_BYTES = 1 << 16
 """A longer body of a batch is done in slices: its messages may be tiny."""
@@ -71,8 +73,10 @@ class Sending:
         self._compiled = compiled_sends(broker, self._completion)
         self._large_batch = False
         """Whether a large batch is being stored."""
-        self.burst: BurstHandler | None = None if self._compiled is None else self._compiled.take
+        self.burst: Burst | None = None
         """Does plain sends, many at once; None where there is no compiled module."""
+        if self._compiled is not None:
+            self.burst = Burst(self._compiled.take, SEND_CODES, checks_access=True)
         self.read_config()
 
     def read_config(self) -> None:

@@ -21,9 +21,13 @@ import click
 import trio
 import trio.testing
 
+from triomq_protocol.acl import sign
 from triomq_protocol.properties import encode_properties_bytes
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.wire.command import Command
+from triomq_server.acl.accounts import AccessRules, Account
+from triomq_server.acl.addresses import matcher
+from triomq_server.acl.permissions import Permission
 from triomq_server.config import FlushDiskType
 
 NAMES = {
@@ -31,15 +35,23 @@ NAMES = {
     "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
     "m": "batch", "n": "bname",
 }  # fmt: skip
+ACCOUNTS = {"may send": "one secret", "may do nothing": "two secrets", "comes from anywhere": "three secrets"}
+"""Access keys and secrets."""
 _LENGTH_AT = 16
 """Where the first element of a batch says how long its body is."""
 
 
 class Twins:
-    """Makes receives from one seed."""
+    """Makes receives from one seed.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: of all that is random.
+        signs: sends are signed, most of them as they should be, by one of `ACCOUNTS`.
+    """
+
+    def __init__(self, seed: int, *, signs: bool = False) -> None:
         self.chance = random.Random(seed)
+        self.signs = signs
         self.odd = False
 
     def receive(self, most: int = 12) -> bytes:
@@ -83,8 +95,27 @@ class Twins:
             ).encode()
         return self.json_frame(code, pairs, body)
 
+    def signed(self, pairs: list[tuple[str, str]], body: bytes) -> list[tuple[str, str]]:
+        """The fields of a request with a signature, which is not always right."""
+        chance = self.chance
+        by = chance.choices(["may send", "may do nothing", "comes from anywhere", "nobody"], [16, 1, 1, 1])[0]
+        secret = ACCOUNTS.get(by, "secret") if chance.random() < 0.95 else "another secret"
+        token = "a token" if chance.random() < 0.1 else None
+        fields = sign(dict(pairs), body, access_key=by, secret_key=secret, security_token=token)
+        added = [(name, fields[name] or "") for name in ("SecurityToken", "AccessKey", "Signature") if name in fields]
+        if chance.random() < 0.03:
+            del added[chance.randrange(len(added))]
+        if chance.random() < 0.03:
+            added.append(chance.choice([*pairs, *added, ("b", "T2"), ("topic", "T2")]))
+        pairs = [*pairs, *added]
+        if chance.random() < 0.3:
+            chance.shuffle(pairs)
+        return pairs
+
     def json_frame(self, code: int, pairs: list[tuple[str, str]], body: bytes) -> bytes:
         chance = self.chance
+        if self.signs:
+            pairs = self.signed(pairs, body)
         plain = not self.odd or chance.random() < 0.8
         quote = json.dumps if plain else (lambda text: json.dumps(text, ensure_ascii=False))
         ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in pairs])
@@ -176,7 +207,7 @@ class Way:
         self.link = Peer()
         self.taken = 0
         self.arrivals: list[Any] = []
-        self.burst = desk.handlers.bursts[0] if compiled else None
+        self.burst = desk.handlers.bursts[0].take if compiled else None
         for topic in ("T1", "T2", "TBW102"):
             desk.broker.topics.ensure(topic, 4, 6)
         desk.broker.store.arrival_listeners.append(self.arrivals.append)
@@ -241,13 +272,32 @@ def split(data: bytes) -> list[bytes]:
     return frames
 
 
-async def compare(seed: int, receives: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]) -> dict[str, int]:
+def access_rules(*white: str) -> AccessRules:
+    """Those of `ACCOUNTS`, and of white addresses."""
+    accounts = [
+        Account(
+            key,
+            secret,
+            covers=matcher("*" if key == "comes from anywhere" else ""),
+            admin=False,
+            permissions={"T1": Permission.PUB, "T2": Permission.PUB} if key == "may send" else {},
+            topic_default=Permission.DENY,
+            group_default=Permission.DENY,
+        )
+        for key, secret in ACCOUNTS.items()
+    ]
+    return AccessRules({account.access_key: account for account in accounts}, [matcher(each) for each in white])
+
+
+async def compare(
+    seed: int, receives: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]], *, signs: bool = False
+) -> dict[str, int]:
     """Bring the same receives to two brokers; everything they answer, count and store must be equal.
 
     Returns:
         The bytes received, those of them that the compiled way has taken, and the answers.
     """
-    twins = Twins(seed)
+    twins = Twins(seed, signs=signs)
     async with new_desk() as first, new_desk() as second:
         ways = [Way(first, compiled=False), Way(second, compiled=True)]
         counts = {"bytes": 0, "taken_bytes": 0, "answers": 0}

@@ -140,7 +140,7 @@ async def test_both_ways_answer_the_same(seed: int, new_desk: Opened, clock: Any
             clock.now_ms = 1_700_000_000_000
             fill(desk, seed)
         assert len(first.broker.store.commitlog.segments.items) > 2
-        (_, burst) = second.handlers.bursts
+        burst = second.handlers.bursts[1].take
         pulls = Pulls(seed)
         for _ in range(500):
             clock.now_ms += 1
@@ -173,7 +173,7 @@ async def test_what_the_clients_send_is_plain(new_desk: Opened, clock: Any, vect
     clock.now_ms = 1_700_000_000_000
     async with new_desk() as desk:
         fill(desk, 0)
-        (_, burst) = desk.handlers.bursts
+        burst = desk.handlers.bursts[1].take
         for frame in (plain(), plain(sys_flag=0, subscription=None, sub_version=2), plain(broker_name="broker-a")):
             assert burst(Peer(), frame) == len(frame)
         exchanges = json.loads((vectors / "exchanges.json").read_text())["cases"]
@@ -203,7 +203,7 @@ async def test_it_stops_when_there_is_enough_to_write(new_desk: Opened, clock: A
     clock.now_ms = 1_700_000_000_000
     async with new_desk() as desk:
         fill(desk, 0)
-        (_, burst) = desk.handlers.bursts
+        burst = desk.handlers.bursts[1].take
         link = Peer()
         frame = plain()
         answer = burst(link, frame) and link.unsent_bytes
@@ -216,7 +216,7 @@ async def test_a_change_of_settings_is_seen_at_once(new_desk: Opened, clock: Any
     clock.now_ms = 1_700_000_000_000
     async with new_desk() as desk:
         fill(desk, 0)
-        (_, burst) = desk.handlers.bursts
+        burst = desk.handlers.bursts[1].take
         broker, frame = desk.broker, plain()
         assert burst(Peer(), frame)
         broker.topics.table["T1"].perm = 2
@@ -246,7 +246,7 @@ async def test_a_file_that_cannot_be_read_is_left_to_the_handler(
     clock.now_ms = 1_700_000_000_000
     async with new_desk() as desk:
         fill(desk, 0)
-        (_, burst) = desk.handlers.bursts
+        burst = desk.handlers.bursts[1].take
         link = Peer()
         with monkeypatch.context() as patch:
             patch.setattr(ConsumeQueue, "locate", fail)
@@ -266,7 +266,7 @@ async def test_a_header_that_is_cut_or_altered_is_left_or_answered_as_by_the_han
         desk.broker.topics.ensure("T1", 4, 6)
         desk.store("T1", 0, clock.now_ms)
         await answered(desk, frame)  # makes the group
-        (_, burst) = desk.handlers.bursts
+        burst = desk.handlers.bursts[1].take
         assert burst(Peer(), frame[:at]) == 0
         for value in (0, 34, 92, 125, 255):
             altered = bytearray(frame)

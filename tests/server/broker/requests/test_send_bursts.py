@@ -10,9 +10,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from burst_twins import Twins, Way, compare, small_files
+from burst_twins import ACCOUNTS, Twins, Way, access_rules, compare, small_files
 
+from triomq_protocol.acl import signature_of
 from triomq_protocol.record.batch import encode_batch_element
+from triomq_server.broker.handlers import fast_handlers
 from triomq_server.compiled import USED
 from triomq_server.config import BrokerConfig, BrokerRole, FlushDiskType
 from triomq_server.store.files.segments import Segment
@@ -49,6 +51,44 @@ async def test_both_ways_wait_for_disk_and_slave_alike(
     """No slave is there: who waits for one is told so, at once or when the disk is ready."""
     counts = await compare(seed, 40, partial(new_desk, **settings))
     assert counts["taken_bytes"] > counts["bytes"] * 0.1
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("white", [(), ("10.0.0.*",), ("127.0.0.1",)], ids=["no host", "others", "all"])
+async def test_both_ways_store_the_same_of_what_is_signed(
+    seed: int, white: tuple[str, ...], new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    counts = await compare(seed, 40, partial(new_desk, rules=access_rules(*white)), signs=True)
+    assert counts["taken_bytes"] > counts["bytes"] * 0.05
+
+
+@pytest.mark.parametrize(("last", "code"), [("broker-b", 1), (None, 0)])
+async def test_a_signature_that_covers_a_field_twice_is_refused(
+    last: str | None, code: int, new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    """Which of the values counts is not for the compiled way to say."""
+    async with new_desk(rules=access_rules("127.0.0.2")) as desk:
+        pairs = sorted({**FIELDS, "n": "broker-a", "AccessKey": "may send"}.items())
+        if last is not None:
+            pairs.insert([name for name, _ in pairs].index("n") + 1, ("n", last))
+        signed = "".join([value for _, value in pairs]).encode() + b"body"
+        pairs.append(("Signature", signature_of(signed, ACCOUNTS["may send"]).decode()))
+        data = Twins(0).json_frame(310, pairs, b"body")
+        way = Way(desk, compiled=True)
+        way.link.peer = "127.0.0.2:40000"
+        await way.receive(frame(310, b"makes the queue"))
+        way.link.peer = "127.0.0.1:40000"
+        (answer,) = await way.receive(data)
+        assert b'{"code":%d,' % code in answer
+        assert (way.taken > 0) is (code == 0)
+
+
+async def test_the_fast_listener_stores_sends_the_same_way_and_serves_no_pulls(
+    new_desk: Callable[..., AbstractAsyncContextManager[Any]],
+) -> None:
+    async with new_desk() as desk:
+        assert [burst.codes for burst in fast_handlers(desk.handlers).bursts] == [{10, 310, 320}]
+        assert {10, 310, 320, 11, 361} == set().union(*[burst.codes for burst in desk.handlers.bursts])
 
 
 @pytest.mark.parametrize("batch", ["true", "false"])
@@ -108,9 +148,9 @@ async def test_a_batch_with_many_keys_is_left_to_slices(
     async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=1 << 16) as desk:
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
-        assert desk.handlers.bursts[0](way.link, frame(320, element * 33, m="true")) == 0
+        assert desk.handlers.bursts[0].take(way.link, frame(320, element * 33, m="true")) == 0
         taken = frame(320, element * 32, m="true")
-        assert desk.handlers.bursts[0](way.link, taken) == len(taken)
+        assert desk.handlers.bursts[0].take(way.link, taken) == len(taken)
 
 
 async def test_a_batch_of_very_many_messages_is_left_to_slices(
@@ -120,9 +160,9 @@ async def test_a_batch_of_very_many_messages_is_left_to_slices(
     async with new_desk(mapped_file_size_commit_log=1 << 23, mapped_file_size_consume_queue=20 * 10_000) as desk:
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
-        assert desk.handlers.bursts[0](way.link, frame(320, element * 4097, m="true")) == 0
+        assert desk.handlers.bursts[0].take(way.link, frame(320, element * 4097, m="true")) == 0
         taken = frame(320, element * 4096, m="true")
-        assert desk.handlers.bursts[0](way.link, taken) == len(taken)
+        assert desk.handlers.bursts[0].take(way.link, taken) == len(taken)
 
 
 async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
@@ -136,12 +176,12 @@ async def test_space_is_reserved_without_leaving_sends_to_the_handlers(
         for _ in range(20):
             data = batch * 2
             while data:
-                taken = desk.handlers.bursts[0](way.link, data)
+                taken = desk.handlers.bursts[0].take(way.link, data)
                 assert taken >= len(batch)
                 data = data[taken:]
         assert desk.broker.store.queue_bounds("T1", 0) == (0, 12_001)
         single = frame(310, b"y" * 1000)
-        assert desk.handlers.bursts[0](way.link, single * 300) == len(single) * 300
+        assert desk.handlers.bursts[0].take(way.link, single * 300) == len(single) * 300
 
 
 async def test_a_batch_that_does_not_fit_into_the_files_is_left_to_the_handlers(
@@ -151,10 +191,10 @@ async def test_a_batch_that_does_not_fit_into_the_files_is_left_to_the_handlers(
         way = Way(desk, compiled=True)
         await way.receive(frame(310, b"makes the queue"))
         many = frame(320, encode_batch_element(b"", b"") * 500, m="true")
-        assert desk.handlers.bursts[0](way.link, many) == 0
+        assert desk.handlers.bursts[0].take(way.link, many) == 0
         large = frame(320, encode_batch_element(b"x" * 10_000, b"") * 80, m="true")
-        assert desk.handlers.bursts[0](way.link, large) == len(large)
-        assert desk.handlers.bursts[0](way.link, large) == 0
+        assert desk.handlers.bursts[0].take(way.link, large) == len(large)
+        assert desk.handlers.bursts[0].take(way.link, large) == 0
 
 
 async def test_without_space_on_the_disk_sends_are_left_to_the_handlers(
@@ -170,5 +210,5 @@ async def test_without_space_on_the_disk_sends_are_left_to_the_handlers(
 
         monkeypatch.setattr(Segment, "reserve", full)
         single = frame(310, b"x")
-        assert desk.handlers.bursts[0](way.link, single * 300) == len(single) * 203
+        assert desk.handlers.bursts[0].take(way.link, single * 300) == len(single) * 203
         assert desk.broker.store.queue_bounds("T1", 0) == (0, 204)
