@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -179,9 +180,21 @@ async def test_our_own_reset_moves_java_members(
     with java_push(target.namesrv.address, group, topic) as java:
         await until(lambda: len(java.bodies()) >= MESSAGES)
         await until_committed(client, group, topic)
-        done = await client.groups.reset(group, topic, 0)
-        assert {each.online for each in done} == {True}
-        await until(lambda: len(java.bodies()) >= 2 * MESSAGES)
+
+        def all_came_again() -> bool:
+            return min(Counter(java.bodies()).values()) > 1
+
+        # A Java client sends the new offset without waiting for an answer, drops the queue, and asks for the offset when it
+        # takes the queue again. Two threads of a Java broker may do the second before the first: then this queue has not
+        # moved, and only another reset helps.
+        resets = 1 if target.kind is Kind.OURS else 5
+        while resets and not all_came_again():
+            resets -= 1
+            done = await client.groups.reset(group, topic, 0)
+            assert {each.online for each in done} == {True}
+            with trio.move_on_after(30 if resets else 120):
+                await until(all_came_again)
+        assert all_came_again()
         online = await client.groups.members(group)
         assert online is not None
         assert [each.language for each in online.connection_set] == ["JAVA"]
