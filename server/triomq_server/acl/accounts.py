@@ -72,6 +72,10 @@ class AccessRules:
     file_of: Mapping[str, str] = attrs.Factory(dict)
     repeated: Sequence[str] = ()
 
+    def admits(self, host: str) -> bool:
+        """Whether nothing is checked of what comes from an address, without port and brackets."""
+        return any(covers(host) for covers in self.white)
+
     @property
     def admits_nobody(self) -> bool:
         """Whether there is neither an account nor a white address."""

@@ -23,6 +23,11 @@ class PatternError(ValueError):
     """A pattern that cannot be read."""
 
 
+def host_of(peer: str) -> str:
+    """The address of a peer, ``ip:port``, without port and brackets."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 def matcher(pattern: str | None) -> Matcher:
     """What a pattern covers; a blank one covers nothing. Raises PatternError."""
     if pattern is None or not pattern.strip():

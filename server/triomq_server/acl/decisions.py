@@ -5,11 +5,12 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping
 
-from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature, signature_of
+from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature_of, string_to_sign
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import AccessRules, Account
+from triomq_server.acl.addresses import host_of
 from triomq_server.acl.permissions import Need, Permission, needs_admin, needs_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
@@ -32,7 +33,7 @@ def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool 
         command: the request.
         compat_49: copy what RocketMQ 4.9 leaves unchecked, see `permissions`.
     """
-    if any(covers(host) for covers in rules.white):
+    if rules.admits(host):
         return None
     try:
         fields = {name: value for name, value in command.field_pairs() or () if name is not None}
@@ -68,7 +69,12 @@ class SendAccess:
 
     def is_open_to(self, host: str) -> bool:
         """Whether nothing is checked of what comes from a host, an address without port and brackets."""
-        return any(covers(host) for covers in self._rules().white)
+        return self._rules().admits(host)
+
+    def host_to_check(self, peer: str) -> str | None:
+        """The address of a peer, ``ip:port``, for `allows`; None if nothing is checked of what comes from it."""
+        host = host_of(peer)
+        return None if self.is_open_to(host) else host
 
     def allows(self, host: str, access_key: str, given: bytes, signed: bytes, code: int, topic: str) -> bool:
         """Whether a send may be stored.
@@ -106,9 +112,9 @@ class SendAccess:
 def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> bool:
     given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
     without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-    right = hmac.compare_digest(signature(without, body, account.secret_key).encode(), given)
+    right = hmac.compare_digest(signature_of(string_to_sign(without, body), account.secret_key), given)
     if not right and UNIQUE_KEY_QUERY in fields:
-        right = hmac.compare_digest(signature(fields, body, account.secret_key).encode(), given)
+        right = hmac.compare_digest(signature_of(string_to_sign(fields, body), account.secret_key), given)
     return right
 
 

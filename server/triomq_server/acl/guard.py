@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.wire.command import Command
+from triomq_server.acl.addresses import host_of
 from triomq_server.repeats import PeerLog
 from triomq_server.wire import Answer, Handlers, Link, Slices
 from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHandler
@@ -59,7 +60,7 @@ class _Guard:
         return checked
 
     def _refusal(self, link: Link, command: Command) -> Command | None:
-        why = self._check(link.peer.rpartition(":")[0].strip("[]"), command)
+        why = self._check(host_of(link.peer), command)
         if why is None:
             return None
         message = "request code %d of %s is refused: %s"

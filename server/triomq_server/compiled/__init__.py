@@ -18,7 +18,7 @@ VERSIONS = {
     "pulls": 1075792087,
     "recovery": 1112608868,
     "replay": 1515448941,
-    "sends": 3277474626,
+    "sends": 297643616,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""
 

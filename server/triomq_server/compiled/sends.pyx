@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 3277474626
+VERSION = 297643616
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -617,9 +617,7 @@ cdef class SendBursts:
         if PyBytes_GET_SIZE(born_host) != 8:
             return done
         if self._access is not None:
-            host = link.peer.rpartition(":")[0].strip("[]")
-            if self._access.is_open_to(host):
-                host = None
+            host = self._access.host_to_check(link.peer)
         try:
             while size - done >= 8:
                 total = <int32_t>get32(start + done)

@@ -81,20 +81,20 @@ class SendCompletion:
             The answers of sends that have nothing to wait for after all; the link gets the others later.
         """
         if not self._replicate:
-            return self._hold(link, answers, sends, flush=self._flush)
+            return self._hold(link, answers, sends)
         # A slave that is near enough for a message is near enough for those before it.
         slave_ok = self._broker.replication.slave_ok
         near = len(sends)
         if not slave_ok(sends[-1][0]):
             near = bisect_left(sends, True, key=lambda send: not slave_ok(send[0]))
         if near == len(sends):
-            return self._hold(link, answers, sends, flush=self._flush, replicate=True)
+            return self._hold(link, answers, sends, replicate=True)
         cut = 0
         if near:
             cut = sends[near - 1][1]
-            self._hold(link, answers[:cut], sends[:near], flush=self._flush, replicate=True)
+            self._hold(link, answers[:cut], sends[:near], replicate=True)
             sends = [(end, answer_end - cut, topic, code) for end, answer_end, topic, code in sends[near:]]
-        return self._hold(link, answers[cut:], sends, flush=self._flush, code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        return self._hold(link, answers[cut:], sends, code=ResponseCode.SLAVE_NOT_AVAILABLE)
 
     def _hold(
         self,
@@ -102,19 +102,18 @@ class SendCompletion:
         answers: bytes,
         sends: list[HeldSend],
         *,
-        flush: bool,
         replicate: bool = False,
         code: int = ResponseCode.SUCCESS,
     ) -> bytes | None:
         """As `hold`, of sends that wait for the same; `code` is the answer if nothing goes wrong."""
         broker = self._broker
         held = _HeldAnswers(broker, link, answers, sends, code)
-        held.left = flush + replicate
+        held.left = self._flush + replicate
         if not held.left:
             return held.frames() or None
         now = held.began
         end_offset = sends[-1][0]
-        if flush:
+        if self._flush:
             deadline = now + broker.config.store.sync_flush_timeout / 1000
             broker.store.flusher.when_flushed(end_offset, deadline, partial(self._flushed, held))
         if replicate:

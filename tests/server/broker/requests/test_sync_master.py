@@ -285,7 +285,7 @@ async def test_only_those_sends_of_a_receive_wait_whose_slave_is_near(open_broke
         hands.cancel_scope.cancel()
 
 
-async def test_the_disk_has_some_sends_of_a_receive_in_time(open_broker: Any) -> None:
+async def test_sends_of_one_receive_wait_for_the_disk_together(open_broker: Any) -> None:
     disk = StuckDisk()
     settings = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": 300}
     async with open_broker(disk=disk, **settings) as broker, disk.let_go_at_the_end():
