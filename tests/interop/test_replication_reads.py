@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from class_archive import QUICK_START
 
 import triomq
 from triomq_benchmarks.clusters.java import Java, prepare_home
@@ -96,6 +97,7 @@ def open_java_reader(java: Java, home: Path, pair: Pair) -> Iterator[Callable[[i
         [pair.name_servers],
         home=prepare_home(home),
         classes=java.compile(sorted((HERE / "java").glob("*.java"))),
+        options=QUICK_START,
     )
     with Driver("Java reader", argv, home / "reader.out") as driver:
 
