@@ -1,5 +1,6 @@
 """JVMs that start quickly: two hundred of them start in a run of this suite, and none of them is measured.
 
+They get options for a short life, and the classes that they need ready to be mapped.
 Nearly half of what a start costs is the loading of classes. One broker writes those that it has loaded to a file when it
 ends (`-XX:ArchiveClassesAtExit`, JEP 350), and all later JVMs map that file. Few start with the jars of 5.5.0, whose
 broker takes long to write one.
@@ -25,6 +26,11 @@ QUICK_START = (
 WRITE_LIMIT_S = 120
 
 
+def quick(java: Java) -> Java:
+    """The same Java, whose JVMs start quickly."""
+    return attrs.evolve(java, options=QUICK_START)
+
+
 def with_class_archive(java: Java) -> Java:
     """The same Java with an archive of RocketMQ's classes, which the first process that asks lets a broker write.
 
@@ -41,12 +47,13 @@ def with_class_archive(java: Java) -> Java:
 def _write(java: Java, archive: Path) -> None:
     part = archive.with_suffix(".part")
     part.unlink(missing_ok=True)
-    writing = (*QUICK_START, "-XX:+IgnoreUnrecognizedVMOptions", f"-XX:ArchiveClassesAtExit={part}")
+    options = (*java.options, "-XX:+IgnoreUnrecognizedVMOptions", f"-XX:ArchiveClassesAtExit={part}")
+    writing = attrs.evolve(java, options=options)
     with TemporaryDirectory() as name:
         home = Path(name)
         with (
-            namesrv(Kind.JAVA, home / "namesrv", java=java, options=QUICK_START) as names,
-            broker(Kind.JAVA, home / "broker", names.address, java=java, options=writing) as serving,
+            namesrv(Kind.JAVA, home / "namesrv", java=java) as names,
+            broker(Kind.JAVA, home / "broker", names.address, java=writing) as serving,
         ):
             serving.stop(WRITE_LIMIT_S)
     if part.exists():

@@ -25,11 +25,12 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from class_archive import QUICK_START, with_class_archive
+from class_archive import quick, with_class_archive
+from java_clients import client_command
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import SingleBroker
-from triomq_benchmarks.clusters.java import Java, find_java, prepare_home
+from triomq_benchmarks.clusters.java import Java, find_java
 from triomq_benchmarks.clusters.processes import Child, Driver, DriverError
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 
@@ -313,7 +314,7 @@ class JavaClient:
 @pytest.fixture(scope="session")
 def java() -> Java:
     try:
-        return with_class_archive(find_java())
+        return with_class_archive(quick(find_java()))
     except ToolUnavailableError as error:
         pytest.skip(f"RocketMQ 4.9.7 is not available: {error}")
 
@@ -326,20 +327,14 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def java_5() -> Java:
     try:
-        return find_java("5.5.0")
+        return quick(find_java("5.5.0"))
     except ToolUnavailableError as error:
         pytest.skip(f"RocketMQ 5.5.0 is not available: {error}")
 
 
 def _java_client(java: Java, home: Path, serialization: str, properties: Mapping[str, str] | None = None) -> Driver:
-    classes = java.compile(sorted((HERE / "java").glob("*.java")))
-    argv = java.command(
-        "InteropClient",
-        home=prepare_home(home),
-        classes=classes,
-        options=QUICK_START,
-        properties={"rocketmq.serialize.type": serialization, **(properties or {})},
-    )
+    system = {"rocketmq.serialize.type": serialization, **(properties or {})}
+    argv = client_command(java, "InteropClient", home=home, properties=system)
     return Driver(f"Java client ({serialization})", argv, home / "client.out")
 
 
@@ -508,14 +503,7 @@ def _push_starter(java: Java, scratch: Path, name: str) -> StartPush:
             "instance": f"{name}-{number}",
             **options,
         }
-        argv = java.command(
-            "PushConsumer",
-            _as_arguments(given),
-            home=prepare_home(home),
-            classes=java.compile(sorted((HERE / "java").glob("*.java"))),
-            options=QUICK_START,
-            properties=properties,
-        )
+        argv = client_command(java, "PushConsumer", _as_arguments(given), home=home, properties=properties)
         return _running(f"Java {name} consumer {number}", argv, home / f"{name}-{number}.out")
 
     return start
@@ -546,8 +534,8 @@ class Servers:
     def __init__(self, java: Java, scratch: Path, java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS) -> None:
         self.scratch = scratch
         self._java_brokers = java_brokers
-        self._namesrv = partial(namesrv, java=java, options=QUICK_START)
-        self._broker = partial(broker, java=java, options=QUICK_START)
+        self._namesrv = partial(namesrv, java=java)
+        self._broker = partial(broker, java=java)
 
     @contextmanager
     def namesrv(

@@ -19,7 +19,6 @@ from typing import Any
 
 import attrs
 import pytest
-from class_archive import QUICK_START
 from mqadmin_commands import CASES, GROUP, TOPIC, WITHOUT_REASON, Case, as_rows, cases, comparable
 
 from triomq_benchmarks.clusters.java import prepare_home
@@ -218,9 +217,7 @@ def _first_round(java: Any, home: Path, names: str, deadline: float) -> str:
     """The log of one start of the tool, up to the end of a round or of the tool."""
     arguments = ["startMonitoring", "-n", names]
     settings = {"rocketmq.client.logLevel": "INFO"}
-    argv = java.command(
-        f"{TOOLS}.MQAdminStartup", arguments, home=prepare_home(home), options=QUICK_START, properties=settings
-    )
+    argv = java.command(f"{TOOLS}.MQAdminStartup", arguments, home=prepare_home(home), properties=settings)
     text = ""
     with (home / "out").open("wb") as out, subprocess.Popen(argv, stdout=out, stderr=out) as tool:
         try:

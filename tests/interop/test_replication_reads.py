@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from class_archive import QUICK_START
+from java_clients import client_command
 
 import triomq
-from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.java import Java
 from triomq_benchmarks.clusters.processes import Driver
 from triomq_benchmarks.clusters.server_state import knows_topic, log_end, max_offset
 from triomq_benchmarks.clusters.servers import Kind, Server
@@ -92,13 +92,7 @@ def send(pair: Pair, count: int) -> None:
 @contextmanager
 def open_java_reader(java: Java, home: Path, pair: Pair) -> Iterator[Callable[[int], tuple[int, int, int]]]:
     """Pulls from an offset: the id of the broker that was asked, how many messages were received, the next offset."""
-    argv = java.command(
-        "ReplicationReader",
-        [pair.name_servers],
-        home=prepare_home(home),
-        classes=java.compile(sorted((HERE / "java").glob("*.java"))),
-        options=QUICK_START,
-    )
+    argv = client_command(java, "ReplicationReader", [pair.name_servers], home=home)
     with Driver("Java reader", argv, home / "reader.out") as driver:
 
         def pull(offset: int) -> tuple[int, int, int]:

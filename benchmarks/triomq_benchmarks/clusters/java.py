@@ -52,12 +52,14 @@ class Java:
         javac: the compiler beside it.
         class_path: RocketMQ's jars, joined as Java wants them.
         archive: classes of these jars as another JVM has written them, for a quick start.
+        options: of every JVM that it starts.
     """
 
     java: str
     javac: str
     class_path: str
     archive: Path | None = None
+    options: Sequence[str] = ()
 
     def command(
         self,
@@ -84,7 +86,8 @@ class Java:
         flags = [f"-D{name}={value}" for name, value in system.items()]
         if self.archive is not None:
             flags.append(f"-XX:SharedArchiveFile={self.archive}")
-        return [self.java, f"-Xmx{heap}", *OPEN_MODULES, *options, *flags, "-cp", path, main_class, *arguments]
+        options = (*OPEN_MODULES, *self.options, *options)
+        return [self.java, f"-Xmx{heap}", *options, *flags, "-cp", path, main_class, *arguments]
 
     def compile(self, sources: Sequence[Path]) -> Path:
         """Compile `sources` once and return the folder of their classes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -74,7 +74,6 @@ def _command(
     home: Path,
     java: Java | None,
     heap: str,
-    options: Sequence[str],
     properties: Mapping[str, str],
 ) -> list[str]:
     if kind is Kind.OURS:
@@ -82,9 +81,7 @@ def _command(
     if java is None:
         raise ValueError("a Java server needs a Java")
     main = NAMESRV_MAIN if role == "namesrv" else BROKER_MAIN
-    return java.command(
-        main, ["-c", str(config)], home=prepare_home(home), heap=heap, options=options, properties=properties
-    )
+    return java.command(main, ["-c", str(config)], home=prepare_home(home), heap=heap, properties=properties)
 
 
 def _environment(kind: Kind) -> dict[str, str] | None:
@@ -101,7 +98,6 @@ def namesrv(
     *,
     java: Java | None = None,
     heap: str = "128m",
-    options: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -112,14 +108,13 @@ def namesrv(
         home: its folder, may exist from an earlier run.
         java: needed for the real one.
         heap: the Java heap, as for `-Xmx`.
-        options: further options for the JVM.
         settings: further RocketMQ configuration keys.
         properties: further Java system properties.
     """
     with reserved_port() as port:
         files = {"kvConfigPath": home / "kvConfig.json", "configStorePath": home / "namesrv.properties"}
         config = write_properties(home / "namesrv.conf", {"listenPort": port, **files, **(settings or {})})
-        argv = _command(kind, "namesrv", config, home, java, heap, options, properties or {})
+        argv = _command(kind, "namesrv", config, home, java, heap, properties or {})
         with Server(f"{kind} name server", argv, home / "namesrv.out", env=_environment(kind)) as server:
             server.address = f"127.0.0.1:{port}"
             code = RequestCode.GET_BROKER_CLUSTER_INFO
@@ -159,7 +154,6 @@ def broker(
     java: Java | None = None,
     heap: str = "256m",
     port: int | None = None,
-    options: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
@@ -176,7 +170,7 @@ def broker(
             "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",
             **(properties or {}),
         }
-        argv = _command(kind, "broker", config, home, java, heap, options, system)
+        argv = _command(kind, "broker", config, home, java, heap, system)
         with Server(f"{kind} broker", argv, home / "broker.out", env=_environment(kind)) as server:
             server.address = f"127.0.0.1:{port}"
             code = RequestCode.GET_BROKER_RUNTIME_INFO

@@ -182,10 +182,15 @@ async def test_time_is_bounded_and_what_is_not_known_is_said():
     async with open_cluster(slaves=0, settings=SMALL) as cluster, listener:
         both = f"{cluster.name_servers};{silent}"
         async with triomq.open_client(both, route_wait_s=0) as client:
-            with trio.fail_after(30):
-                snapshot = await client.doctor.look(timeout_s=0.5)
-            assert snapshot.unknown == ("The cluster could not be looked at wholly within 0.5 s.",)
-            assert [server.address for server in snapshot.name_servers if server.error] == [silent]
+            # On a busy machine the servers that do answer need longer, too.
+            for timeout_s in (0.5, 5, 30):
+                with trio.fail_after(timeout_s + 60):
+                    snapshot = await client.doctor.look(timeout_s=timeout_s)
+                without_answer = [server.address for server in snapshot.name_servers if server.error]
+                if without_answer == [silent]:
+                    break
+            assert without_answer == [silent]
+            assert snapshot.unknown == (f"The cluster could not be looked at wholly within {timeout_s:g} s.",)
 
 
 @pytest.fixture
