@@ -26,11 +26,6 @@ QUICK_START = (
 WRITE_LIMIT_S = 120
 
 
-def quick(java: Java) -> Java:
-    """The same Java, whose JVMs start quickly."""
-    return attrs.evolve(java, options=QUICK_START)
-
-
 def with_class_archive(java: Java) -> Java:
     """The same Java with an archive of RocketMQ's classes, which the first process that asks lets a broker write.
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import attrs
 import pytest
-from class_archive import quick, with_class_archive
+from class_archive import QUICK_START, with_class_archive
 from java_clients import client_command
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
@@ -314,7 +314,7 @@ class JavaClient:
 @pytest.fixture(scope="session")
 def java() -> Java:
     try:
-        return with_class_archive(quick(find_java()))
+        return with_class_archive(find_java(options=QUICK_START))
     except ToolUnavailableError as error:
         pytest.skip(f"RocketMQ 4.9.7 is not available: {error}")
 
@@ -327,7 +327,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def java_5() -> Java:
     try:
-        return quick(find_java("5.5.0"))
+        return find_java("5.5.0", QUICK_START)
     except ToolUnavailableError as error:
         pytest.skip(f"RocketMQ 5.5.0 is not available: {error}")
 

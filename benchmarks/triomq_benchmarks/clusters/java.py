@@ -96,14 +96,14 @@ class Java:
         return built(folder, argv, "compiling the Java drivers")
 
 
-def find_java(version: str = VERSION) -> Java:
-    """Find Java and the jars of a version of RocketMQ.
+def find_java(version: str = VERSION, options: Sequence[str] = ()) -> Java:
+    """Find Java and the jars of a version of RocketMQ; the options are for every JVM that it starts.
 
     Raises:
         ToolUnavailableError: with the reason.
     """
     java, javac, mvn = find_tool("java"), find_tool("javac"), find_tool("mvn")
-    return Java(java=java, javac=javac, class_path=_resolve(mvn, version))
+    return Java(java=java, javac=javac, class_path=_resolve(mvn, version), options=options)
 
 
 def _resolve(mvn: str, version: str) -> str:

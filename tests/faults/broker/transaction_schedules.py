@@ -114,7 +114,7 @@ class Run:
         self._folder = folder
         self._kinds = kinds
         self._say = say
-        self._broker = partial(broker, java=java, options=QUICK_JVM)
+        self._broker = partial(broker, java=java)
         self._turn = 0
         self._broker_of_now: Server | None = None
         self._closing: ExitStack | None = None
@@ -241,7 +241,7 @@ def run_schedules(
     folder: Path, first: int, count: int, kinds: tuple[Kind, ...], say: Callable[[str], None] = print
 ) -> Totals:
     """Run schedules and the last audit."""
-    java = find_java() if Kind.JAVA in kinds else None
+    java = find_java(options=QUICK_JVM) if Kind.JAVA in kinds else None
     totals = Totals()
     for start in range(first, first + count, SCHEDULES_PER_STORE):
         with Run(folder / f"from-{start}", kinds, java, say, totals).started() as run:

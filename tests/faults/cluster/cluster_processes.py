@@ -23,7 +23,7 @@ from process_schedule import Outcome, run_schedule
 from separate_nodes import OURS, Pair
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
-from triomq_benchmarks.clusters.java import find_java
+from triomq_benchmarks.clusters.java import QUICK_JVM, find_java
 
 PAIRS = ("ours/ours", "java/ours", "ours/java")
 
@@ -57,7 +57,7 @@ def main() -> int:
     java = None
     if pair != OURS:
         try:
-            java = find_java()
+            java = find_java(options=QUICK_JVM)
         except ToolUnavailableError as error:
             print(f"RocketMQ 4.9.7 is not available: {error}", file=sys.stderr)
             return 2

@@ -17,7 +17,7 @@ from cluster_setting import Setting
 from cutting_proxy import CuttingProxy
 from process_nodes import MASTER, NAME_SERVER, READY_S, SETTINGS, SLAVES, NodeRegistry
 
-from triomq_benchmarks.clusters.java import QUICK_JVM, Java, prepare_home
+from triomq_benchmarks.clusters.java import Java, prepare_home
 from triomq_benchmarks.clusters.processes import reserved_port
 from triomq_benchmarks.clusters.servers import BROKER_MAIN, Kind, broker_settings, write_properties
 from triomq_protocol.codes import RequestCode
@@ -122,7 +122,6 @@ class SeparateNodes(NodeRegistry):
             BROKER_MAIN,
             ["-c", str(config)],
             home=prepare_home(home),
-            options=QUICK_JVM,
             properties=JVM_PROPERTIES,
         )
 
