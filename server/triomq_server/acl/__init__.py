@@ -7,9 +7,9 @@ decided is decided by plain functions; only `files` reads and writes.
 from __future__ import annotations
 
 from triomq_server.acl.accounts import AclError
-from triomq_server.acl.decisions import SendAccess, refusal
+from triomq_server.acl.decisions import RequestAccess, refusal
 from triomq_server.acl.edits import entry_of
 from triomq_server.acl.files import AclFiles
 from triomq_server.acl.guard import guarded
 
-__all__ = ["AclError", "AclFiles", "SendAccess", "entry_of", "guarded", "refusal"]
+__all__ = ["AclError", "AclFiles", "RequestAccess", "entry_of", "guarded", "refusal"]

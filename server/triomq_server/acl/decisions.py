@@ -17,7 +17,7 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """A field that 4.9 brokers leave out of what they check, and 4.9 Java clients sign: both are right."""
 
 MOST_REMEMBERED = 65_536
-"""Of the decisions on an account, a request code and a topic."""
+"""Of the decisions on an account, a request code, a topic and a group."""
 
 _TRACES = Need(TRACE_TOPIC, Permission.PUB)
 
@@ -52,9 +52,9 @@ def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool 
     return _missing(account, command.code, fields, command.body, compat_49=compat_49)
 
 
-class SendAccess:
-    """Decides as `refusal` does for plain sends that compiled code has read. Whatever it does not allow is left to
-    `refusal`, which says why.
+class RequestAccess:
+    """Decides as `refusal` does for plain sends and pulls that compiled code has read. Whatever it does not allow is left
+    to `refusal`, which says why.
 
     Args:
         rules: those in force now.
@@ -65,7 +65,7 @@ class SendAccess:
         self._rules = rules
         self._compat_49 = compat_49
         self._known = rules()
-        self._allowed: dict[tuple[str, int, str], bool] = {}
+        self._allowed: dict[tuple[str, int, str, str], bool] = {}
 
     def is_open_to(self, host: str) -> bool:
         """Whether nothing is checked of what comes from a host, an address without port and brackets."""
@@ -76,8 +76,10 @@ class SendAccess:
         host = host_of(peer)
         return None if self.is_open_to(host) else host
 
-    def allows(self, host: str, access_key: str, given: bytes, signed: bytes, code: int, topic: str) -> bool:
-        """Whether a send may be stored.
+    def allows(
+        self, host: str, access_key: str, given: bytes, signed: bytes, code: int, topic: str, group: str
+    ) -> bool:
+        """Whether a send may be stored, or a pull answered.
 
         Args:
             host: the peer's address, without port and brackets.
@@ -86,6 +88,7 @@ class SendAccess:
             signed: the string to sign, of all fields but the signature, and the body.
             code: the request's code.
             topic: the topic, none of retries.
+            group: of a pull; empty for a send, which needs none.
         """
         rules = self._rules()
         if rules is not self._known:
@@ -98,13 +101,13 @@ class SendAccess:
             return True
         if not hmac.compare_digest(signature_of(signed, account.secret_key), given):
             return False
-        key = access_key, code, topic
+        key = access_key, code, topic, group
         allowed = self._allowed.get(key)
         if allowed is None:
             if len(self._allowed) >= MOST_REMEMBERED:
                 self._allowed.clear()
-            # A send's topic has one of two names, by its code; the other one says nothing.
-            fields = {"topic": topic, "b": topic}
+            # A send's topic has one of two names, by its code; what has another one says nothing.
+            fields = {"topic": topic, "b": topic, "consumerGroup": group}
             allowed = self._allowed[key] = _missing(account, code, fields, b"", compat_49=self._compat_49) is None
         return allowed
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from triomq_protocol.requests.registration import TopicConfig
+from triomq_server.acl import RequestAccess
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.config import StoreConfig
@@ -45,6 +46,7 @@ class PullBursts:
         requests: Counter[int],
         retry_prefix: str,
         broadcasting: str,
+        access: RequestAccess | None,
     ) -> None: ...
     def configure(self, answer_end: bytes, *, slave_read: bool, unsent_most: int) -> None: ...
     def take(self, link: Link, data: bytes) -> int: ...

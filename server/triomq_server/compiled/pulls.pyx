@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 1075792087
+VERSION = 1701564222
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -17,6 +17,7 @@ from libc.string cimport memcpy, memset
 
 include "big_endian.pxi"
 include "headers.pxi"
+include "signing.pxi"
 include "record_layout.pxi"
 
 cdef enum:
@@ -223,24 +224,27 @@ cdef bint take_field(Pull* p, Text* name, Text* value) noexcept nogil:
     return True
 
 
-cdef bint read_fields(Reader* r, Pull* p) noexcept nogil:
+cdef bint read_fields(Reader* r, Pull* p, Fields* fields) noexcept nogil:
     cdef Text name, value
     if not passes(r, 123):  # {
         return False
     while True:
         if not read_text(r, &name) or not passes(r, 58) or not read_text(r, &value):  # :
             return False
-        if not take_field(p, &name, &value):
+        if fields.count == FIELDS_MOST or not take_field(p, &name, &value):
             return False
+        take_signing(fields, &name)
+        keep_field(fields, &name, &value)
         if not passes(r, 44):  # ,
             return passes(r, 125)  # }
 
 
-cdef bint read_pull(Reader* r, Pull* p) noexcept nogil:
+cdef bint read_pull(Reader* r, Pull* p, Fields* fields) noexcept nogil:
     """A pull's JSON header in the usual form; false for any other header, whatever it says."""
     cdef Text name, value
     cdef int64_t ignored
     cdef bint plain
+    begin_fields(fields)
     if not passes(r, 123):  # {
         return False
     while True:
@@ -249,7 +253,7 @@ cdef bint read_pull(Reader* r, Pull* p) noexcept nogil:
         if text_is(&name, b"code", 4):
             plain = not p.code and read_number(r, &p.code) and p.code == CODE
         elif text_is(&name, b"extFields", 9):
-            plain = not p.ext_seen and read_fields(r, p)
+            plain = not p.ext_seen and read_fields(r, p, fields)
             p.ext_seen = 1
         elif text_is(&name, b"flag", 4):
             plain = read_number(r, &p.flag)
@@ -294,10 +298,13 @@ cdef class PullBursts:
         requests: counts requests by their codes.
         retry_prefix: of topics that may need a filter of their own.
         broadcasting: the message model that not every group may use.
+        access: decides which pulls may be answered (`RequestAccess`); None: all.
     """
 
-    cdef object _store, _config, _queues, _topics, _groups, _clients, _commit, _count, _clock, _requests
+    cdef object _store, _config, _queues, _topics, _groups, _clients, _commit, _count, _clock, _requests, _access
     cdef str _retry_prefix, _broadcasting
+    cdef str _host  # that is checked now, None if nothing is
+    cdef Fields _fields
     cdef bytes _answer_end
     cdef bint _slave_read
     cdef int64_t _unsent_most
@@ -306,7 +313,7 @@ cdef class PullBursts:
 
     def __init__(
         self, *, store, config, queues, topics, groups, clients, commit, count, clock, requests, str retry_prefix,
-        str broadcasting,
+        str broadcasting, access,
     ):
         self._store = store
         self._config = config
@@ -320,6 +327,7 @@ cdef class PullBursts:
         self._requests = requests
         self._retry_prefix = retry_prefix
         self._broadcasting = broadcasting
+        self._access = access
         self.active = False
 
     def configure(self, bytes answer_end, *, bint slave_read, unsent_most):
@@ -345,6 +353,7 @@ cdef class PullBursts:
         cdef Pull pull
         if not self.active:
             return 0
+        self._host = None if self._access is None else self._access.host_to_check(link.peer)
         while size - done >= 8:
             total = <int32_t>get32(at)
             header_bytes = get32(at + 4)
@@ -355,7 +364,7 @@ cdef class PullBursts:
             reader.scratch = self._scratch
             reader.scratch_used = 0
             memset(&pull, 0, sizeof(Pull))
-            if not read_pull(&reader, &pull):
+            if not read_pull(&reader, &pull, &self._fields):
                 break
             try:
                 if not self._answer(link, &pull):
@@ -469,6 +478,11 @@ cdef class PullBursts:
             first, count, log, base, commitlog.min_offset, log_end, pull.queue_id, pull.queue_offset, most_bytes, &total
         )
         if found == NOT_PLAIN or total < FIXED_BYTES:
+            return False
+        # Not before all else is known: what is left to the handler is checked there.
+        if self._host is not None and not is_allowed(
+            self._access, self._host, &self._fields, NULL, 0, CODE, topic, name
+        ):
             return False
         record = <const uint8_t*>log.buf + (offset - base)
         stored_ms = get64(

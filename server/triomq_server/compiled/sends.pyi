@@ -3,7 +3,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from triomq_protocol.requests.registration import TopicConfig
-from triomq_server.acl import SendAccess
+from triomq_server.acl import RequestAccess
 from triomq_server.store import Arrival, MessageStore
 from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.wire import Link
@@ -27,7 +27,7 @@ class SendBursts:
         arrival: Callable[[str, int, int, int, int], Arrival],
         batch_properties: Callable[[str], bytes | None],
         hold: Callable[[Link, bytes, list[tuple[int, int, str, int]]], bytes | None],
-        access: SendAccess | None,
+        access: RequestAccess | None,
     ) -> None: ...
     def configure(
         self,

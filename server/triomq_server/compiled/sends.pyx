@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 297643616
+VERSION = 283438925
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -17,6 +17,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 include "big_endian.pxi"
 include "headers.pxi"
+include "signing.pxi"
 include "record_layout.pxi"
 include "properties.pxi"
 
@@ -32,7 +33,6 @@ cdef enum:
     SHARED_BYTES = 256      # of a batch's property string whose meaning is kept
     SCRATCH_BYTES = 65536   # unescaped strings of one header
     HEADER_MOST = 60000
-    FIELDS_MOST = 20        # of a header, signature included
     SMALL_BODY = 192        # up to here the own checksum is as fast as a call of the library's
     RUN_BYTES = 4194304     # of records that one call stores
     RUN_KEYS_BYTES = 24 * 4096  # of their entries for the index; a message may have thousands
@@ -129,14 +129,6 @@ cdef struct Header:
     int batch
 
 
-cdef struct Fields:
-    Text names[FIELDS_MOST]
-    Text values[FIELDS_MOST]
-    int count
-    int access_key      # which field it is, -1 if there is none
-    int signature
-
-
 cdef bint read_switch(Text* value, int* out) noexcept nogil:
     if text_is(value, b"false", 5):
         out[0] = 0
@@ -217,17 +209,6 @@ cdef bint take_long(Header* h, Text* name, Text* value) noexcept nogil:
     return False
 
 
-cdef bint take_signing(Fields* fields, Text* name) noexcept nogil:
-    """Whether a field is one that a signed request has; which one is noted."""
-    if text_is(name, b"AccessKey", 9):
-        fields.access_key = fields.count
-    elif text_is(name, b"Signature", 9):
-        fields.signature = fields.count
-    elif not text_is(name, b"SecurityToken", 13):
-        return False
-    return True
-
-
 cdef bint read_ext(Reader* r, Header* h, Fields* fields, bint short_names) noexcept nogil:
     cdef Text name, value
     if not passes(r, 123):  # {
@@ -242,9 +223,7 @@ cdef bint read_ext(Reader* r, Header* h, Fields* fields, bint short_names) noexc
                 return False
         elif not take_signing(fields, &name) and (short_names or not take_long(h, &name, &value)):
             return False
-        fields.names[fields.count] = name
-        fields.values[fields.count] = value
-        fields.count += 1
+        keep_field(fields, &name, &value)
         if not passes(r, 44):  # ,
             return passes(r, 125)  # }
 
@@ -277,8 +256,7 @@ cdef bint read_member(Reader* r, Header* h, Fields* fields, Text* name) noexcept
 cdef bint read_header(Reader* r, Header* h, Fields* fields) noexcept nogil:
     """A send's JSON header in the usual form; false for any other header, whatever it says."""
     cdef Text name
-    fields.count = 0
-    fields.access_key = fields.signature = -1
+    begin_fields(fields)
     if not passes(r, 123):  # {
         return False
     while True:
@@ -469,7 +447,7 @@ cdef class SendBursts:
         arrival: makes an arrival from topic, queue id, next offset, tags code and store time.
         batch_properties: what a batch's property string adds to each element's; None where Python has to decide.
         hold: holds the answers of sends until disk or slave have the messages (`SendCompletion.hold`).
-        access: decides which sends may be stored (`SendAccess`); None: all.
+        access: decides which sends may be stored (`RequestAccess`); None: all.
     """
 
     cdef object _store, _topics, _queues, _is_plain_topic, _count, _requests, _checksum, _arrival, _batch_properties
@@ -652,7 +630,9 @@ cdef class SendBursts:
                     indexed = place[5]
                     if limit > log.len:
                         limit = log.len
-                if self._find(&header) < 0 or (host is not None and not self._is_allowed(host, &header, body, body_size)):
+                if self._find(&header) < 0 or (host is not None and not is_allowed(
+                    self._access, host, &self._fields, body, body_size, header.code, self._names[self._last], ""
+                )):
                     break
                 touched = self._touched[self._last]
                 hashes_before, arrivals_before, out_before = PyByteArray_GET_SIZE(hashes), len(arrivals), self._out_used
@@ -774,44 +754,6 @@ cdef class SendBursts:
         self._last = self._count_touched
         self._count_touched += 1
         return self._last
-
-    cdef bint _is_allowed(self, str host, Header* header, const uint8_t* body, int64_t body_size) except -1:
-        """Whether a request whose fields have just been read is signed by an account that may send to the last topic."""
-        cdef Fields* fields = &self._fields
-        cdef Text* value
-        cdef int order[FIELDS_MOST]
-        cdef int n, place, compared
-        cdef Py_ssize_t size = body_size
-        cdef bytes signed
-        cdef char* out
-        if fields.access_key < 0 or fields.signature < 0:
-            return False
-        for n in range(fields.count):
-            place = n
-            while place:
-                compared = compare(&fields.names[order[place - 1]], &fields.names[n])
-                if not compared:
-                    return False  # the same name twice: what a signature covers then is not for here
-                if compared < 0:
-                    break
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = n
-            if n != fields.signature:
-                size += fields.values[n].size
-        signed = PyBytes_FromStringAndSize(NULL, size)
-        out = PyBytes_AS_STRING(signed)
-        for n in range(fields.count):
-            if order[n] != fields.signature:
-                value = &fields.values[order[n]]
-                out = text_out(out, value.at, value.size)
-        memcpy(out, body, body_size)
-        value = &fields.values[fields.access_key]
-        access_key = value.at[:value.size].decode("ascii")
-        value = &fields.values[fields.signature]
-        return self._access.allows(
-            host, access_key, value.at[:value.size], signed, header.code, self._names[self._last]
-        )
 
     cdef uint32_t _crc(self, const uint8_t* body, int64_t size) except? 0:
         if size <= SMALL_BODY:

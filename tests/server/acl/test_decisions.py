@@ -17,7 +17,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.acl import decisions
 from triomq_server.acl.accounts import AccessRules, parse, rules_of
-from triomq_server.acl.decisions import SendAccess, refusal
+from triomq_server.acl.decisions import RequestAccess, refusal
 from triomq_server.acl.permissions import ACCOUNT_CODES, ADMIN_CODES, OWN_ADMIN_CODES
 
 FILE = b"""
@@ -74,9 +74,15 @@ def test_requests_that_rocketmq_signed(case: dict[str, Any]) -> None:
     assert "Check signature failed" in str(refusal(wrong, HOST, command))
 
 
-SENDS = [
-    (code, topic, by, host)
-    for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+READ_ELSEWHERE = [
+    (code, topic, group, by, host)
+    for code, groups in (
+        (RequestCode.SEND_MESSAGE, [""]),
+        (RequestCode.SEND_MESSAGE_V2, [""]),
+        (RequestCode.SEND_BATCH_MESSAGE, [""]),
+        (RequestCode.PULL_MESSAGE, ["readers", "others"]),
+    )
+    for group in groups
     for topic in ("in", "out", "both", "other", "RMQ_SYS_TRACE_TOPIC")
     for by in ("account", "operator", "neighbour")
     for host in (HOST, "10.0.0.7", "10.0.1.9")
@@ -84,28 +90,34 @@ SENDS = [
 
 
 @pytest.mark.parametrize("compat_49", [False, True])
-def test_sends_that_are_read_elsewhere_are_decided_alike(compat_49: bool) -> None:
-    access = SendAccess(lambda: RULES, compat_49=compat_49)
-    for code, topic, by, host in SENDS * 2:  # the second time decisions are remembered
-        fields = {"topic": topic} if code == RequestCode.SEND_MESSAGE else {"b": topic}
+def test_requests_that_are_read_elsewhere_are_decided_alike(compat_49: bool) -> None:
+    access = RequestAccess(lambda: RULES, compat_49=compat_49)
+    allowed_pulls = set()
+    for code, topic, group, by, host in READ_ELSEWHERE * 2:  # the second time decisions are remembered
+        fields = {"topic" if code in {RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE} else "b": topic}
+        if group:
+            fields["consumerGroup"] = group
         command = signed(code, fields, b"body", by)
         given = str(command.fields["Signature"]).encode()
         text = string_to_sign(dict(command.field_pairs() or ()), b"body")
-        allowed = access.is_open_to(host) or access.allows(host, by, given, text, code, topic)
-        assert allowed is (refusal(RULES, host, command, compat_49=compat_49) is None), (code, topic, by, host)
+        allowed = access.is_open_to(host) or access.allows(host, by, given, text, code, topic, group)
+        assert allowed is (refusal(RULES, host, command, compat_49=compat_49) is None), (code, topic, group, by, host)
+        if allowed and group and by == "account" and host == HOST:
+            allowed_pulls.add((topic, group))
         if not access.is_open_to(host) and not RULES.accounts[by].covers(host):
-            assert not access.allows(host, by, given, text + b"!", code, topic)
-            assert not access.allows(host, "nobody", given, text, code, topic)
+            assert not access.allows(host, by, given, text + b"!", code, topic, group)
+            assert not access.allows(host, "nobody", given, text, code, topic, group)
+    assert allowed_pulls == {("in", "readers"), ("both", "readers")}
 
 
 def test_remembered_decisions_end_with_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "MOST_REMEMBERED", 2)
     rules = RULES
-    access = SendAccess(lambda: rules, compat_49=False)
+    access = RequestAccess(lambda: rules, compat_49=False)
 
     def allows(topic: str) -> bool:
         given = signature_of(b"text", "account-secret")
-        return access.allows(HOST, "account", given, b"text", RequestCode.SEND_MESSAGE, topic)
+        return access.allows(HOST, "account", given, b"text", RequestCode.SEND_MESSAGE, topic, "")
 
     assert [allows(topic) for topic in ("out", "in", "both", "in", "out")] == [True, False, True, False, True]
     changed = FILE.replace(b"out=PUB", b"out=DENY").replace(b"in=SUB", b"in=PUB")

@@ -90,7 +90,7 @@ class Pulling:
         self._bursts = compiled_pulls(broker)
         self.burst: Burst | None = None
         if self._bursts is not None:
-            self.burst = Burst(self._bursts.take, PULL_CODES)
+            self.burst = Burst(self._bursts.take, PULL_CODES, checks_access=True)
         """Answers plain pulls, many at once; None where there is no compiled module."""
         self.read_config()
 

@@ -10,6 +10,7 @@ from triomq_protocol.requests.heartbeat import BROADCASTING
 from triomq_protocol.requests.pull import encode_pull_answer_head
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.requests.burst_access import request_access
 from triomq_server.compiled import USED
 from triomq_server.store import ReadStatus
 from triomq_server.wire import WRITE_BYTES
@@ -35,6 +36,7 @@ def compiled_pulls(broker: Broker) -> pulls.PullBursts | None:
         requests=broker.traffic.requests,
         retry_prefix=RETRY_PREFIX,
         broadcasting=BROADCASTING,
+        access=request_access(broker),
     )
 
 

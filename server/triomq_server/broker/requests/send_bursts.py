@@ -12,8 +12,8 @@ from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
-from triomq_server.acl import SendAccess
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.requests.burst_access import request_access
 from triomq_server.broker.requests.rewriting import batch_properties
 from triomq_server.broker.requests.send_answers import SendCompletion
 from triomq_server.compiled import USED
@@ -47,7 +47,7 @@ def compiled_sends(broker: Broker, completion: SendCompletion) -> sends.SendBurs
         arrival=Arrival,
         batch_properties=partial(_batch_properties, broker),
         hold=completion.hold,
-        access=_access(broker),
+        access=request_access(broker),
     )
 
 
@@ -72,12 +72,6 @@ def configure(bursts: sends.SendBursts, broker: Broker, completion: SendCompleti
             body_most=broker.config.store.max_message_size,
             frame_most=MAX_FRAME_BYTES,
         )
-
-
-def _access(broker: Broker) -> SendAccess | None:
-    """Decides who may send; None without access control."""
-    acl = broker.acl
-    return None if acl is None else SendAccess(lambda: acl.rules, compat_49=broker.config.store.compat_49)
 
 
 def _batch_properties(broker: Broker, text: str) -> bytes | None:

@@ -35,8 +35,9 @@ NAMES = {
     "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes",
     "m": "batch", "n": "bname",
 }  # fmt: skip
-ACCOUNTS = {"may send": "one secret", "may do nothing": "two secrets", "comes from anywhere": "three secrets"}
+ACCOUNTS = {"may do most": "one secret", "may do nothing": "two secrets", "comes from anywhere": "three secrets"}
 """Access keys and secrets."""
+MOST = {"T1": Permission.PUB | Permission.SUB, "T2": Permission.PUB, "%RETRY%CG": Permission.SUB}
 _LENGTH_AT = 16
 """Where the first element of a batch says how long its body is."""
 
@@ -95,27 +96,10 @@ class Twins:
             ).encode()
         return self.json_frame(code, pairs, body)
 
-    def signed(self, pairs: list[tuple[str, str]], body: bytes) -> list[tuple[str, str]]:
-        """The fields of a request with a signature, which is not always right."""
-        chance = self.chance
-        by = chance.choices(["may send", "may do nothing", "comes from anywhere", "nobody"], [16, 1, 1, 1])[0]
-        secret = ACCOUNTS.get(by, "secret") if chance.random() < 0.95 else "another secret"
-        token = "a token" if chance.random() < 0.1 else None
-        fields = sign(dict(pairs), body, access_key=by, secret_key=secret, security_token=token)
-        added = [(name, fields[name] or "") for name in ("SecurityToken", "AccessKey", "Signature") if name in fields]
-        if chance.random() < 0.03:
-            del added[chance.randrange(len(added))]
-        if chance.random() < 0.03:
-            added.append(chance.choice([*pairs, *added, ("b", "T2"), ("topic", "T2")]))
-        pairs = [*pairs, *added]
-        if chance.random() < 0.3:
-            chance.shuffle(pairs)
-        return pairs
-
     def json_frame(self, code: int, pairs: list[tuple[str, str]], body: bytes) -> bytes:
         chance = self.chance
         if self.signs:
-            pairs = self.signed(pairs, body)
+            pairs = signed(self.chance, pairs, body)
         plain = not self.odd or chance.random() < 0.8
         quote = json.dumps if plain else (lambda text: json.dumps(text, ensure_ascii=False))
         ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in pairs])
@@ -179,6 +163,23 @@ class Twins:
         if self.odd and chance.random() < 0.1:
             data += chance.randbytes(chance.randrange(40))
         return data or encode_properties_bytes({"a": "b"})
+
+
+def signed(chance: random.Random, pairs: list[tuple[str, str]], body: bytes) -> list[tuple[str, str]]:
+    """The fields of a request with a signature, which is not always right."""
+    by = chance.choices(["may do most", "may do nothing", "comes from anywhere", "nobody"], [16, 1, 1, 1])[0]
+    secret = ACCOUNTS.get(by, "secret") if chance.random() < 0.95 else "another secret"
+    token = "a token" if chance.random() < 0.1 else None
+    fields = sign(dict(pairs), body, access_key=by, secret_key=secret, security_token=token)
+    added = [(name, fields[name] or "") for name in ("SecurityToken", "AccessKey", "Signature") if name in fields]
+    if chance.random() < 0.03:
+        del added[chance.randrange(len(added))]
+    if chance.random() < 0.03:
+        added.append(chance.choice([*pairs, *added, ("b", "T2"), ("topic", "T2")]))
+    pairs = [*pairs, *added]
+    if chance.random() < 0.3:
+        chance.shuffle(pairs)
+    return pairs
 
 
 class Peer:
@@ -280,7 +281,7 @@ def access_rules(*white: str) -> AccessRules:
             secret,
             covers=matcher("*" if key == "comes from anywhere" else ""),
             admin=False,
-            permissions={"T1": Permission.PUB, "T2": Permission.PUB} if key == "may send" else {},
+            permissions=MOST if key == "may do most" else {},
             topic_default=Permission.DENY,
             group_default=Permission.DENY,
         )

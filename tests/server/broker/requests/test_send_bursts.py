@@ -68,11 +68,11 @@ async def test_a_signature_that_covers_a_field_twice_is_refused(
 ) -> None:
     """Which of the values counts is not for the compiled way to say."""
     async with new_desk(rules=access_rules("127.0.0.2")) as desk:
-        pairs = sorted({**FIELDS, "n": "broker-a", "AccessKey": "may send"}.items())
+        pairs = sorted({**FIELDS, "n": "broker-a", "AccessKey": "may do most"}.items())
         if last is not None:
             pairs.insert([name for name, _ in pairs].index("n") + 1, ("n", last))
         signed = "".join([value for _, value in pairs]).encode() + b"body"
-        pairs.append(("Signature", signature_of(signed, ACCOUNTS["may send"]).decode()))
+        pairs.append(("Signature", signature_of(signed, ACCOUNTS["may do most"]).decode()))
         data = Twins(0).json_frame(310, pairs, b"body")
         way = Way(desk, compiled=True)
         way.link.peer = "127.0.0.2:40000"
