@@ -7,7 +7,7 @@ follows are for `requests.pull.Pulling`, which gives the same answers. `find_rec
 `store.reading.queue_reads` does where no entry needs a second look.
 """
 
-VERSION = 1701564222
+VERSION = 1606926320
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

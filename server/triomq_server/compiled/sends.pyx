@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 283438925
+VERSION = 1059482413
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize

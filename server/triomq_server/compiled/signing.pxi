@@ -62,7 +62,8 @@ cdef bytes string_to_sign(Fields* fields, const uint8_t* body, int64_t body_size
         if order[n] != fields.signature:
             value = &fields.values[order[n]]
             out = text_out(out, value.at, value.size)
-    memcpy(out, body, body_size)
+    if body_size:
+        memcpy(out, body, body_size)
     return signed
 
 

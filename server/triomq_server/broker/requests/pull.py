@@ -89,9 +89,9 @@ class Pulling:
         self._inline_tags: LatestByText[TagMatcher | None] = LatestByText(MOST_KEPT_CHARACTERS)
         self._bursts = compiled_pulls(broker)
         self.burst: Burst | None = None
+        """Answers plain pulls, many at once; None where there is no compiled module."""
         if self._bursts is not None:
             self.burst = Burst(self._bursts.take, PULL_CODES, checks_access=True)
-        """Answers plain pulls, many at once; None where there is no compiled module."""
         self.read_config()
 
     def read_config(self) -> None:
