@@ -105,7 +105,7 @@ class Case:
 
     def command(self, by: Asker) -> Command:
         """The request, signed as the account does."""
-        fields = dict(self.fields)
+        fields: dict[str, str | None] = {**self.fields}
         if by.keys is not None:
             fields = sign(fields, self.body, access_key=by.keys[0], secret_key=by.keys[1])
         command = Command.request(self.code, fields=fields, body=self.body)

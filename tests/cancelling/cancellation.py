@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Self
 
 import trio
@@ -33,9 +34,11 @@ class CancelAtStep(trio.abc.Instrument):
         self.scope.__enter__()
         return self
 
-    def __exit__(self, *exc: object) -> bool | None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
         trio.lowlevel.remove_instrument(self)
-        return self.scope.__exit__(*exc)
+        return self.scope.__exit__(kind, error, trace)
 
 
 def each_step() -> Iterator[CancelAtStep]:

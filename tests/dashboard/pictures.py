@@ -17,7 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,7 @@ import trio
 from chromium import CHROMIUM, Browser, Shown, open_browser
 
 import triomq
-from triomq_benchmarks.clusters.cluster import in_thread, open_cluster, open_java_cluster
+from triomq_benchmarks.clusters.cluster import JavaCluster, OurCluster, in_thread, open_cluster, open_java_cluster
 from triomq_benchmarks.clusters.java import find_java
 from triomq_dashboard import DashboardSettings
 from triomq_dashboard.command import serve_until
@@ -154,6 +154,7 @@ async def take(browser: Browser, address: str, pages: Mapping[str, str], folder:
 async def main(folder: Path, kind: str) -> int:
     """Take all pictures; returns how many pages are wrong."""
     await trio.Path(folder).mkdir(parents=True, exist_ok=True)
+    cluster: AbstractAsyncContextManager[OurCluster | JavaCluster]
     if kind == "ours":
         cluster = in_thread(open_cluster(masters=2, slaves=1))
     else:

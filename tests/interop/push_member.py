@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Collection
 from typing import Any
 
 import trio
@@ -35,11 +36,11 @@ class Owned:
     def __init__(self) -> None:
         self._names: set[str] = set()
 
-    def assigned(self, queues: list[triomq.MessageQueue]) -> None:
+    def assigned(self, queues: Collection[triomq.MessageQueue]) -> None:
         self._names.update(map(self._name, queues))
         self._report()
 
-    def revoked(self, queues: list[triomq.MessageQueue]) -> None:
+    def revoked(self, queues: Collection[triomq.MessageQueue]) -> None:
         self._names.difference_update(map(self._name, queues))
         self._report()
 

@@ -14,7 +14,7 @@ class Stored:
     """The fields of a record that do not depend on its place."""
 
     queue_id: int
-    body: bytes
+    body: bytes | memoryview
     properties: bytes
     flag: int
     born_timestamp: int

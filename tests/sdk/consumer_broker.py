@@ -40,7 +40,7 @@ class ConsumerSide:
         self.broker = broker
         self.serves_groups = False
         """Set by the fixture `group_cluster`: pulls are held, subscriptions come from heartbeats."""
-        self.members: dict[str, dict[str, trio.StapledStream]] = {}
+        self.members: dict[str, dict[str, trio.abc.Stream]] = {}
         self.models: dict[str, str] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionData] = {}
         self.locks: dict[tuple[str, MessageQueue], tuple[str, float]] = {}
@@ -51,22 +51,23 @@ class ConsumerSide:
         """(group, topic, queue id, offset), in the order they came, by either way."""
         self.lock_requests: list[tuple[float, str, str, tuple[MessageQueue, ...]]] = []
 
-    def serve(self, command: Command, stream: trio.StapledStream) -> Any:
+    def serve(self, command: Command, stream: trio.abc.Stream) -> Any:
         if command.code == RequestCode.HEART_BEAT:
             return self.heartbeat(command, stream)
-        handler = {
+        handlers: dict[int, Callable[[Command], Any]] = {
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back,
             RequestCode.CHECK_CLIENT_CONFIG: lambda command: command.answer(0),
-        }.get(command.code)
+        }
+        handler = handlers.get(command.code)
         return None if handler is None else handler(command)
 
     # --- members ---------------------------------------------------------------------------------------------
 
-    def heartbeat(self, command: Command, stream: trio.StapledStream) -> Command:
+    def heartbeat(self, command: Command, stream: trio.abc.Stream) -> Command:
         data = HeartbeatData.decode(command.body)
         for each in data.consumer_data_set:
             group = each.group_name or ""
@@ -114,7 +115,7 @@ class ConsumerSide:
             self.notify(header.consumer_group)
         return command.answer(0)
 
-    def forget_link(self, stream: trio.StapledStream) -> None:
+    def forget_link(self, stream: trio.abc.Stream) -> None:
         """A client's connection ended: its memberships end, and the other members are notified."""
         for group, members in self.members.items():
             for client_id in [each for each, theirs in members.items() if theirs is stream]:

@@ -14,7 +14,7 @@ from triomq_benchmarks.clusters.cluster import OurCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 WAIT_LIMIT_S = 240
 _numbers = itertools.count()

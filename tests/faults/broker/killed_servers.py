@@ -35,10 +35,11 @@ async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "triomq_server", *arguments, "--json"], stdout=subprocess.PIPE, stderr=errors
         )
+    output = process.stdout
+    assert output is not None
     try:
-        assert process.stdout is not None
         with trio.fail_after(LIMIT_S):
-            line = await process.stdout.receive_some()
+            line = await output.receive_some()
         assert line, f"{arguments[0]} did not start: {log.read_text()[-2000:]}"  # noqa: ASYNC240
         assert json.loads(line)["event"] == "ready"
         yield process
@@ -46,4 +47,4 @@ async def server(log: Path, *arguments: str) -> AsyncIterator[trio.Process]:
         process.kill()
         with trio.CancelScope(shield=True):
             await process.wait()
-            await process.stdout.aclose()
+            await output.aclose()

@@ -160,7 +160,7 @@ class Run:
         try:
             for kill in kills:
                 least = len(decisions(path)) + LEAST_DECIDED
-                producer.wait_until(lambda least=least: len(decisions(path)) >= least, LIMIT_S, pause_s=0.02)
+                producer.wait_until(partial(_are_decided, path, least), LIMIT_S, pause_s=0.02)
                 time.sleep(kill.wait_s)
                 self._kill(kill, producer)
                 if kill.broker:
@@ -218,6 +218,10 @@ class Run:
                 self.totals.false += [line for line in late if line.removesuffix(", late") not in self.totals.false]
                 gone = [body for body, state in states.items() if state == "COMMIT" and body not in seen]
                 self.totals.lost += [f"{topic}: {body}, at the end" for body in gone]
+
+
+def _are_decided(path: Path, count: int) -> bool:
+    return len(decisions(path)) >= count
 
 
 async def _create(name_servers: str, topic: str) -> None:

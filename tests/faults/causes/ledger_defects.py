@@ -32,9 +32,9 @@ def planted(
             came.insert(min(len(came), place + chance.randint(1, 30)), came[place])
     elif kind == "messages out of order":
         here = came[chosen[0]]
-        queue = [place for place, row in enumerate(came) if row[1:4] == here[1:4]]
-        first = chance.randrange(len(queue) - 1)
-        one, other = queue[first], queue[first + 1]
+        places = [place for place, row in enumerate(came) if row[1:4] == here[1:4]]
+        first = chance.randrange(len(places) - 1)
+        one, other = places[first], places[first + 1]
         came[one], came[other] = came[other], came[one]
     elif kind == "messages of another run":
         _, topic, broker, queue_id, _, _ = came[0]
@@ -44,8 +44,8 @@ def planted(
         *_, last = sent
         queue = sorted((row for row in sent if row[1:4] == last[1:4]), key=lambda row: row[4])[-len(chosen) :]
         again = [(row[0] + (1 << 30), *row[1:]) for row in queue]
-        sent += again  # type: ignore[arg-type]
-        came += again  # type: ignore[arg-type]
+        sent += again
+        came += again
     else:
         raise ValueError(kind)
     return sent, came

@@ -12,10 +12,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import trio
 from seeded_run import VirtualClock
 
+T = TypeVar("T")
 LATENCY_S = (0.0002, 0.002)
 _PIECE_SHARE = 0.1
 """Probability that a read returns only the first part of the received bytes, and that a send takes only that."""
@@ -274,7 +276,7 @@ class SimNetwork:
     def _hurry(self, pair: frozenset[str]) -> None:
         self._slow.pop(pair, None)
 
-    def _unmute(self, faults: set[object], what: object) -> None:
+    def _unmute(self, faults: set[T], what: T) -> None:
         faults.discard(what)
         self._wake_all()
 

@@ -101,7 +101,7 @@ async def commit(world: World) -> None:
                 consumer = await stack.enter_async_context(client.pull_consumer(group))
                 queues = [triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(QUEUES)]
                 offsets = dict.fromkeys(queues, 0)
-                while world.sending and queues:
+                while queues and world.sending:
                     await trio.sleep(chance.uniform(0.05, 0.5))
                     queue = chance.choice(queues)
                     offsets[queue] += chance.randint(1, 20)
@@ -128,7 +128,7 @@ async def _watch_offsets_of(world: World, name: str) -> None:
         await world.network.clock.sleep(LOOK_S)
         with suppress(OSError, LinkError, trio.TooSlowError):
             async with _open_auditor(world, name) as link:
-                while world.sending and not link.closed:
+                while not link.closed and world.sending:
                     with trio.move_on_after(QUERY_LIMIT_S) as limit:
                         await _query_over(world, name, link, world.offsets.newest())
                     if limit.cancelled_caught:

@@ -10,6 +10,7 @@ import enum
 import json
 import random
 import struct
+from typing import Any
 
 import attrs
 import msgspec
@@ -232,7 +233,7 @@ class FrameMaker:
     def _odd_body(self) -> bytes:
         """Requests whose body is JSON, with members of the wrong type or none."""
         chance = self._chance
-        odd = [None, True, [], {}, "x", -1, 2**70, 1.5, [None], {"a": []}]
+        odd: list[Any] = [None, True, [], {}, "x", -1, 2**70, 1.5, [None], {"a": []}]
         subscription = {
             "topic": chance.choice([*TOPICS, *odd]),
             "subString": chance.choice(["*", "a||b", *odd]),

@@ -115,7 +115,7 @@ class TimedTurns(trio.abc.Instrument):
         """Called in the loop's thread, between two instructions of Python: a long call into C is seen at its end."""
         if time.thread_time() - self._begun < SAMPLED_S:
             return
-        names = []
+        names: list[str] = []
         while frame is not None and len(names) < FRAMES:
             code = frame.f_code
             names.append(f"{Path(code.co_filename).stem}.{code.co_name}:{frame.f_lineno}")

@@ -120,9 +120,9 @@ class Twins:
         text = ("," if plain or chance.random() < 0.7 else ", ").join(members)
         header = ("{" + text + "}").encode()
         if self.odd and chance.random() < 0.05:
-            header = bytearray(header)
-            header[chance.randrange(len(header))] = chance.choice(b'"\\{},:0 x\x01\xff')
-            header = bytes(header)
+            altered = bytearray(header)
+            altered[chance.randrange(len(header))] = chance.choice(b'"\\{},:0 x\x01\xff')
+            header = bytes(altered)
         return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
     def rarely(self, usual: str, others: list[str]) -> str:
@@ -171,7 +171,9 @@ def signed(chance: random.Random, pairs: list[tuple[str, str]], body: bytes) -> 
     secret = ACCOUNTS.get(by, "secret") if chance.random() < 0.95 else "another secret"
     token = "a token" if chance.random() < 0.1 else None
     fields = sign(dict(pairs), body, access_key=by, secret_key=secret, security_token=token)
-    added = [(name, fields[name] or "") for name in ("SecurityToken", "AccessKey", "Signature") if name in fields]
+    added: list[tuple[str, str]] = [
+        (name, fields[name] or "") for name in ("SecurityToken", "AccessKey", "Signature") if name in fields
+    ]
     if chance.random() < 0.03:
         del added[chance.randrange(len(added))]
     if chance.random() < 0.03:
