@@ -59,22 +59,23 @@ class QueueLocks:
         self._client_id = client_id
         self._brokers = brokers
 
-    async def lock(self, queues: Collection[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
+    async def lock(self, queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
         """Take or renew locks.
 
         Returns:
-            Those that are ours now, and those that are not; queues whose broker did not answer are in neither.
+            Those that are ours now, and those that are not, each broker's in the order given; queues whose broker did not
+            answer are in neither.
         """
-        granted: set[MessageQueue] = set()
-        refused: set[MessageQueue] = set()
+        granted: list[MessageQueue] = []
+        refused: list[MessageQueue] = []
         for part in _by_broker(queues):
             try:
                 ours = await self._ask(part)
             except MQError as error:
                 log.warning("%d queues of %s could not be locked: %s", len(part), part[0].broker_name, error)
                 continue
-            granted.update(each for each in part if each in ours)
-            refused.update(each for each in part if each not in ours)
+            granted += [each for each in part if each in ours]
+            refused += [each for each in part if each not in ours]
         return granted, refused
 
     async def unlock(self, queues: Collection[MessageQueue], *, wait: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from triomq._consumer.group.allocate import sorted_queues
 from triomq._consumer.group.callbacks import call_with_queues
 from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
@@ -242,9 +243,9 @@ class PushMembership(Membership):
         if self._locks is None or self._ordered is None:
             return
         # A function in a thread cannot be stopped: while it runs, no other member may; its lock runs out by itself.
-        locked = (*queues, *self._locks.leaving)
-        if owned := {queue for queue in locked if not self._ordered.is_in_flight(queue)}:
-            await self._locks.unlock(owned, wait=True)
+        locked = {*queues, *self._locks.leaving}
+        if idle := sorted_queues([queue for queue in locked if not self._ordered.is_in_flight(queue)]):
+            await self._locks.unlock(idle, wait=True)
 
     def _close_connections(self) -> None:
         super()._close_connections()
