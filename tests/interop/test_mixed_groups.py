@@ -134,13 +134,17 @@ class GroupRun:
             self._note(f"{name} leaves, exit {code}")
 
     async def _wait_balanced(self) -> None:
-        """Wait until every queue has exactly one owner, and the shares are equal."""
-        await self._until(self._is_balanced, f"{' and '.join(self._present)} share {QUEUES} queues")
+        """Wait until every queue has exactly one owner, the shares are equal, and each member has handled a message: the
+        next one to be killed must have handled some."""
+        await self._until(
+            self._is_balanced, f"{' and '.join(self._present)} share {QUEUES} queues, and handle messages"
+        )
 
     def _is_balanced(self) -> bool:
         shares = [self._share(name) for name in self._present]
         fair = {len(share) for share in shares} == {QUEUES // len(shares)}
-        return fair and set().union(*shares) == ALL_QUEUES
+        works = all(self._members[name].messages() for name in self._present)
+        return fair and works and set().union(*shares) == ALL_QUEUES
 
     def _share(self, name: str) -> set[Queue]:
         parts = [queue.split("@") for queue in self._members[name].queues()]
