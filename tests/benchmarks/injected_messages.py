@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triomq_benchmarks.audit.checks import Defect, Findings
+from triomq_benchmarks.audit.checks import Acknowledged, Defect, Findings
 from triomq_benchmarks.figures.ledger import folder_sink, open_ledger
 
-Row = tuple[int, str, str, int, int, int]
-"""Number, topic, broker, queue id, queue offset, CRC-32."""
 TOPIC, BROKER, QUEUES = "Injected", "broker-a", 3
 GROUPS = ("first", "second")
 PER_WORKER = 40
@@ -54,7 +52,7 @@ def write_ledger(folder: Path, defects: frozenset[Defect], *, last: bool = True)
         pass
 
 
-def with_defects(rows: list[Row], defects: frozenset[Defect]) -> list[Row]:
+def with_defects(rows: list[Acknowledged], defects: frozenset[Defect]) -> list[Acknowledged]:
     rows = list(rows)
 
     def at(sequence: int) -> int:

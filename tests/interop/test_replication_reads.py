@@ -23,7 +23,6 @@ from triomq_benchmarks.clusters.processes import Driver
 from triomq_benchmarks.clusters.server_state import knows_topic, log_end, max_offset
 from triomq_benchmarks.clusters.servers import Kind, Server
 
-HERE = Path(__file__).parent
 TOPIC = "followed"
 QUEUE = triomq.MessageQueue(TOPIC, "broker-a", 0)
 BODY = bytes(range(256)) * 16

@@ -183,8 +183,8 @@ async def test_time_is_bounded_and_what_is_not_known_is_said():
         both = f"{cluster.name_servers};{silent}"
         async with triomq.open_client(both, route_wait_s=0) as client:
             # On a busy machine the servers that do answer need longer, too.
-            for timeout_s in (0.5, 5, 30):
-                with trio.fail_after(timeout_s + 60):
+            for timeout_s in (0.5, 5, 20):
+                with trio.fail_after(30):
                     snapshot = await client.doctor.look(timeout_s=timeout_s)
                 without_answer = [server.address for server in snapshot.name_servers if server.error]
                 if without_answer == [silent]:
