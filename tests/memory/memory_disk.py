@@ -14,7 +14,7 @@ import mmap
 import os
 import posixpath
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
 import trio
@@ -273,9 +273,12 @@ class MemoryDisk:
             found.append(Entry(name, is_directory, 0 if is_directory else self.size(at)))
         return found
 
-    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
-        """The file of a directory that holds nothing else."""
-        return find_only_file(self, path, length, most_bytes)
+    def only_files(
+        self, paths: Iterable[str], length: int, most_bytes: int
+    ) -> Generator[tuple[str, bytes] | None, None, None]:
+        """The files of directories that hold nothing else."""
+        for path in paths:
+            yield find_only_file(self, path, length, most_bytes)
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """The beginning of a file, to the last page that is backed."""

@@ -1,13 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a directory holds that has one file: a start looks into tens of thousands of them, one for each queue."""
 
-VERSION = 2567757407
+VERSION = 2215808039
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 cimport libc.errno
 from libc.errno cimport ENXIO
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strcmp, strlen, strncpy
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY
 from posix.stat cimport S_ISREG, fstat, struct_stat
@@ -69,14 +69,13 @@ cdef int open_only_file(const char* path, char* name) noexcept nogil:
 
 cdef off_t content_end(int descriptor, off_t length) noexcept nogil:
     """Where the last part of a file ends that the disk keeps anything of; its length if the system does not tell."""
-    cdef off_t at = 0, data
-    while at < length:
+    # Most begin with content: what is asked first is where that ends.
+    cdef off_t at = lseek(descriptor, 0, SEEK_HOLE), data
+    while 0 <= at < length:
         data = lseek(descriptor, at, SEEK_DATA)
         if data < 0:
             return at if libc.errno.errno == ENXIO else length
         at = lseek(descriptor, data, SEEK_HOLE)
-        if at < 0:
-            return length
     return length
 
 
@@ -93,41 +92,68 @@ cdef Py_ssize_t without_zeros(const char* content, Py_ssize_t size) noexcept nog
     return size
 
 
-def only_file(str path, off_t length, Py_ssize_t most_bytes):
-    """The file of a directory that holds nothing else: its name, its content, and where that ends on the disk.
+cdef struct OnlyFile:
+    char[NAME_BYTES_MOST + 1] name
+    char* content       # NULL if there is nothing to tell
+    Py_ssize_t size
 
-    The content is without the zeros at its end. None if the directory holds anything else, its file is not of this
-    length or has more content, or any of it cannot be found out.
+
+cdef void look(const char* directory, off_t length, Py_ssize_t most_bytes, OnlyFile* file) noexcept nogil:
+    cdef struct_stat status
+    cdef off_t end = -1
+    cdef int descriptor = open_only_file(directory, file.name)
+    if descriptor < 0:
+        return
+    if fstat(descriptor, &status) == 0 and S_ISREG(status.st_mode) and status.st_size == length:
+        end = content_end(descriptor, length)
+    if 0 <= end <= most_bytes:
+        file.content = <char*>malloc(end + 1)
+        if file.content != NULL:
+            if pread(descriptor, file.content, end, 0) == end:
+                file.size = without_zeros(file.content, end)
+            else:
+                free(file.content)
+                file.content = NULL
+    close(descriptor)
+
+
+def only_files(list paths, off_t length, Py_ssize_t most_bytes):
+    """For each directory the file that it holds if it holds nothing else: its name, and its content without the zeros at
+    its end. None if it holds anything else, the file is not of this length or has more content, or any of it cannot be
+    found out.
+
+    Other threads run while it asks the system.
 
     Args:
-        path: of the directory.
-        length: of the file.
+        paths: of the directories.
+        length: of the files.
         most_bytes: of content.
     """
-    cdef bytes encoded = PyUnicode_EncodeFSDefault(path)
-    cdef const char* directory = encoded
-    cdef char[NAME_BYTES_MOST + 1] name
-    cdef struct_stat status
-    cdef int descriptor
-    cdef off_t end = -1
-    cdef Py_ssize_t size = -1
-    cdef char* content = NULL
-    if strlen(directory) != len(encoded):
-        return None
-    with nogil:
-        descriptor = open_only_file(directory, name)
-        if descriptor >= 0:
-            if fstat(descriptor, &status) == 0 and S_ISREG(status.st_mode) and status.st_size == length:
-                end = content_end(descriptor, length)
-            if 0 <= end <= most_bytes:
-                content = <char*>malloc(end + 1)
-                if content != NULL:
-                    size = pread(descriptor, content, end, 0)
-            close(descriptor)
+    cdef list encoded = [PyUnicode_EncodeFSDefault(path) for path in paths], answers = []
+    cdef Py_ssize_t count = len(encoded), n
+    cdef const char** directories = <const char**>calloc(count + 1, sizeof(char*))
+    cdef OnlyFile* files = <OnlyFile*>calloc(count + 1, sizeof(OnlyFile))
+    cdef OnlyFile* file
     try:
-        if size < 0 or size != end:
-            return None
-        size = without_zeros(content, size)
-        return PyUnicode_DecodeFSDefault(name), PyBytes_FromStringAndSize(content, size), end
+        if directories == NULL or files == NULL:
+            raise MemoryError
+        for n in range(count):
+            if b"\0" not in encoded[n]:
+                directories[n] = encoded[n]
+        with nogil:
+            for n in range(count):
+                if directories[n] != NULL:
+                    look(directories[n], length, most_bytes, &files[n])
+        for n in range(count):
+            file = &files[n]
+            answers.append(
+                (PyUnicode_DecodeFSDefault(file.name), PyBytes_FromStringAndSize(file.content, file.size))
+                if file.content != NULL else None
+            )
     finally:
-        free(content)
+        if files != NULL:
+            for n in range(count):
+                free(files[n].content)
+        free(files)
+        free(directories)
+    return answers

@@ -12,7 +12,9 @@ import logging
 import mmap
 import struct
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import lru_cache
+from itertools import tee
 
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.files.disk import Disk
@@ -127,7 +129,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_current",
-        "_found",
+        "_is_recovered",
         "buffer",
         "damaged",
         "known_end",
@@ -159,7 +161,7 @@ class ConsumeQueue:
         self.known_end = 0
         self.numbered = True
         self._current: Segment | None = None
-        self._found: tuple[int, int, dict[int, bytes] | None] | None = None
+        self._is_recovered = False
         self.buffer: mmap.mmap = _NOTHING
         self.position = 0
         self.limit = 0
@@ -356,14 +358,18 @@ class ConsumeQueue:
 
     # ---- recovery and expiry
 
-    def load(self, disk: Disk) -> None:
+    def load(self, disk: Disk, only_file: tuple[str, bytes] | None) -> None:
         """Take up the files; from the first one that is damaged or missing on, they are deleted, and `damaged` is set.
 
         Their entries are built again from the log. Raises StoreDamaged for a file with a foreign name.
+
+        Args:
+            disk: where they are.
+            only_file: what `Disk.only_files` says of the queue's directory.
         """
-        segments = self.segments
-        if segments.load_only(_READ_BYTES, self._is_sound):
+        if only_file is not None and self._load_only(*only_file):
             return
+        segments = self.segments
         unusable = segments.load_usable()
         end = min((file.base for file in unusable), default=None)
         following = None
@@ -389,21 +395,27 @@ class ConsumeQueue:
             extra=self.log_fields,
         )  # fmt: skip
 
-    def _is_sound(self, content: bytes, base: int) -> bool:
-        """Whether a queue's only file holds valid entries and nothing else; what `recover` would find is noted.
+    def _load_only(self, name: str, content: bytes) -> bool:
+        """Take up a queue's only file if it holds valid entries and nothing else, and do what `recover` would do with it.
 
         So a start looks once at each of very many queues, and does nothing else for most.
         """
-        if base % self.segments.size:
+        segments = self.segments
+        if not (name.isascii() and name.isdigit()) or int(name) % segments.size:
             return False
-        data = _padded(content, self.segments.size)
+        data = _padded(content, segments.size)
         valid, before, _, why = pass_entries(data, 0, len(data), -1, 0, 0)
         if why != _NOT_VALID or valid < len(content):
             return False
-        last = valid - UNIT_BYTES
-        # The rest of the start asks for these two.
-        parts = {0: data[:UNIT_BYTES], last: data[last:valid]} if valid else None
-        self._found = valid, before, parts
+        segment = segments.take_up(f"{segments.directory}/{name}", int(name))
+        if valid:
+            # The rest of the start asks for these two.
+            last = valid - UNIT_BYTES
+            segment.remember({0: data[:UNIT_BYTES], last: data[last:valid]})
+        segment.cut(valid, is_blank=True)
+        self.max_physical_offset = before or -1
+        self._reset_to_segments()
+        self._is_recovered = True
         return True
 
     def _numbers_in(self, data: bytes, base: int) -> int:
@@ -422,8 +434,9 @@ class ConsumeQueue:
         may hold entries of records from log offset `unsafe_from` on; these files count as not flushed.
         """
         items = self.segments.items
-        if self._found is not None:
-            self._take_found(is_flushed=unsafe_from is None)
+        if self._is_recovered:
+            if unsafe_from is not None:
+                items[0].flushed = 0
             return
         first = self._first_to_check(unsafe_from)
         end = items[0].base if items else 0
@@ -461,17 +474,6 @@ class ConsumeQueue:
                 break
             first -= 1
         return first
-
-    def _take_found(self, *, is_flushed: bool) -> None:
-        """`recover` of a queue of which `load` has seen that its only file is sound."""
-        assert self._found is not None
-        (valid, before, parts), self._found = self._found, None
-        segment = self.segments.items[0]
-        self.max_physical_offset = before or -1
-        segment.remember(parts)
-        segment.cut(valid, is_blank=True)
-        segment.flushed = valid if is_flushed else 0
-        self._reset_to_segments()
 
     def forget_read(self) -> None:
         """Drop what `recover` has kept for the rest of a start."""
@@ -705,12 +707,24 @@ class ConsumeQueues:
         """
         self.removed.load()
         self._disk.make_directory(self._directory)
+        places, looked_at = tee(self._places())
+        paths = (self._path(*place) for place in looked_at)
+        with closing(self._disk.only_files(paths, self._file_bytes, _READ_BYTES)) as only_files:
+            for number, (only_file, place) in enumerate(zip(only_files, places, strict=True)):
+                if only_file is not None or self._disk.is_directory(self._path(*place)):
+                    self.obtain(*place).load(self._disk, only_file)
+                if number % _LOADED_PER_STEP == _LOADED_PER_STEP - 1:
+                    yield
+
+    def _places(self) -> Iterator[tuple[str, int]]:
+        """Topics and ids of which there seem to be queues on the disk."""
         for topic in self._disk.list(self._directory):
-            for name, is_directory, _ in self._disk.entries(f"{self._directory}/{topic}"):
-                if is_directory and name.isascii() and name.isdigit():
-                    self.obtain(topic, int(name)).load(self._disk)
-                    if len(self.table) % _LOADED_PER_STEP == 0:
-                        yield
+            for name in self._disk.list(f"{self._directory}/{topic}"):
+                if name.isascii() and name.isdigit():
+                    yield topic, int(name)
+
+    def _path(self, topic: str, queue_id: int) -> str:
+        return f"{self._directory}/{topic}/{queue_id}"
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))
@@ -725,7 +739,7 @@ class ConsumeQueues:
         if queue is None:
             if topic in _NO_NAMES or "/" in topic or "\0" in topic:
                 raise UnusableTopic(f"topic {topic[:100]!r} cannot have a directory")
-            segments = Segments(self._disk, f"{self._directory}/{topic}/{queue_id}", self._file_bytes)
+            segments = Segments(self._disk, self._path(topic, queue_id), self._file_bytes)
             removed = self.removed.get(topic, queue_id)
             start, log_offset = (0, 0) if removed is None else (removed.next_offset, removed.log_offset)
             queue = ConsumeQueue(topic, queue_id, segments, start_offset=start, removed_before=log_offset)

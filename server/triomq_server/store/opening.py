@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 
 import trio
 
@@ -143,8 +143,9 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
         clean, same_boot = disk.read(repair) == _CLEAN, True
     store.commitlog.segments.load()
-    for _ in store.consume_queues.load():
-        await trio.lowlevel.checkpoint()
+    with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
+        for _ in steps:
+            await trio.lowlevel.checkpoint()
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:

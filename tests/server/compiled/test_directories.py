@@ -1,9 +1,10 @@
-"""The only file of a directory, found by compiled code as by the disk's other methods."""
+"""The only files of directories, found by compiled code, and ahead of who asks, as by the disk's other methods."""
 
 from __future__ import annotations
 
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def make_file(chance: random.Random, path: Path) -> None:
 
 
 def test_both_ways_find_the_same(tmp_path: Path) -> None:
-    chance, disk, found = random.Random(11), RealDisk(), 0
+    chance, disk = random.Random(11), RealDisk()
+    paths, expected = [], []
     for number in range(600):
         folder = tmp_path / f"{number}-größer"
         folder.mkdir()
@@ -39,10 +41,26 @@ def test_both_ways_find_the_same(tmp_path: Path) -> None:
             make_file(chance, folder / name)
         if chance.random() < 0.1:
             (folder / "folder").mkdir()
-        expected = find_only_file(disk, str(folder), LENGTH, MOST)
-        assert directories.only_file(str(folder), LENGTH, MOST) == expected
-        found += expected is not None
-    assert 100 < found < 500
+        paths.append(str(folder))
+        expected.append(find_only_file(disk, paths[-1], LENGTH, MOST))
+    assert 100 < sum(one is not None for one in expected) < 500
+    assert directories.only_files(paths, LENGTH, MOST) == expected
+    assert list(disk.only_files(iter(paths), LENGTH, MOST)) == expected
+    assert list(disk.only_files((), LENGTH, MOST)) == directories.only_files([], LENGTH, MOST) == []
+
+
+def test_no_thread_is_left_of_a_look_that_ends_early(tmp_path: Path) -> None:
+    paths = [str(tmp_path / str(number)) for number in range(2000)]
+    asked = iter(paths)
+    files = RealDisk().only_files(asked, LENGTH, MOST)
+    assert next(files) is None
+    assert 0 < len(list(asked)) < 2000  # it looks ahead, not at all of them
+    files.close()
+    assert not [thread for thread in threading.enumerate() if "looks for files" in thread.name]
+    files = RealDisk().only_files([*paths, "\ud800"], LENGTH, MOST)
+    with pytest.raises(UnicodeEncodeError):
+        list(files)
+    assert not [thread for thread in threading.enumerate() if "looks for files" in thread.name]
 
 
 def test_what_is_no_plain_file_is_left_to_others(tmp_path: Path) -> None:
@@ -52,13 +70,10 @@ def test_what_is_no_plain_file_is_left_to_others(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(bytes(LENGTH))
     (tmp_path / "link" / "0").symlink_to(tmp_path / "target")
     (tmp_path / "a\nb").mkdir()
-    for name in ("fifo", "link", "missing", "target", "a\nb", "target/0", "x" * 300, "a\0b", "\ud800"):
-        path = f"{tmp_path}/{name}"
-        if name == "\ud800":
-            with pytest.raises(UnicodeEncodeError):
-                directories.only_file(path, LENGTH, MOST)
-        else:
-            assert directories.only_file(path, LENGTH, MOST) is None
+    names = ("fifo", "link", "missing", "target", "a\nb", "target/0", "x" * 300, "a\0b")
+    assert directories.only_files([f"{tmp_path}/{name}" for name in names], LENGTH, MOST) == [None] * len(names)
+    with pytest.raises(UnicodeEncodeError):
+        directories.only_files([f"{tmp_path}/fifo", f"{tmp_path}/\ud800"], LENGTH, MOST)
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
@@ -69,8 +84,8 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / "two" / name).write_bytes(b"")
     for _ in range(50):
-        assert directories.only_file(f"{tmp_path}/one", LENGTH, LENGTH) == ("0", b"x" * LENGTH, LENGTH)
-        assert directories.only_file(f"{tmp_path}/one", LENGTH, MOST) is None
-        assert directories.only_file(f"{tmp_path}/one", 7, MOST) is None
-        assert directories.only_file(f"{tmp_path}/two", LENGTH, MOST) is None
+        found = directories.only_files([f"{tmp_path}/two", f"{tmp_path}/one"], LENGTH, LENGTH)
+        assert found == [None, ("0", b"x" * LENGTH)]
+        assert directories.only_files([f"{tmp_path}/one"], LENGTH, MOST) == [None]
+        assert directories.only_files([f"{tmp_path}/one"], 7, MOST) == [None]
     assert not before or len(os.listdir("/proc/self/fd")) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ ROOT = "consumequeue"
 class OneByOne(RealDisk):
     """A disk that finds no directory with one file."""
 
-    def only_file(self, path: str, length: int, most_bytes: int) -> None:
+    def only_files(self, paths: Iterable[str], length: int, most_bytes: int) -> Generator[None, None, None]:
         """Always more to look at."""
+        for _ in paths:
+            yield None
 
 
 def content(chance: random.Random) -> bytes:

@@ -19,7 +19,10 @@ import resource
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 import attrs
@@ -41,6 +44,8 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
 _MAP_FIXED = 0x10  # these two have the same values on all machines but Alpha, MIPS, PA-RISC, PowerPC and SPARC
 _MAP_NORESERVE = 0x4000
 _PUNCH_HOLE_KEEP_SIZE = 0x03
+_LOOKING_AHEAD = 3  # calls
+_LOOKED_AT_ONCE = 64  # directories by a call
 _ZEROS = bytes(1 << 22)  # never written to, so it takes next to no memory
 
 # ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
@@ -164,11 +169,14 @@ class Disk(Protocol):
         """What is in a directory, by name; empty when there is no such directory."""
         ...
 
-    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
-        """The file of a directory that holds nothing else: its name, its content, and where that ends as for `content`.
+    def only_files(
+        self, paths: Iterable[str], length: int, most_bytes: int
+    ) -> Generator[tuple[str, bytes] | None, None, None]:
+        """For each directory, in order, the file that it holds if it holds nothing else: its name and its content.
 
-        The content is without the zeros at its end. None if the directory holds anything else, its file is not of this
-        length or has more content, or any of it cannot be found out: `entries` and `content` say what.
+        The content is without the zeros at its end. None if the directory holds anything else, the file is not of this
+        length or has more content, or any of it cannot be found out: `entries` and `content` say what. Directories are
+        asked for before they are answered for; closing the iterator ends all looking.
         """
         ...
 
@@ -232,8 +240,8 @@ class Disk(Protocol):
         ...
 
 
-def find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
-    """`Disk.only_file` by the disk's other methods."""
+def find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple[str, bytes] | None:
+    """What `Disk.only_files` says of one directory, by the disk's other methods."""
     try:
         found = disk.entries(path)
         if len(found) != 1 or found[0].is_directory or found[0].length != length:
@@ -242,7 +250,7 @@ def find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple
         content, end = disk.content(f"{path}/{name}", most_bytes)
     except OSError:
         return None
-    return (name, content.rstrip(b"\0"), end) if end <= most_bytes else None
+    return (name, content.rstrip(b"\0")) if end <= most_bytes else None
 
 
 class RealMappedFile:
@@ -536,11 +544,24 @@ class RealDisk:
                 found.append(Entry(one.name, is_directory, 0 if is_directory else one.stat().st_size))
         return sorted(found)
 
-    def only_file(self, path: str, length: int, most_bytes: int) -> tuple[str, bytes, int] | None:
-        """By one call of compiled code where there is any: a start has tens of thousands of queues to look for."""
+    def only_files(
+        self, paths: Iterable[str], length: int, most_bytes: int
+    ) -> Generator[tuple[str, bytes] | None, None, None]:
+        """Ahead of the caller, in a thread, by compiled code where there is any: a start has tens of thousands of queues to
+        look for, and does something with each meanwhile."""
         if not COMPILED:
-            return find_only_file(self, path, length, most_bytes)
-        return directories.only_file(path, length, most_bytes)
+            for path in paths:
+                yield find_only_file(self, path, length, most_bytes)
+            return
+        remaining = iter(paths)
+        with ThreadPoolExecutor(1, "triomq looks for files") as pool:
+            ahead: deque[Future[list[tuple[str, bytes] | None]]] = deque()
+            while True:
+                while len(ahead) < _LOOKING_AHEAD and (some := list(islice(remaining, _LOOKED_AT_ONCE))):
+                    ahead.append(pool.submit(directories.only_files, some, length, most_bytes))
+                if not ahead:
+                    return
+                yield from ahead.popleft().result()
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """Reads content only: a hole read through a descriptor takes no memory, but time."""

@@ -10,7 +10,6 @@ import contextlib
 import mmap
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import NamedTuple
 
 from triomq_server.store.files.disk import PAGE_BYTES, Disk, MappedFile
@@ -210,30 +209,16 @@ class Segments:
             if length != self.size:
                 unusable.append(UnusableFile(path, int(name), length))
                 continue
-            self._take_up(path, int(name))
+            self.take_up(path, int(name))
         self.items.sort(key=lambda s: s.base)
         return unusable
 
-    def load_only(self, most_bytes: int, fits: Callable[[bytes, int], bool]) -> bool:
-        """Take up the file on the disk if there is only one; `load_usable` deals with all else.
-
-        Args:
-            most_bytes: of its content.
-            fits: called with its content, without the zeros at the end, and its base; whether to take it up.
-        """
-        found = self._disk.only_file(self.directory, self.size, most_bytes)
-        if found is None:
-            return False
-        name, content, _ = found
-        if not (name.isascii() and name.isdigit() and fits(content, int(name))):
-            return False
-        self._take_up(f"{self.directory}/{name}", int(name))
-        return True
-
-    def _take_up(self, path: str, base: int) -> None:
+    def take_up(self, path: str, base: int) -> Segment:
+        """Add a file of the right length that is on the disk, counted as full."""
         segment = Segment(self._disk, path, base, self.size)
         segment.position = segment.flushed = segment.size
         self.items.append(segment)
+        return segment
 
     @property
     def min_offset(self) -> int:
