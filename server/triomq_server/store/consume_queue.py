@@ -122,6 +122,7 @@ class ConsumeQueue:
         removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
         known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
+        flushed_until: a queue that still ends there has nothing that is to be forced to the disk; -1 if that is not known.
         numbered: whether its records carry their numbers in it; not so once it has been found that RocketMQ gave them
             others than their entries have.
         buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
@@ -132,6 +133,7 @@ class ConsumeQueue:
         "_is_recovered",
         "buffer",
         "damaged",
+        "flushed_until",
         "known_end",
         "limit",
         "max_offset",
@@ -159,6 +161,7 @@ class ConsumeQueue:
         self.max_physical_offset = -1
         self.damaged = False
         self.known_end = 0
+        self.flushed_until = -1
         self.numbered = True
         self._current: Segment | None = None
         self._is_recovered = False
@@ -211,6 +214,7 @@ class ConsumeQueue:
         if self._current is not None:
             self._current.forget_writer()
         self._current = segment
+        self.flushed_until = -1
         self.position = 0 if segment is None else segment.position
         if segment is not None and segment.reserved:
             self._take_map(segment)
@@ -301,6 +305,7 @@ class ConsumeQueue:
         assert segment is not None
         UNIT.pack_into(place[0], place[1], physical_offset, size_bytes, tags_code)
         segment.flushed = min(segment.flushed, place[1])
+        self.flushed_until = -1
 
     def _start_at(self, queue_offset: int) -> None:
         """Begin an empty queue at `queue_offset` (a slave that joined late), with blanks from the file's start on."""
@@ -650,6 +655,7 @@ class ConsumeQueue:
                 segment = self.segments.find((low + count) * UNIT_BYTES)
                 if segment is not None:
                     segment.flushed = min(segment.flushed, at)
+                    self.flushed_until = -1
             count += 1
 
     def delete_expired(self, log_min_offset: int) -> int:
@@ -670,14 +676,19 @@ class ConsumeQueue:
         """Segments to be forced to disk, with the position up to which (docs/protocol/store.md §2.4)."""
         self.publish_position()
         found = []
+        is_flushed = True
         for segment in reversed(self.segments.items):
             if segment.flushed >= segment.position:
-                if segment.position:
+                # Only the last file may be empty. Those in front of a flushed one are flushed, unless an entry was rewritten.
+                if segment.position and self.flushed_until >= 0:
                     break
-                continue  # only the last file may be empty
+                continue
+            is_flushed = False
             pages = segment.position // 4096 - segment.flushed // 4096
             if least_pages == 0 or segment.position == segment.size or pages >= least_pages:
                 found.append((segment, segment.position))
+        if is_flushed:
+            self.flushed_until = self.max_offset
         return found
 
 

@@ -263,7 +263,8 @@ class Flusher:
         dirty: list[tuple[Segment, int]] = []
         try:
             for n, queue in queues:
-                dirty += queue.dirty(least_pages)
+                if queue.flushed_until != queue.max_offset:  # most queues of many are idle
+                    dirty += queue.dirty(least_pages)
                 if len(dirty) >= FLUSHED_PER_CHORE or (dirty and n % 256 == 255):
                     await self._flush_files(dirty)
                     dirty = []

@@ -14,6 +14,8 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
+from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from triomq_server.store.files.segments import Segments
 from triomq_server.store.flush import FLUSHED_AT_ONCE, FLUSHED_PER_CHORE, LOOK_AGAIN_S
 
 ROOT = "/store"
@@ -318,6 +320,68 @@ async def test_many_queues_are_flushed_side_by_side_at_the_end(
     assert not disk.exists(f"{ROOT}/abort")
     async with open_store(config, disk=disk.after_power_loss(random.Random(1))) as store:
         assert all(store.queue_bounds(f"T{n}", 0) == (0, 1) for n in range(40 * FLUSHED_PER_CHORE))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_queue_that_is_passed_over_has_nothing_to_be_forced_to_the_disk(seed: int) -> None:
+    chance = random.Random(seed)
+    per_file = 300
+    queue = ConsumeQueue("T", 0, Segments(MemoryDisk(), f"{ROOT}/consumequeue/T/0", per_file * UNIT_BYTES))
+    passed_over = 0
+
+    def is_flushed() -> bool:
+        queue.publish_position()
+        return all(segment.flushed >= segment.position for segment in queue.segments.items)
+
+    for _ in range(300):
+        match chance.choice(("push", "push", "flush", "flush", "flush", "rewrite", "blank", "truncate")):
+            case "push":
+                for _ in range(chance.choice((1, 1, per_file // 2))):
+                    queue.push(100 * queue.max_offset, 100, 0)
+            case "rewrite" if queue.max_offset:
+                number = chance.randrange(queue.max_offset)
+                queue.rewrite(number, 100 * number, 100, 1)
+            case "blank" if queue.max_offset:
+                start = 100 * chance.randrange(queue.max_offset)
+                queue.blank(start, start + 100)
+            case "truncate" if queue.max_offset:
+                queue.truncate(100 * (queue.max_offset - chance.randrange(3)))
+            case "flush":
+                if queue.flushed_until == queue.max_offset:
+                    passed_over += 1
+                else:
+                    for segment, position in queue.dirty(chance.choice((0, 0, 2))):
+                        segment.flushed = max(segment.flushed, position)
+        assert queue.flushed_until != queue.max_offset or is_flushed()
+    for segment, position in queue.dirty(0):
+        segment.flushed = position
+    assert is_flushed()
+    assert queue.dirty(0) == []
+    assert queue.flushed_until == queue.max_offset
+    assert passed_over > 5
+
+
+async def test_idle_queues_are_not_looked_at_again(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    whole = ConsumeQueue.dirty
+
+    def noted(queue: ConsumeQueue, least_pages: int) -> Any:
+        looked_at.append(queue.topic)
+        return whole(queue, least_pages)
+
+    monkeypatch.setattr(ConsumeQueue, "dirty", noted)
+    async with open_store(make_config(ROOT), disk=MemoryDisk()) as store:
+        for n in range(50):
+            store.append(make_record(n, topic=f"T{n}"))
+        store.notify_arrivals()
+        await trio.sleep(130)
+        looked_at.clear()
+        store.append(make_record(50, topic="T7"))
+        store.notify_arrivals()
+        await trio.sleep(130)
+        assert set(looked_at) == {"T7"}
 
 
 async def test_a_refused_file_ends_a_flush_side_by_side(make_config: MakeConfig, make_record: MakeRecord) -> None:
