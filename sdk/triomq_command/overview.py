@@ -6,6 +6,7 @@ what the commands say themselves.
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Final
@@ -61,6 +62,10 @@ NEEDED: Final = (
 """What all commands together need. Where one is missing, only the commands themselves know what to say."""
 
 
+_COMPLETE: Final = "_TRIOMQ_COMPLETE"
+"""The variable by which shells ask for completions, with the arguments in others."""
+
+
 def show(arguments: list[str]) -> int | None:
     """Print the overview if these arguments ask for it and all commands can be loaded.
 
@@ -71,7 +76,7 @@ def show(arguments: list[str]) -> int | None:
         return None
     if {entry.name for entry in entry_points(group="triomq.commands")} != set(ADDED):
         return None
-    if any(find_spec(name) is None for name in NEEDED):
+    if any(find_spec(name) is None for name in NEEDED) or _completes_later_words():
         return None
     import click
 
@@ -88,3 +93,18 @@ def show(arguments: list[str]) -> int | None:
         error.show()
         return error.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _completes_later_words() -> bool:
+    """Whether a shell asks for what can stand behind a command's name, which only the command knows."""
+    shell, _, instruction = os.environ.get(_COMPLETE, "").partition("_")
+    if instruction != "complete":
+        return False
+    import click
+    from click.shell_completion import get_completion_class
+
+    asking = get_completion_class(shell)
+    if asking is None:
+        return False
+    words, _ = asking(click.Group(), {}, "triomq", _COMPLETE).get_completion_args()
+    return bool(words)

@@ -285,6 +285,27 @@ def test_other_arguments_are_for_the_commands(arguments):
     assert overview.show(arguments) is None
 
 
+@pytest.mark.parametrize(
+    ("shell", "words", "current", "completions"),
+    [
+        ("bash", "triomq top", "1", {"plain,topics"}),
+        ("bash", "triomq --v", "1", {"plain,--version"}),
+        ("bash", "triomq topics --js", "2", {"plain,--json"}),
+        ("bash", "triomq broker --ho", "2", {"plain,--host"}),
+        ("bash", "triomq admin node res", "3", {"plain,restart", "plain,resume"}),
+        ("zsh", "triomq topics --js", "2", {"plain", "--json", "One JSON object per line, for machines."}),
+        ("fish", "triomq top", "top", {"plain,topics\t" + click.Command("", help=overview.COMMANDS["topics"]).get_short_help_str()}),
+        ("fish", "triomq topics --js", "--js", {"plain,--json\tOne JSON object per line, for machines."}),
+    ],
+)  # fmt: skip
+def test_shells_complete_commands_and_what_stands_behind_them(shell, words, current, completions):
+    asked = {"_TRIOMQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": current}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], capture_output=True, check=False, text=True, env={**os.environ, **asked}
+    )
+    assert (done.stderr, set(done.stdout.split("\n")) - {""}) == ("", completions)
+
+
 def test_without_all_that_commands_need_they_say_so_themselves(monkeypatch):
     monkeypatch.setattr(overview, "NEEDED", ("no_such_package",))
     assert overview.show(["--help"]) is None
