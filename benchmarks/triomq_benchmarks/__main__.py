@@ -4,27 +4,57 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from triomq_benchmarks.commands.termination import interrupted_by_sigterm
 
-_COMMANDS = (
-    "hotpath", "growth", "versus-java", "consume", "failover", "ha", "run", "workloads", "engines", "audit", "compare", "report",
-    "history", "spark-cluster", "spark-read", "flights-pipeline",
-)  # fmt: skip
-"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores."""
+COMMANDS: Final = {
+    "audit": "Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.",
+    "compare": "Is B worse than A? Folders that `triomq bench run --out` wrote, or folders of such folders: repeats of both "
+    "sides, which `--repeat` makes.",
+    "consume": "Messages/s and CPU per message of push and lite pull consumers, ours and the Java client's, on both brokers.",
+    "engines": "Run WORKLOAD (quick) by each engine on one cluster of ours, and compare the medians.",
+    "failover": "From the master's SIGKILL to the first message from the slave, our SDK and the Java client side by side.",
+    "flights-pipeline": "Flights through a topic, a streaming query and a second topic; the query is stopped once, and a master "
+    "killed, on the way.",
+    "growth": "CPU per send, idle CPU, memory and start of a broker with ever more idle links, topics, groups and log files.",
+    "ha": "Replication: catch-up, sync sends and the loss of a master, beside the real 4.9.7.",
+    "history": "Write a page over all runs at any depth below DIR: latency, rates, what servers used, status and commit of each.",
+    "hotpath": "Frames parsed, sends stored, pulls answered, per second and core.",
+    "report": "Write the HTML report of RUN_DIR, which `triomq bench run --out` wrote; of several runs, side by side.",
+    "run": "Run WORKLOAD, a ready one (`triomq bench workloads`) or a file (.toml, .yaml), and measure.",
+    "spark-cluster": "Start a standalone Spark cluster on this machine, for trying; Ctrl-C ends it.",
+    "spark-read": "Rows per second that Spark reads from a topic, beside a pull loop and beside Parquet.",
+    "versus-java": "The same load, same run: our broker and the real one, our SDK and the Java client.",
+    "workloads": "List the ready workloads.",
+}
+"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores; and
+its short help, which a test compares with what it says itself."""
 
 
 class _Loaded(click.Group):
-    """Imports a command when it is asked for: all together import Arrow, Plotly and the data source, for a second."""
+    """Imports a command when it is run or asked for its own help: all together import Arrow, Plotly and the data source,
+    for a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(_COMMANDS)
+        return sorted(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
+        click.Group(commands=commands).format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [
+            *(CompletionItem(name, help=COMMANDS[name]) for name in names),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
         command: Any = getattr(import_module(f"triomq_benchmarks.commands.{name}"), name)
