@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -499,6 +500,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker did not do it; the others did.
         """
         check_group(group)
+        with suppress(MQError):  # the route that is known serves where no name server answers
+            await self._routes.refresh(topic)  # it may lack new queues and brokers
         masters, lacking = await self._masters_of(topic)
         unknown = new_group and group not in await self.names()
         done: dict[str, list[ResetQueue]] = {}
@@ -526,12 +529,25 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [each for _, queues in sorted(done.items()) for each in queues]
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
-        header = ResetOffsetRequest(topic=self._wrap(topic), group=self._wrap(group), timestamp=time_ms, is_force=True)
-        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         try:
-            answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
+            return await self._reset_members(address, group, topic, time_ms)
         except NotFound:
             return await self._reset_offline(group, topic, name, time_ms)
+        except BrokerFault as error:
+            # RocketMQ says so of any group that has no offset yet in one of the queues: of a new queue, or an idle one.
+            if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or group not in await self.names():
+                raise
+        await self._set_first_offsets(group, topic, name, time_ms)
+        try:
+            return await self._reset_members(address, group, topic, time_ms)
+        except NotFound:
+            return await self._reset_offline(group, topic, name, time_ms)
+
+    async def _reset_members(self, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
+        """Have the broker notify the members. Raises NotFound when none is online."""
+        header = ResetOffsetRequest(topic=self._wrap(topic), group=self._wrap(group), timestamp=time_ms, is_force=True)
+        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
         table = (await body_of(ResetOffsetBody, answer, address)).offset_table
         unwrap = self._routes.namespace.unwrap_queue
         return [ResetQueue(unwrap(queue), offset, True) for queue, offset in sorted(table.items())]
@@ -614,17 +630,25 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             )
 
     async def _reset_offline(self, group: str, topic: str, broker_name: str, time_ms: int) -> list[ResetQueue]:
-        bounds = construct(QueueBounds, self._brokers)
         route = await self._routes.for_subscribing(topic)
-        offsets: dict[MessageQueue, int] = {}
-        for queue in route.subscribe_queues:
-            if queue.broker_name == broker_name:
-                offsets[queue] = max(
-                    0,
-                    await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms)),
-                )
+        queues = [queue for queue in route.subscribe_queues if queue.broker_name == broker_name]
+        offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
         await BrokerOffsets(self._wrap(group), self._brokers).commit(offsets)
         return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
+
+    async def _set_first_offsets(self, group: str, topic: str, broker_name: str, time_ms: int) -> None:
+        """Give a group the offset it is reset to in each queue in which it may have none: brokers may call that 0."""
+        at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
+        route = await self._routes.for_subscribing(topic)
+        for queue in sorted({*route.publish_queues, *route.subscribe_queues}):
+            if queue.broker_name == broker_name and not await at_brokers.read(queue):
+                await at_brokers.commit({queue: await self._offset_at(queue, time_ms)})
+
+    async def _offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        bounds = construct(QueueBounds, self._brokers)
+        return max(
+            0, await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms))
+        )
 
     async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:
         return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s)

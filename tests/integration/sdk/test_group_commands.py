@@ -71,6 +71,31 @@ async def test_deleting_a_group(call, client):
         await client.groups.delete("TOOLS_CONSUMER")
 
 
+async def test_a_group_without_an_offset_in_a_queue_is_reset(call, client):
+    await client.admin.create_topic("T", queues=3)
+    await send(client, "T", 6)
+    await client.groups.create("G")
+    queues = [triomq.MessageQueue("T", "broker-a", number) for number in range(3)]
+    await client.groups.set_offsets("G", {queues[0]: 2})
+    code, out, err = await call("offsets", "reset", "G", "T", "latest", "--yes", "--json")
+    assert (code, err) == (0, "")
+    assert [(row["queue"], row["offset"]) for row in rows(out)] == [(0, 2), (1, 2), (2, 2)]
+    # The topic gets queues while nobody is online; later while a member is, which has not committed.
+    await client.admin.create_topic("T", queues=5)
+    assert [each.online for each in await client.groups.reset("G", "T", 0)] == [False] * 5
+    await client.admin.create_topic("T", queues=6)
+    async with client.lite_pull_consumer("G", auto_commit=False) as consumer:
+        await consumer.subscribe("T")
+        assert await consumer.poll()
+        done = await client.groups.reset("G", "T", client.groups.END)
+        assert [(each.queue.queue_id, each.offset, each.online) for each in done] == [
+            (number, 2 if number < 3 else 0, True) for number in range(6)
+        ]
+    # A group that no broker knows is none that is new to a queue.
+    with pytest.raises(triomq.MQError, match="consumer group <typo> not exist"):
+        await client.groups.reset("typo", "T", 0)
+
+
 async def test_cloning_offsets(call, client):
     await client.admin.create_topic("T", queues=2)
     await send(client, "T", 6)
