@@ -33,6 +33,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
+from triomq.errors import BrokerNotFound, RouteNotFound
 from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome
 
@@ -131,7 +132,15 @@ def trace(message_id: str, trace_topic: str, name_servers: str, as_json: bool) -
     """
 
     async def work(client: Client) -> None:
-        found = await client.messages.trace(message_id, trace_topic=trace_topic)
+        try:
+            found = await client.messages.trace(message_id, trace_topic=trace_topic)
+        except BrokerNotFound:
+            raise
+        except RouteNotFound as error:
+            raise click.ClickException(
+                f"there is no topic {trace_topic}, so nothing has been traced. Clients write traces if their trace is on; the "
+                f"topic comes with traceTopicEnable=true in a broker's file, or by `triomq topics {trace_topic} --create`"
+            ) from error
         if not found:
             raise click.ClickException(
                 f"topic {trace_topic} has no trace of the message {message_id}; producers and consumers write one if their "

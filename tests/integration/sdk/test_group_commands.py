@@ -139,6 +139,9 @@ async def test_permission_and_order_of_a_topic(call, client):
 
 
 async def test_the_trace_of_a_message(call, cluster, client):
+    code, out, err = await call("message", "trace", "nosuch")
+    assert (code, out) == (1, "")
+    assert "there is no topic RMQ_SYS_TRACE_TOPIC, so nothing has been traced" in err
     await client.admin.create_topic("T")
     async with triomq.open_client(cluster.name_servers, trace=True) as traced:
         async with traced.producer("P") as producer:
