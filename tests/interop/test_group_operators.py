@@ -173,6 +173,16 @@ async def test_lite_members_answer_operators(client: triomq.Client, topic: str, 
                 again += len(await consumer.poll())
 
 
+async def test_a_group_without_an_offset_in_a_queue_is_reset(client: triomq.Client, topic: str) -> None:
+    group = topic.replace("T-", "G-", 1)[:80]
+    await client.groups.create(group)
+    queues = [triomq.MessageQueue(topic, "broker-a", number) for number in range(2)]
+    await client.groups.set_offsets(group, {queues[0]: 1})
+    for time_ms, expected in ((client.groups.END, MESSAGES // 2), (0, 0)):
+        done = await client.groups.reset(group, topic, time_ms)
+        assert [(each.queue, each.offset, each.online) for each in done] == [(q, expected, False) for q in queues]
+
+
 async def test_our_own_reset_moves_java_members(
     client: triomq.Client, target: SingleBroker, topic: str, java_push: Any
 ) -> None:
