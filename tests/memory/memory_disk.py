@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import trio
 
-from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked, find_only_file
+from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked, find_only_files
 
 T = TypeVar("T")
 
@@ -277,8 +277,7 @@ class MemoryDisk:
         self, paths: Iterable[str], length: int, most_bytes: int
     ) -> Generator[tuple[str, bytes] | None, None, None]:
         """The files of directories that hold nothing else."""
-        for path in paths:
-            yield find_only_file(self, path, length, most_bytes)
+        return find_only_files(self, paths, length, most_bytes)
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
         """The beginning of a file, to the last page that is backed."""

@@ -134,7 +134,7 @@ class _ShareRun:
                 self._producers.append(await self._open_producer(client, number, stack))
             await stack.enter_async_context(self._consumers)
             await self._fill_backlog()
-            # The collection comes before the start is agreed on: in a process of many objects it takes seconds.
+            # The collection comes before the start is agreed on: in a process of many objects it may take longer than the lead.
             with _no_collections():
                 start = await agree_start(first_start(self._share))
                 self._cells.begin(trio.current_time() + start - time.time_ns() / 1e9)

@@ -530,15 +530,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
         try:
-            return await self._reset_members(address, group, topic, time_ms)
-        except NotFound:
-            return await self._reset_offline(group, topic, name, time_ms)
-        except BrokerFault as error:
-            # RocketMQ says so of any group that has no offset yet in one of the queues: of a new queue, or an idle one.
-            if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or group not in await self.names():
-                raise
-        await self._set_first_offsets(group, topic, name, time_ms)
-        try:
+            try:
+                return await self._reset_members(address, group, topic, time_ms)
+            except BrokerFault as error:
+                # RocketMQ says so of any group that has no offset yet in one of the queues: of a new queue, or an idle one.
+                if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or group not in await self.names():
+                    raise
+            await self._set_first_offsets(group, topic, name, time_ms)
             return await self._reset_members(address, group, topic, time_ms)
         except NotFound:
             return await self._reset_offline(group, topic, name, time_ms)

@@ -89,7 +89,7 @@ async def test_a_backlog_is_consumed_by_every_group(ours: RunTarget, consume: Co
 
 
 async def test_a_collection_does_not_make_the_first_messages_late(ours: RunTarget) -> None:
-    # In a process of many objects it takes seconds: longer than from the agreed start to the first message.
+    # In a process of many objects it may take longer than from the agreed start to the first message.
     frozen: list[int] = []
 
     class Watched(LocalEngine):
@@ -215,14 +215,13 @@ async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> Non
     missing = attrs.evolve(SHORT, topic_names=("never-created",))
     with pytest.raises(TargetError, match=r"topic never-created is missing: .*--create"):
         await run(ours, missing)
-    # Long enough for a machine that stands still for a second, and leaves the sends of that second out.
     made = await run(ours, attrs.evolve(missing, create_topics=True, duration_s=3, warm_up_s=0))
     (worker,) = made.workers
-    assert worker.consumed == worker.acked == 600 - worker.unsent > 0
+    assert worker.consumed == worker.acked == 600
     # It is there now, with what the first run left in it: that is none of the second run's.
     again = await run(ours, attrs.evolve(missing, duration_s=3, warm_up_s=0))
     (worker,) = again.workers
-    assert worker.consumed == worker.acked == 600 - worker.unsent > 0
+    assert worker.consumed == worker.acked == 600
 
 
 async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from triomq_server.compiled import USED
-from triomq_server.store.files.disk import RealDisk, find_only_file
+from triomq_server.store.files.disk import RealDisk, find_only_files
 
 if USED:
     from triomq_server.compiled import directories
@@ -32,7 +32,7 @@ def make_file(chance: random.Random, path: Path) -> None:
 
 def test_both_ways_find_the_same(tmp_path: Path) -> None:
     chance, disk = random.Random(11), RealDisk()
-    paths, expected = [], []
+    paths = []
     for number in range(600):
         folder = tmp_path / f"{number}-größer"
         folder.mkdir()
@@ -42,7 +42,7 @@ def test_both_ways_find_the_same(tmp_path: Path) -> None:
         if chance.random() < 0.1:
             (folder / "folder").mkdir()
         paths.append(str(folder))
-        expected.append(find_only_file(disk, paths[-1], LENGTH, MOST))
+    expected = list(find_only_files(disk, paths, LENGTH, MOST))
     assert 100 < sum(one is not None for one in expected) < 500
     assert directories.only_files(paths, LENGTH, MOST) == expected
     assert list(disk.only_files(iter(paths), LENGTH, MOST)) == expected

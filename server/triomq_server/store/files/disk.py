@@ -240,8 +240,15 @@ class Disk(Protocol):
         ...
 
 
-def find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple[str, bytes] | None:
-    """What `Disk.only_files` says of one directory, by the disk's other methods."""
+def find_only_files(
+    disk: Disk, paths: Iterable[str], length: int, most_bytes: int
+) -> Generator[tuple[str, bytes] | None, None, None]:
+    """`Disk.only_files` by the disk's other methods, one after the other."""
+    for path in paths:
+        yield _find_only_file(disk, path, length, most_bytes)
+
+
+def _find_only_file(disk: Disk, path: str, length: int, most_bytes: int) -> tuple[str, bytes] | None:
     try:
         found = disk.entries(path)
         if len(found) != 1 or found[0].is_directory or found[0].length != length:
@@ -550,8 +557,7 @@ class RealDisk:
         """Ahead of the caller, in a thread, by compiled code where there is any: a start has tens of thousands of queues to
         look for, and does something with each meanwhile."""
         if not COMPILED:
-            for path in paths:
-                yield find_only_file(self, path, length, most_bytes)
+            yield from find_only_files(self, paths, length, most_bytes)
             return
         remaining = iter(paths)
         with ThreadPoolExecutor(1, "triomq looks for files") as pool:
