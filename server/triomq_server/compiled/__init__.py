@@ -16,7 +16,7 @@ VERSIONS = {
     "directories": 2215808039,
     "index": 3076496704,
     "pulls": 1606926320,
-    "recovery": 1112608868,
+    "recovery": 1618397816,
     "replay": 1515448941,
     "sends": 1059482413,
 }

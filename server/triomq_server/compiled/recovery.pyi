@@ -13,7 +13,7 @@ def pass_records(
     bytes_most: int,
     checksum: Callable[[bytes], int] | None,
     may_be_torn: bool,
-    numbers: dict[tuple[str, int], tuple[int, int]],
+    last_records: dict[tuple[str, int], tuple[int, int, int]],
 ) -> tuple[int, int, int]: ...
 def pass_dispatched(
     buffer: mmap.mmap,

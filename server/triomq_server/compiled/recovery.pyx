@@ -2,7 +2,7 @@
 """Records of the log and entries of queues, checked one after the other: what `store.recovery.Recovery` and
 `store.consume_queue.ConsumeQueue` do with each that is sound."""
 
-VERSION = 1112608868
+VERSION = 1618397816
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -24,21 +24,22 @@ cdef struct LastRecord:
     QueueName name
     int64_t queue_offset
     int64_t offset
+    int64_t size
 
 cdef struct KnownQueue:
     QueueName name
     int64_t until
 
 
-cdef int note(dict numbers, LastRecord* last) except -1:
+cdef int note(dict last_records, LastRecord* last) except -1:
     topic = PyUnicode_DecodeUTF8(<const char*>last.name.topic, last.name.topic_bytes, "replace")
-    numbers[topic, last.name.queue_id] = (last.queue_offset, last.offset)
+    last_records[topic, last.name.queue_id] = (last.queue_offset, last.offset, last.size)
     last.name.topic = NULL
     return 0
 
 
 def pass_records(
-    buffer, int64_t start, int64_t end, int64_t base, int64_t bytes_most, checksum, bint may_be_torn, dict numbers
+    buffer, int64_t start, int64_t end, int64_t base, int64_t bytes_most, checksum, bint may_be_torn, dict last_records
 ):
     """Pass over sound records; returns where the first is that is not passed, how many were, and the last one's store time.
 
@@ -52,7 +53,7 @@ def pass_records(
         bytes_most: no record behind so many bytes is looked at.
         checksum: CRC-32 of a body, which is compared without its top bit; None for no comparison.
         may_be_torn: whether a record that ends in zeros is not passed.
-        numbers: takes, by topic and queue, the queue offset and log offset of the last record that enters a queue.
+        last_records: takes, by topic and queue, the queue offset, log offset and size of the last record that enters a queue.
     """
     cdef Py_buffer view
     cdef const uint8_t* data
@@ -81,15 +82,16 @@ def pass_records(
             if enters_queue(&record):
                 entry = &last[place_of(&record)]
                 if entry.name.topic != NULL and not is_queue_of(&entry.name, &record):
-                    note(numbers, entry)
+                    note(last_records, entry)
                 name_queue_of(&entry.name, &record)
                 entry.queue_offset = get64(data + at + QUEUE_OFFSET_AT)
                 entry.offset = base + at
+                entry.size = record.size
             at += record.size
             records += 1
         for n in range(QUEUES):
             if last[n].name.topic != NULL:
-                note(numbers, &last[n])
+                note(last_records, &last[n])
     finally:
         PyBuffer_Release(&view)
     return at, records, timestamp

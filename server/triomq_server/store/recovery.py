@@ -107,7 +107,7 @@ class Recovery:
         self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
         self._records = 0
-        self._last_numbers: dict[tuple[str, int], tuple[int, int]] = {}
+        self._last_records: dict[tuple[str, int], tuple[int, int, int]] = {}
         self.report: RecoveryReport | None = None
 
     def steps(self) -> Steps:
@@ -230,7 +230,7 @@ class Recovery:
         of a queue is compared with its record if that has just been read: reading others may take a seek each.
         """
         compared = 0
-        for where, (number, offset) in self._last_numbers.items():
+        for where, (number, offset, record_bytes) in self._last_records.items():
             queue = self._queues.get(*where)
             compared += 1
             if compared % _QUEUES_PER_STEP == 0:
@@ -242,7 +242,9 @@ class Recovery:
                     queue.damaged = offset >= queue.removed_before
                 continue
             last = queue.last_unit()
-            if offset < queue.removed_before:
+            if offset < queue.removed_before or (
+                number + 1 == queue.max_offset and last is not None and last[:2] == (offset, record_bytes)
+            ):
                 continue
             if (self._clean and number >= queue.max_offset) or (
                 last is not None and last[1] != BLANK_SIZE and last[0] >= checked_from
@@ -323,12 +325,12 @@ class Recovery:
     def _check_run(self, segment: Segment, at: int) -> Generator[None, None, tuple[int, Finding]]:
         """Walk through one file; returns the position where no good record is, and what is there."""
         check_crc = self._config.check_crc_on_recover
-        buffer, last_numbers = segment.buffer, self._last_numbers
+        buffer, last_records = segment.buffer, self._last_records
         while True:
             if COMPILED:
                 at, passed, store_timestamp = compiled_recovery.pass_records(
                     buffer, at, segment.size, segment.base, _BYTES_PER_STEP, raw_crc32 if check_crc else None,
-                    not self._clean, last_numbers,
+                    not self._clean, last_records,
                 )  # fmt: skip
                 if passed:
                     self._records += passed
@@ -342,7 +344,7 @@ class Recovery:
             at += found.size
             self._records += 1
             if enters_queue(found.sys_flag):
-                last_numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
+                last_records[found.topic, found.queue_id] = found.queue_offset, found.offset, found.size
             self._commitlog.store_timestamp = found.store_timestamp
             if self._records % _RECORDS_PER_STEP == 0:
                 yield

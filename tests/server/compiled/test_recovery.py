@@ -62,14 +62,14 @@ def random_log(chance: random.Random, size: int) -> bytes:
 def one_by_one(log: bytes, *, crc: bool, torn: bool) -> tuple[Any, ...]:
     """As `Recovery` does without the compiled module."""
     at = count = time = 0
-    numbers: dict[tuple[str, int], tuple[int, int]] = {}
+    records: dict[tuple[str, int], tuple[int, int, int]] = {}
     while isinstance(found := read_record(log, at, len(log), BASE + at, check_crc=crc), LogRecord):
         if torn and looks_torn(log, at + found.size, len(log), found.properties):
-            return at, Finding.TORN, count, time, numbers
+            return at, Finding.TORN, count, time, records
         at, count, time = at + found.size, count + 1, found.store_timestamp
         if enters_queue(found.sys_flag):
-            numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
-    return at, found, count, time, numbers
+            records[found.topic, found.queue_id] = found.queue_offset, found.offset, found.size
+    return at, found, count, time, records
 
 
 def many_at_once(log: bytes, bytes_most: int, *, crc: bool, torn: bool) -> tuple[tuple[Any, ...], int]:
@@ -77,23 +77,23 @@ def many_at_once(log: bytes, bytes_most: int, *, crc: bool, torn: bool) -> tuple
     from triomq_server.compiled.recovery import pass_records
 
     at = count = time = left = 0
-    numbers: dict[tuple[str, int], tuple[int, int]] = {}
+    records: dict[tuple[str, int], tuple[int, int, int]] = {}
     while True:
         at, passed, last_time = pass_records(
             log,  # type: ignore[arg-type]
-            at, len(log), BASE, bytes_most, raw_crc32 if crc else None, torn, numbers,
+            at, len(log), BASE, bytes_most, raw_crc32 if crc else None, torn, records,
         )  # fmt: skip
         if passed:
             count, time = count + passed, last_time
             continue
         found = read_record(log, at, len(log), BASE + at, check_crc=crc)
         if not isinstance(found, LogRecord):
-            return (at, found, count, time, numbers), left
+            return (at, found, count, time, records), left
         if torn and looks_torn(log, at + found.size, len(log), found.properties):
-            return (at, Finding.TORN, count, time, numbers), left
+            return (at, Finding.TORN, count, time, records), left
         at, count, time, left = at + found.size, count + 1, found.store_timestamp, left + 1
         if enters_queue(found.sys_flag):
-            numbers[found.topic, found.queue_id] = found.queue_offset, found.offset
+            records[found.topic, found.queue_id] = found.queue_offset, found.offset, found.size
 
 
 def dispatched_one_by_one(log: bytes, indexed_until: int, known: dict[tuple[str, int], int]) -> tuple[int, int, int]:

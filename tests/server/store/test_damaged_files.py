@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
+from triomq_server.store.consume_queue import UNIT
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.wire import to_the_end
 
@@ -121,6 +122,29 @@ async def test_a_damaged_entry_is_built_again(
     data = bytearray(file.read_bytes())
     data[number * 20 % 200 + bit // 8] ^= 0x80 >> bit % 8
     file.write_bytes(data)
+    await assert_whole(closed, make_record, record_number)
+
+
+@pytest.mark.parametrize("wrong", ["offset", "size", "offset and size", "an entry lacks", "an entry is there twice"])
+async def test_a_wrong_end_of_a_queue_is_found_at_the_start(
+    wrong: str, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
+) -> None:
+    """Of the queue whose last record is not the log's last one: its end tells nothing about the log's."""
+    file = file_of(closed, f"consumequeue/T/1/{600:020d}")
+    written, end = file.read_bytes(), 7 * UNIT.size
+    assert not any(written[end:])
+    entries = [written[at : at + UNIT.size] for at in range(0, end, UNIT.size)]
+    offset, size, tags_code = UNIT.unpack(entries[-1])
+    if wrong == "an entry lacks":
+        del entries[2]
+    elif wrong == "an entry is there twice":
+        entries.insert(2, entries[2])
+    else:
+        entries[-1] = UNIT.pack(offset - ("offset" in wrong), size + ("size" in wrong), tags_code)
+    file.write_bytes(b"".join(entries).ljust(len(written), b"\0"))
+    async with open_store(closed) as store:
+        assert store.queue_bounds("T", 1) == (0, 37)
+    assert "built again from the log" in caplog.text
     await assert_whole(closed, make_record, record_number)
 
 
