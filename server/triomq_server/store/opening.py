@@ -142,7 +142,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     if is_repair:
         # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
         clean, same_boot = disk.read(repair) == _CLEAN, True
-    store.commitlog.segments.load()
+    store.commitlog.segments.load("mappedFileSizeCommitLog")
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
             await trio.lowlevel.checkpoint()

@@ -183,12 +183,16 @@ class Segments:
         self.size = size
         self.items: list[Segment] = []
 
-    def load(self) -> None:
-        """Take up the files on disk, all counted as full (recovery lowers that). Raises StoreDamaged."""
+    def load(self, size_key: str) -> None:
+        """Take up the files on disk, all counted as full (recovery lowers that). Raises StoreDamaged.
+
+        Args:
+            size_key: the setting that gives their size.
+        """
         for path, _, length in self.load_usable():
             raise StoreDamaged(
-                f"{path} is {length} bytes long, {self.size} are configured: the file is damaged or the configured size has "
-                "changed; set the size it was made with, or move it away"
+                f"{path} is {length} bytes long, and {size_key} is {self.size}: the setting has changed, or the file is "
+                f"damaged; set {size_key}={length} if all files there have this length, or else move this file away"
             )
 
     def load_usable(self) -> list[UnusableFile]:

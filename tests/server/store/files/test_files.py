@@ -167,7 +167,7 @@ async def test_a_log_file_of_a_wrong_size_is_refused(
 ) -> None:
     async with open_store(make_config(tmp_path), disk=disk) as store:
         store.append(make_record(0))
-    with pytest.raises(StoreDamaged, match="size has changed; set the size"):
+    with pytest.raises(StoreDamaged, match="mappedFileSizeCommitLog is 4096: the setting has changed"):
         async with open_store(make_config(tmp_path, mapped_file_size_commit_log=4096), disk=disk):
             pass
 
@@ -312,7 +312,7 @@ def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
 def test_what_was_read_of_a_file_holds_until_it_is_mapped(disk: Disk, tmp_path: Path) -> None:
     disk.write(f"{tmp_path}/00000000000000000000", b"x" * 4096)
     segments = Segments(disk, str(tmp_path), 4096)
-    segments.load()
+    segments.load("mappedFileSizeCommitLog")
     (segment,) = segments.items
     assert segment.content(10) == (b"x" * 10, 4096)
     segment.remember({0: b"kept"})
