@@ -192,7 +192,7 @@ class Segments:
         for path, _, length in self.load_usable():
             raise StoreDamaged(
                 f"{path} is {length} bytes long, and {size_key} is {self.size}: the setting has changed, or the file is "
-                f"damaged; set {size_key}={length} if all files there have this length, or else move this file away"
+                f"damaged; set {size_key}={length} if all files there have this length, or else move it away"
             )
 
     def load_usable(self) -> list[UnusableFile]:
