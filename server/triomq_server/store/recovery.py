@@ -108,6 +108,7 @@ class Recovery:
         self._reindex_from = reindex_from
         self._records = 0
         self._last_records: dict[tuple[str, int], tuple[int, int, int]] = {}
+        """Of the last record read for each topic and queue: queue offset, log offset, size."""
         self.report: RecoveryReport | None = None
 
     def steps(self) -> Steps:
