@@ -13,8 +13,9 @@ from triomq_protocol.flags import PERM_READ, PERM_WRITE
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.cluster.embedded import run_cluster
 from triomq_server.cluster.nodes import Machine
-from triomq_server.cluster.plan import ClusterPlan, NodePlan, free_ports, plan_cluster
+from triomq_server.cluster.plan import ClusterPlan, NodePlan, plan_cluster
 from triomq_server.config import BrokerConfig
+from triomq_server.ports import free_ports
 from triomq_server.store import RealDisk, wall_ms
 from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Listen, dial_tcp, listen_tcp

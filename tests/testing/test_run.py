@@ -19,6 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from triomq_server.ports import free_ports
 from triomq_testing import command
 from triomq_testing.steering import Duration, clock
 
@@ -81,8 +82,7 @@ def test_the_command_finds_a_cluster() -> None:
 def test_the_command_starts_when_the_brokers_are_there() -> None:
     """Clients of other languages give up after three seconds, in which a busy machine may not have started them."""
     connect = "import os, socket; socket.create_connection(('127.0.0.1', {}))"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)  # none that the system gives to others meanwhile, nor its two neighbours
     done = run("--set", f"listenPort={port}", "--", sys.executable, "-S", "-c", connect.format(port))
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -375,16 +375,17 @@ def test_durations(text: str, by: timedelta | None) -> None:
 
 def test_steering_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIOMQ_RUN_URL", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as unused:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens on it
         port = unused.getsockname()[1]
-    for url, text in [
-        ("", "under `triomq run"),
-        ("nonsense", "is no address of a cluster"),
-        (f"http://127.0.0.1:{port}/x", "has the process that ran it ended?"),
-    ]:
-        done = CliRunner().invoke(clock, ["now"], env={"TRIOMQ_RUN_URL": url})
-        assert done.exit_code == 1
-        assert text in done.output
+        for url, text in [
+            ("", "under `triomq run"),
+            ("nonsense", "is no address of a cluster"),
+            (f"http://127.0.0.1:{port}/x", "has the process that ran it ended?"),
+        ]:
+            done = CliRunner().invoke(clock, ["now"], env={"TRIOMQ_RUN_URL": url})
+            assert done.exit_code == 1
+            assert text in done.output
 
 
 MEMORY = """

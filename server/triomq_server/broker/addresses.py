@@ -11,11 +11,7 @@ import trio
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.hosts import pack_host
 from triomq_server.config import BrokerConfig
-
-FAST_PORT_DISTANCE = 2
-"""The fast listener's port is this far below the main one; the HA listener's is one above it."""
-
-_ATTEMPTS = 64
+from triomq_server.ports import free_ports
 
 
 @attrs.frozen
@@ -43,37 +39,6 @@ def bind_host(address: str) -> str:
     return "::" if ip.version == 6 else "0.0.0.0"
 
 
-def choose_port(host: str) -> int:
-    """A main port such that it, the fast port below and the HA port above are free now.
-
-    Raises:
-        OSError: no such port was found.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for _ in range(_ATTEMPTS):
-        with _bound(family, host, 0) as first:
-            port = int(first.getsockname()[1])
-            if not 1024 + FAST_PORT_DISTANCE <= port < 65535:
-                continue
-            try:
-                _bound(family, host, port - FAST_PORT_DISTANCE).close()
-                _bound(family, host, port + 1).close()
-            except OSError:
-                continue
-            return port
-    raise OSError(f"no three free ports on {host} in {_ATTEMPTS} attempts")
-
-
-def _bound(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
 def joined(host: str, port: int) -> str:
     """`host:port` as RocketMQ writes it; IPv6 addresses have no brackets there either."""
     return f"{host}:{port}"
@@ -93,11 +58,12 @@ async def packed_address(host: str, port: int) -> bytes:
 
 
 def with_port(config: BrokerConfig) -> BrokerConfig:
-    """The configuration, with a free port where it leaves the choice to the system (port 0).
+    """The configuration, with a free port where it leaves the choice open (port 0).
 
     Raises:
         OSError: there is none.
     """
     if config.listen_port:
         return config
-    return attrs.evolve(config, listen_port=choose_port(bind_host(config.broker_ip1)))
+    (port,) = free_ports(1, bind_host(config.broker_ip1))
+    return attrs.evolve(config, listen_port=port)

@@ -21,7 +21,6 @@ from triomq_protocol.wire.command import Command
 from triomq_server.acl import AclFiles, guarded, refusal
 from triomq_server.acl.signing import ToolAccount, read_tool_account, signing
 from triomq_server.broker.addresses import (
-    FAST_PORT_DISTANCE,
     BrokerAddresses,
     bind_host,
     joined,
@@ -53,6 +52,7 @@ from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
 from triomq_server.metrics.port import MetricsPort
+from triomq_server.ports import FAST_PORT_DISTANCE
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted

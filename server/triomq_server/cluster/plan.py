@@ -4,24 +4,17 @@ before anything starts.
 Names follow RocketMQ's samples: ``broker-a`` is a master, ``broker-a-s`` its slave, ``broker-b`` the next master.
 """
 
-import random
-import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from string import ascii_lowercase
 
 import attrs
 
 from triomq_server.config import TLS_KEYS, BrokerConfig, ConfigError, NamesrvConfig, PropertiesError, load_properties
+from triomq_server.ports import HOST, free_ports
 
 NAMESRV = "namesrv"
 BROKER = "broker"
-
-HOST = "127.0.0.1"
-
-_PORTS = range(15_000, 32_000)
-"""Below Linux' range for outgoing connections, so that none of those takes a port between choosing and binding it."""
 
 _LOG_FILE_BYTES = 64 * 1024 * 1024
 """Log files of a cluster for trying things out: RocketMQ's 1 GiB is for machines that do nothing else."""
@@ -208,62 +201,3 @@ def _broker(directory: Path, port: int, own: Mapping[str, str], settings: Mappin
 def node_count(masters: int, slaves: int, name_servers: int) -> int:
     """How many nodes such a cluster has."""
     return name_servers + masters * (1 + slaves)
-
-
-def free_ports(count: int, *, seed: int | None = None) -> list[int]:
-    """Ports on the loopback address of which each, the next one and the one two below are free now.
-
-    RocketMQ's brokers use three ports with these distances.
-
-    Raises:
-      OSError: there are not that many.
-    """
-    candidates = list(_PORTS[::_WIDTH])
-    random.Random(seed).shuffle(candidates)
-    found: list[int] = []
-    for port in candidates:
-        if len(found) == count:
-            break
-        with ExitStack() as probes:
-            try:
-                for near in (port - 2, port, port + 1):
-                    _probe(probes, near, shared=False)
-            except OSError:
-                continue
-            found.append(port)
-    if len(found) < count:
-        raise OSError(f"no {count} free ports between {_PORTS.start} and {_PORTS.stop}")
-    return found
-
-
-def ports_from(base: int, count: int) -> list[int]:
-    """The same ports at every call: `base` and every fourth one from there on.
-
-    Raises:
-      ValueError: they do not all exist.
-      OSError: one of them, or of the two that a broker needs beside it, is taken; the text names it.
-    """
-    ports = list(range(base, base + count * _WIDTH, _WIDTH))
-    if ports[0] - 2 < 1 or ports[-1] + 1 > _LAST_PORT:
-        raise ValueError(f"{count} nodes from port {base} on need the ports {base - 2} to {ports[-1] + 1}")
-    for port in ports:
-        for near in (port - 2, port, port + 1):
-            with ExitStack() as probes:
-                try:
-                    _probe(probes, near, shared=True)
-                except OSError as error:
-                    raise OSError(error.errno, f"port {near} cannot be used: {error.strerror}") from error
-    return ports
-
-
-_LAST_PORT = 65_535
-
-_WIDTH = 4
-"""Distance between the first ports of two nodes: the three that a broker uses, and a gap."""
-
-
-def _probe(probes: ExitStack, port: int, *, shared: bool) -> None:
-    """Raise OSError if the port is taken; `shared`: not if it is only bound, or was used a short time ago."""
-    probe = probes.enter_context(socket.socket())
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
-    probe.bind((HOST, port))

@@ -68,9 +68,10 @@ def cluster(
 
     A node can be killed like any process; with --control it can also be started again.
     """
-    from triomq_server.cluster.plan import check_settings, node_count, plan_cluster, ports_from
+    from triomq_server.cluster.plan import check_settings, node_count, plan_cluster
     from triomq_server.cluster.processes import ClusterProcesses
     from triomq_server.config import ConfigError
+    from triomq_server.ports import ports_from
 
     if sample:
         masters, slaves = 2, int(sample != "2m-noslave")

@@ -16,7 +16,7 @@ import attrs
 import trio
 from timed_server import Turn, read_turns
 
-from triomq_server.cluster.plan import free_ports
+from triomq_server.ports import free_ports
 
 NAME_SERVER, MASTER, SLAVE = "name server", "master", "slave"
 BROKER_SET = "innocent-set"

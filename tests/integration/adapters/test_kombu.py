@@ -231,11 +231,11 @@ def test_no_name_server_is_an_error_that_kombu_tries_again() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with (
-        Connection(f"rocketmq://{address}/", connect_timeout=0.1) as connection,
-        pytest.raises(OperationalError, match=address),
-    ):
-        connection.ensure_connection(max_retries=1, interval_start=0.01)
+        with (
+            Connection(f"rocketmq://{address}/", connect_timeout=0.1) as connection,
+            pytest.raises(OperationalError, match=address),
+        ):
+            connection.ensure_connection(max_retries=1, interval_start=0.01)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

@@ -19,8 +19,8 @@ import triomq
 from triomq._cli.messages import run as run_client_command
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import run_node
-from triomq_server.cluster.plan import free_ports
 from triomq_server.commands.admin import AdminError, Member, _row, change_role, replication, slave_state
+from triomq_server.ports import free_ports
 from triomq_server.wire import open_link
 
 Command = Callable[..., Awaitable[subprocess.CompletedProcess[str]]]

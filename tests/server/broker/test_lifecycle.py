@@ -13,7 +13,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.replication import encode_report
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.addresses import bind_host, choose_port
+from triomq_server.broker.addresses import bind_host
 from triomq_server.store import StoreLocked
 from triomq_server.store.files.config_files import ConfigFileDamaged
 
@@ -174,10 +174,6 @@ async def test_a_closed_links_held_pull_is_forgotten(open_broker: Any) -> None:
 )  # fmt: skip
 def test_what_is_listened_on(address: str, host: str) -> None:
     assert bind_host(address) == host
-
-
-def test_a_free_port_has_free_neighbours() -> None:
-    assert 1026 <= choose_port("127.0.0.1") < 65535
 
 
 # -- roles

@@ -1,0 +1,82 @@
+"""The three ports of a broker, and free ones where nobody says which.
+
+RocketMQ's brokers listen on a main port, on a fast one two below it and, for replication, on one above it.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+
+FAST_PORT_DISTANCE: Final = 2
+"""The fast listener's port is this far below the main one; the HA listener's is one above it."""
+
+_FREE: Final = range(15_000, 32_000)
+"""Below Linux' range for outgoing connections, so that none of those takes a port between choosing and binding it."""
+
+_WIDTH: Final = 4
+"""Distance between the first ports of two nodes: the three that a broker uses, and a gap."""
+
+_LAST: Final = 65_535
+
+
+def free_ports(count: int, host: str = HOST) -> list[int]:
+    """Main ports of brokers, chosen by chance, of which all three are free now on that address.
+
+    Raises:
+      OSError: there are not that many.
+    """
+    candidates = list(_FREE[::_WIDTH])
+    random.shuffle(candidates)
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            break
+        with ExitStack() as probes:
+            try:
+                for near in _of_broker(port):
+                    _probe(probes, host, near, shared=False)
+            except OSError:
+                continue
+            found.append(port)
+    if len(found) < count:
+        raise OSError(f"no {count} free ports on {host} between {_FREE.start} and {_FREE.stop}")
+    return found
+
+
+def ports_from(base: int, count: int) -> list[int]:
+    """The same ports at every call, on the loopback address: `base` and every fourth one from there on.
+
+    Raises:
+      ValueError: they do not all exist.
+      OSError: one of them, or of the two that a broker needs beside it, is taken; the text names it.
+    """
+    ports = list(range(base, base + count * _WIDTH, _WIDTH))
+    if ports[0] - FAST_PORT_DISTANCE < 1 or ports[-1] + 1 > _LAST:
+        raise ValueError(
+            f"{count} nodes from port {base} on need the ports {base - FAST_PORT_DISTANCE} to {ports[-1] + 1}"
+        )
+    for port in ports:
+        for near in _of_broker(port):
+            with ExitStack() as probes:
+                try:
+                    _probe(probes, HOST, near, shared=True)
+                except OSError as error:
+                    raise OSError(error.errno, f"port {near} cannot be used: {error.strerror}") from error
+    return ports
+
+
+def _of_broker(port: int) -> tuple[int, int, int]:
+    return port - FAST_PORT_DISTANCE, port, port + 1
+
+
+def _probe(probes: ExitStack, host: str, port: int, *, shared: bool) -> None:
+    """Raise OSError if the port is taken; `shared`: not if it is only bound, or was used a short time ago."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    probe = probes.enter_context(socket.socket(family))
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
+    probe.bind((host, port))

@@ -1,0 +1,31 @@
+"""Which ports servers get where nobody says which."""
+
+import socket
+
+import pytest
+
+from triomq_server import ports
+from triomq_server.ports import free_ports
+
+
+def test_ports_are_far_enough_apart_for_a_brokers_three() -> None:
+    found = free_ports(50)
+    assert len({near for port in found for near in (port - 2, port, port + 1)}) == 150
+    with pytest.raises(OSError, match=r"no 100000 free ports on 127\.0\.0\.1 between 15000 and 32000"):
+        free_ports(100_000)
+
+
+def test_each_call_chooses_others() -> None:
+    assert set(free_ports(20)) != set(free_ports(20))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("distance", [-2, 0, 1])
+def test_a_port_is_free_when_all_three_are(monkeypatch: pytest.MonkeyPatch, host: str, distance: int) -> None:
+    (port,) = free_ports(1, host)
+    monkeypatch.setattr(ports, "_FREE", range(port, port + 1))
+    assert free_ports(1, host) == [port]
+    with socket.socket() as taken:
+        taken.bind((host, port + distance))
+        with pytest.raises(OSError, match="no 1 free ports"):
+            free_ports(1, host)
