@@ -13,6 +13,7 @@ from triomq_protocol.java_text import utf8
 from triomq_protocol.wire.binary_header import decode_area, decode_binary_header, encode_area, encode_binary_header
 from triomq_protocol.wire.fastjson import (
     MAX_TOLERANT_BYTES,
+    MAX_TOLERANT_HEADER_BYTES,
     dumps,
     integer_of_text,
     java_map_order,
@@ -274,8 +275,12 @@ def _reject_member(_: type, value: object) -> object:
     raise ValueError(f"not a member of a header: {value!r}"[:200])
 
 
-_decode_json = msgspec.json.Decoder(Command, dec_hook=_reject_member).decode
+decode_usual_command = msgspec.json.Decoder(Command, dec_hook=_reject_member).decode
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
+
+
+NOT_USUAL = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What `decode_usual_command` raises at a header in another form than the usual one."""
 
 
 def decode_json_command(header: bytes) -> Command:
@@ -284,18 +289,19 @@ def decode_json_command(header: bytes) -> Command:
     Anything FastJSON reads is read (docs/protocol/remoting.md §2 and §13.2), the usual form by the fast decoder.
     """
     try:
-        return _decode_json(header)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _decode_tolerantly(header)
+        return decode_usual_command(header)
+    except NOT_USUAL:
+        return decode_unusual_command(header)
 
 
-def _decode_tolerantly(header: bytes) -> Command:
+def decode_unusual_command(header: bytes) -> Command:
+    """What `decode_json_command` does with a header for which `decode_usual_command` has raised `NOT_USUAL`."""
     if len(header) > MAX_TOLERANT_BYTES:
         raise RemoteProtocolError(
             f"header of {len(header)} bytes in an unusual form, the limit is {MAX_TOLERANT_BYTES}"
         )
     try:
-        members = loads(header)
+        members = loads(header, tolerant_bytes=MAX_TOLERANT_HEADER_BYTES)
     except BodyError as error:
         raise RemoteProtocolError(f"header is not JSON: {error}") from error
     if not isinstance(members, dict):

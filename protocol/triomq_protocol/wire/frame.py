@@ -3,11 +3,20 @@
 from struct import Struct
 
 from triomq_protocol.errors import RemoteProtocolError
-from triomq_protocol.wire.command import Command, decode_binary_command, decode_json_command
+from triomq_protocol.wire.command import (
+    NOT_USUAL,
+    Command,
+    decode_binary_command,
+    decode_unusual_command,
+    decode_usual_command,
+)
 from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 
 MAX_FRAME_BYTES = 16777216
 """Java's limit for a whole frame, its length field included."""
+
+_UNUSUAL_BYTES_AT_ONCE = 4096
+"""Of headers in an unusual form, which take a hundred times as long as usual ones: a microsecond for each byte."""
 
 _unpack_lengths = Struct(">iI").unpack_from
 _JSON_LIMIT = 1 << 24  # marks below this say "JSON header"
@@ -23,7 +32,8 @@ class FrameDecoder:
     Args:
         max_frame_bytes: a longer frame is rejected before it is buffered.
         max_header_bytes: a frame with a longer header is rejected, too.
-        frames_at_once: how many frames one call decodes; see `more`. A megabyte may hold 50,000.
+        frames_at_once: how many frames one call decodes; see `more`. A megabyte may hold 50,000. With such a limit, a
+            call also ends when it has decoded so many unusual headers that these take milliseconds.
 
     Attributes:
         fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
@@ -39,11 +49,11 @@ class FrameDecoder:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_header_bytes: int = MAX_HEADER_BYTES,
         *,
-        frames_at_once: int = 1 << 62,
+        frames_at_once: int | None = None,
     ) -> None:
         self._max_total = max_frame_bytes - 4
         self._max_header = max_header_bytes
-        self._most = frames_at_once
+        self._most = -1 if frames_at_once is None else frames_at_once
         self.more = False
         self.incomplete = bytearray()
         self._need = 0  # with fewer bytes than these in the buffer no frame can be complete
@@ -63,6 +73,8 @@ class FrameDecoder:
             buffer.clear()
         out: list[Command] = []
         at, size = 0, len(data)
+        most = self._most
+        unusual_left = _UNUSUAL_BYTES_AT_ONCE if most > 0 else 1 << 62
         try:
             while size - at >= 8:
                 total, mark = _unpack_lengths(data, at)
@@ -80,12 +92,19 @@ class FrameDecoder:
                 if end > size:
                     self._need = end - at
                     break
-                if len(out) == self._most:
+                if len(out) == most:
                     self.more = True
                     self._need = 0
                     break
                 if mark < _JSON_LIMIT:
-                    command = decode_json_command(data[header_at:body_at])
+                    header = data[header_at:body_at]
+                    try:
+                        command = decode_usual_command(header)
+                    except NOT_USUAL:
+                        command = decode_unusual_command(header)
+                        unusual_left -= header_bytes
+                        if unusual_left < 0:
+                            most = len(out) + 1
                     if body_at < end:
                         command.body = data[body_at:end]
                 else:

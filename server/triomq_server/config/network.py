@@ -126,6 +126,10 @@ class ServerNetworkConfig:
     closed."""
     max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST)
     """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""
+    waiting_requests_limit_bytes: int = setting(
+        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
+    )
+    """Bytes of requests of all links together that wait or are worked on; more than that are answered SYSTEM_BUSY."""
 
     metrics_port: int = setting(0, least=0, most=65535, fixed=True)
     """TCP port where Prometheus reads the metrics; 0 opens none."""

@@ -22,6 +22,7 @@ from triomq_server.wire import (
     Certificates,
     Limits,
     Listen,
+    WaitingBytes,
     incomplete_budget,
     listen_tcp,
     serve,
@@ -77,6 +78,7 @@ async def serve_namesrv(
         output_bytes=config.link_output_limit_bytes,
         connections=config.max_connections,
         waiting_requests=config.max_waiting_requests,
+        waiting=WaitingBytes(config.waiting_requests_limit_bytes),
         incomplete=incomplete_budget(config.incomplete_frames_limit_bytes),
         unsent=unsent_budget(config.output_limit_bytes),
     )

@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 MOST_SLAVES = 64
 MOST_OF_HOST = 16
-"""Connections to the HA port at one time, and those from one host: each costs a descriptor and two tasks."""
+"""Connections to the HA port at one time, and those from one host: each costs a descriptor and two tasks. When
+all are in use, the oldest one that has reported nothing goes, so that some silent hosts do not lock slaves out."""
 
 _REPORTS_BYTES = 4096
 """How much is read of a slave's reports at once; only the last one of a read counts."""
@@ -246,12 +247,18 @@ class HaMaster:
     async def serve_slave(self, stream: trio.abc.Stream) -> None:
         """Serve one slave until either end closes; a broken link is a log line, not an error."""
         host = peer_name(stream).rpartition(":")[0]
-        of_host = sum(link.peer.rpartition(":")[0] == host for link in self._links)
-        if len(self._links) >= MOST_SLAVES or of_host >= MOST_OF_HOST:
+        links = [link for link in self._links if not link.scope.cancel_called]
+        of_host = sum(link.peer.rpartition(":")[0] == host for link in links)
+        silent = next((link for link in links if link.acknowledged_offset is None), None)
+        if of_host >= MOST_OF_HOST or (len(links) >= MOST_SLAVES and silent is None):
             message = "refusing %s: %d slaves are connected, %d of them from there"
-            self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(self._links), of_host)
+            self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(links), of_host)
             await trio.aclose_forcefully(stream)
             return
+        if len(links) >= MOST_SLAVES and silent is not None:
+            message = "closing %s, which has reported nothing, for %s: %d slaves are connected"
+            self._peer_log.write(logging.WARNING, silent.peer, message, silent.peer, host, len(links))
+            silent.scope.cancel()
         now = trio.current_time()
         link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
         if not self.is_known(link.peer):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from triomq_server.wire.budget import Budget
+from triomq_server.wire.budget import Budget, WaitingBytes
 from triomq_server.wire.dial import Asking, OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
@@ -53,6 +53,7 @@ __all__ = [
     "TlsMode",
     "TlsSettings",
     "Traffic",
+    "WaitingBytes",
     "WaitingHandler",
     "WriteBatch",
     "accept_tls",

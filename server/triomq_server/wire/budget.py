@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
+import attrs
+
 from triomq_server.repeats import Repeats
 
 _log = logging.getLogger(__name__)
@@ -16,6 +18,30 @@ _FREED_SHARE: Final = 8
 """A budget that is exceeded is brought down by an eighth, so that the next bytes do not exceed it again at once."""
 
 UNLIMITED_BYTES: Final = 1 << 62
+
+
+SMALL_REQUEST_BYTES: Final = 4096
+"""A request of this length may always wait: how many do is limited."""
+
+
+@attrs.define
+class WaitingBytes:
+    """Bytes of requests that wait in handlers or are worked on in slices, over all links of a server.
+
+    Closing links would not free them, since handlers keep what they were called with; so a request that would exceed
+    the limit is refused.
+
+    Attributes:
+        limit_bytes: how much is allowed (``waitingRequestsLimitBytes``).
+        held_bytes: how much is held now.
+    """
+
+    limit_bytes: int = UNLIMITED_BYTES
+    held_bytes: int = 0
+
+    def admits(self, size_bytes: int) -> bool:
+        """Whether a request of this length may wait."""
+        return size_bytes <= SMALL_REQUEST_BYTES or self.held_bytes + size_bytes <= self.limit_bytes
 
 
 class Holder(Protocol):

@@ -192,6 +192,9 @@ class Hub:
         self.limits.traffic.requests[command.code if self._handlers.knows(command.code) else -1] += 1
         sliced = self._handlers.sliced.get(command.code)
         if sliced is not None:
+            if not self.limits.waiting.admits(command.received_bytes):
+                self._refuse(link, command)
+                return
             slices = sliced(link, command)
             if self._sliced or self.turns.is_spent:
                 link.slices = slices, command  # another link's slice is the one of this turn
@@ -201,11 +204,13 @@ class Hub:
             return
         waiting = self._handlers.waiting.get(command.code)
         if waiting is not None:
-            if self.waiting_requests < self.limits.waiting_requests:
+            size_bytes = command.received_bytes
+            if self.waiting_requests < self.limits.waiting_requests and self.limits.waiting.admits(size_bytes):
                 self.waiting_requests += 1
-                self._nursery.start_soon(self._wait_for, waiting, link, command)
-            elif not command.flag & 2:
-                self._answer(link, command, command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD, serialize=0))
+                self.limits.waiting.held_bytes += size_bytes
+                self._nursery.start_soon(self._wait_for, waiting, link, command, size_bytes)
+            else:
+                self._refuse(link, command)
             return
         try:
             answer = self._handlers.default(link, command)
@@ -214,7 +219,12 @@ class Hub:
         if answer is not None and not command.flag & 2:
             self._answer(link, command, answer)
 
-    async def _wait_for(self, handler: WaitingHandler, link: Link, command: Command) -> None:
+    def _refuse(self, link: Link, command: Command) -> None:
+        """Too much waits already."""
+        if not command.flag & 2:
+            self._answer(link, command, command.answer(ResponseCode.SYSTEM_BUSY, _OVERLOAD, serialize=0))
+
+    async def _wait_for(self, handler: WaitingHandler, link: Link, command: Command, size_bytes: int) -> None:
         try:
             try:
                 answer = await handler(link, command)
@@ -224,6 +234,7 @@ class Hub:
                 self._answer(link, command, answer)
         finally:
             self.waiting_requests -= 1
+            self.limits.waiting.held_bytes -= size_bytes
             self._note_progress()
 
     def _next_slice(self, link: Link, slices: Generator[None, None, Answer], command: Command) -> None:
@@ -243,7 +254,9 @@ class Hub:
 
     async def finish_slices(self, link: Link) -> None:
         """Do what is left of a request's work. Of all links together one slice is done in a turn of the loop."""
+        size_bytes = 0 if link.slices is None else link.slices[1].received_bytes
         self.waiting_requests += 1
+        self.limits.waiting.held_bytes += size_bytes
         try:
             while link.slices is not None and not link.closed:
                 await self.turns.wait_for_next()  # first come, first served: links take turns
@@ -258,6 +271,7 @@ class Hub:
                 link.slices[0].close()
                 link.slices = None
             self.waiting_requests -= 1
+            self.limits.waiting.held_bytes -= size_bytes
             self._note_progress()
 
     def _answer(self, link: Link, command: Command, answer: Answer | Slices) -> None:
@@ -271,7 +285,11 @@ class Hub:
         if isinstance(answer, list):
             answer = b"".join(answer)
         if isinstance(answer, Generator):
-            link.slices = answer, command  # for `finish_slices`
+            if self.limits.waiting.admits(command.received_bytes):
+                link.slices = answer, command  # for `finish_slices`
+            else:
+                answer.close()
+                self._refuse(link, command)
             return
         if answer is not None:
             link.send(answer)

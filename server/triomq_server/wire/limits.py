@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
-from triomq_server.wire.budget import Budget
+from triomq_server.wire.budget import Budget, WaitingBytes
 from triomq_server.wire.traffic import Traffic
 
 
@@ -20,6 +20,7 @@ class Limits:
         output_bytes: unsent bytes of a link above which it is not read from (``linkOutputLimitBytes``).
         connections: accepted links at one time (``maxConnections``).
         waiting_requests: requests of all links that may wait in handlers (``maxWaitingRequests``).
+        waiting: bytes of such requests, and of those worked on in slices, of all links (``waitingRequestsLimitBytes``).
         incomplete: bytes of incomplete frames of all links (``incompleteFramesLimitBytes``).
         unsent: bytes of answers that peers do not take, of all links (``outputLimitBytes``).
         traffic: what the links count.
@@ -32,6 +33,7 @@ class Limits:
     output_bytes: int = 16_777_216
     connections: int = 10_000
     waiting_requests: int = 5_000
+    waiting: WaitingBytes = attrs.field(factory=WaitingBytes)
     incomplete: Budget = attrs.field(factory=Budget)
     unsent: Budget = attrs.field(factory=Budget)
     traffic: Traffic = attrs.field(factory=Traffic)

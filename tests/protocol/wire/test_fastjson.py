@@ -102,6 +102,11 @@ def test_a_long_text_of_no_standard_json_is_refused_at_once() -> None:
         loads(b"[" + b"1," * (MAX_TOLERANT_BYTES // 2) + b"'']")
 
 
+def test_text_that_is_not_utf_8_does_not_make_a_document_unusual() -> None:
+    assert loads(b'{"a":"' + b"\xb0\xa1" * MAX_TOLERANT_BYTES + b'"}') == {"a": "\ufffd\ufffd" * MAX_TOLERANT_BYTES}
+    assert loads(b"{'a':'\xb0'}") == {"a": "\ufffd"}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(),
     lambda inner: (

@@ -261,6 +261,18 @@ def test_frames_are_decoded_so_many_at_once() -> None:
         assert not decoder.incomplete
 
 
+def test_few_unusual_headers_are_decoded_at_once() -> None:
+    header = b"{'code':10,'opaque':1,'extFields':{'a':'" + b"x" * 1000 + b"'}}"
+    unusual = (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+    usual = Command.request(10, opaque=2).encode()
+    decoder = FrameDecoder(frames_at_once=1000)
+    rounds = [len(decoder.feed(unusual * 10 + usual * 10))]
+    while decoder.more:
+        rounds.append(len(decoder.feed(b"")))
+    assert rounds == [4, 4, 12]
+    assert len(FrameDecoder().feed(unusual * 10)) == 10, "a client has no other connections to be fair to"
+
+
 def test_what_is_no_frame_behind_those_decoded_at_once_is_a_fault_later() -> None:
     decoder = FrameDecoder(frames_at_once=1)
     assert len(decoder.feed(Command.request(10).encode() * 2 + b"\xff" * 8)) == 1

@@ -319,6 +319,31 @@ async def test_the_ha_port_takes_a_limited_number_of_connections(
     assert caplog.text.count("refusing") == 1
 
 
+async def test_who_reports_nothing_gives_way_to_a_slave(
+    serving, memory_log, autojump_clock, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(master_module, "MOST_SLAVES", 3)
+    master = HaMaster(memory_log(b"abc"), SETTINGS)
+    async with serving(master) as connect:
+        first = await connect()
+        await first.report(0)
+        silent = [await connect() for _ in range(2)]
+        await trio.testing.wait_all_tasks_blocked()
+        second = await connect()
+        await second.report(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await silent[0].closed()
+        third = await connect()
+        await third.report(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await silent[1].closed()
+        assert await (await connect()).closed(), "all others are slaves"
+        assert len(master.links) == 3
+        assert all(link.acknowledged_offset == 0 for link in master.links)
+    assert caplog.text.count("which has reported nothing") == 1
+    assert caplog.text.count("refusing") == 1
+
+
 async def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop(memory_log) -> None:
     turns = 0
 

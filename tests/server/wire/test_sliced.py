@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
-from triomq_server.wire import Limits, Link
+from triomq_server.wire import Limits, Link, WaitingBytes
 
 SLICES = 20
 
@@ -105,6 +105,28 @@ async def test_work_for_a_link_that_has_gone_is_dropped(autojump_clock, bench, a
     assert len(work.steps) <= 4
     assert work.open == 0
     assert bench.hub.waiting_requests == 0
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_bytes_of_requests_in_slices_are_limited(autojump_clock, bench, ask, plain: bool) -> None:
+    work = Work(bench)
+    if plain:  # a handler that needs slices for large requests only
+        bench.handlers.plain[1] = work.long
+    waiting = WaitingBytes(100_000)
+    wires = []
+    for _ in range(3):
+        _, wire = await bench.connect(Limits(waiting=waiting))
+        wires.append(wire)
+    for wire in wires[:2]:
+        wire.deliver(ask(1, 1, body=bytes(45_000)))
+    while waiting.held_bytes < 90_000:
+        await trio.lowlevel.checkpoint()
+    assert waiting.held_bytes < 91_000
+    wires[2].deliver(ask(1, 1, body=bytes(45_000)) + ask(1, 2, body=bytes(4_000)))
+    await wait_all_tasks_blocked()
+    assert [[(c.opaque, c.code) for c in wire.commands()] for wire in wires] == [[(1, 0)], [(1, 0)], [(1, 2), (2, 0)]]
+    assert wires[2].commands()[0].remark.startswith("[OVERLOAD]")
+    assert (waiting.held_bytes, work.open) == (0, 0)
 
 
 async def test_a_slice_that_fails_is_an_answer(autojump_clock, bench, ask, caplog) -> None:

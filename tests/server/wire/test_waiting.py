@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triomq_server.wire import Limits
+from triomq_server.wire import Limits, WaitingBytes
 
 
 async def test_waiting_handlers_do_not_hold_up_the_link(autojump_clock, bench, ask) -> None:
@@ -40,6 +40,29 @@ async def test_more_than_the_limit_are_told_to_wait(autojump_clock, bench, ask) 
     wire.deliver(ask(2, 5))
     await trio.sleep(6)
     assert [(c.opaque, c.code) for c in wire.commands()[-1:]] == [(5, 0)]
+
+
+async def test_bytes_of_requests_that_wait_are_limited(autojump_clock, bench, ask) -> None:
+    async def slow(link, command):
+        await trio.sleep(5)
+        return command.answer()
+
+    bench.handlers.waiting[2] = slow
+    waiting = WaitingBytes(100_000)
+    limits = Limits(waiting=waiting)
+    _, wire = await bench.connect(limits)
+    wire.deliver(ask(2, 1, body=bytes(60_000)) + ask(2, 2, body=bytes(60_000)) + ask(2, 3, body=bytes(39_000)))
+    wire.deliver(ask(2, 4, body=bytes(60_000), oneway=True) + ask(2, 5, body=bytes(4_000)) + ask(2, 6))
+    await wait_all_tasks_blocked()
+    assert [(c.opaque, c.code) for c in wire.commands()] == [(2, 2)], "small ones may always wait"
+    assert wire.commands()[0].remark.startswith("[OVERLOAD]")
+    assert 103_000 <= waiting.held_bytes < 104_000
+    await trio.sleep(6)
+    assert waiting.held_bytes == 0
+    assert sorted((c.opaque, c.code) for c in wire.commands()[1:]) == [(1, 0), (3, 0), (5, 0), (6, 0)]
+    wire.deliver(ask(2, 7, body=bytes(100_000)))
+    await trio.sleep(6)
+    assert wire.commands()[-1].code == 0
 
 
 async def test_exceptions_and_one_way(autojump_clock, bench, ask, caplog) -> None:
