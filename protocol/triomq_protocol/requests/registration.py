@@ -4,7 +4,7 @@
 import re
 import zlib
 from collections.abc import Generator
-from typing import Self, cast
+from typing import ClassVar, Self, cast
 
 import msgspec
 
@@ -61,6 +61,8 @@ class QueryDataVersionResponse(Header, kw_only=True):
 
 class DataVersion(FrozenBody, frozen=True, kw_only=True):
     """Version of a table: `timestamp` (ms) and a counter; equal iff both are equal."""
+
+    most_bytes: ClassVar[int] = 4096
 
     counter: int = 0
     timestamp: int = 0
@@ -147,18 +149,25 @@ class RegisterBrokerBody(Body, kw_only=True):
     def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
         """`decode`, which yields after parts of a long table; returns the body.
 
-        A body of more than 1 MiB must have its table in the form that brokers write. Raises BodyError.
+        A body of more than 2 MiB or some thousand topics must have its table in the form that brokers write. Raises
+        BodyError.
         """
-        if data.count(b"{") > len(data) // _BYTES_PER_OBJECT + _BYTES_PER_OBJECT:
-            raise BodyError(cls.__name__, f"{data.count(b'{')} objects in {len(data)} bytes")
         rest, tables = _parts_of_table(data) or (data, list[bytes]())
         if max(len(rest), *map(len, tables), 0) > 2 * MOST_UNUSUAL_BYTES:
             raise BodyError(cls.__name__, f"{len(data)} bytes, and in an unusual form")
+        for part in (rest, *tables):
+            objects, texts = part.count(b"{"), part.count(b'"') // 2
+            if objects > _MOST_OBJECTS_OF_PART or texts > _MOST_TEXTS_OF_PART:
+                raise BodyError(
+                    cls.__name__,
+                    f"{objects} objects and {texts} texts in {len(part)} bytes; at most {_MOST_OBJECTS_OF_PART} and "
+                    f"{_MOST_TEXTS_OF_PART} are read",
+                )
         body = cls.decode(rest)
         for table in tables:
             # As a table of its own: brokers of later versions write members that are skipped.
-            part = TopicConfigTable.decode(b'{"topicConfigTable":%b}' % table)
-            body.topic_config_serialize_wrapper.topic_config_table.update(part.topic_config_table)
+            read = TopicConfigTable.decode(b'{"topicConfigTable":%b}' % table)
+            body.topic_config_serialize_wrapper.topic_config_table.update(read.topic_config_table)
             yield
         return body
 
@@ -174,18 +183,25 @@ class RegisterBrokerBody(Body, kw_only=True):
 
     @classmethod
     def decode_compressed_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
-        """`decode_compressed`, which yields after parts of a long table; returns the body."""
-        reader = _PrefixReader((yield from _inflate(data)))
-        version = DataVersion.decode(reader.part())
+        """`decode_compressed`, which yields after parts of a long table; returns the body.
+
+        Inflated are a few hundred kilobytes at a time, and no part is read that is longer than its like ever is.
+        """
+        reader = _InflatedParts(data)
+        version = DataVersion.decode((yield from reader.next_part("bytes of a version", DataVersion.most_bytes)))
         table: dict[str, TopicConfig] = {}
-        for number in range(1, reader.count() + 1):
-            config = TopicConfig.from_line(reader.part().decode("utf-8", "replace"))
+        for number in range(1, (yield from reader.next_number("topics", _MOST_LINES)) + 1):
+            while (line := reader.part("bytes of a topic", _MOST_LINE_BYTES)) is None:
+                reader.inflate()
+                yield
+            config = TopicConfig.from_line(line.decode("utf-8", "replace"))
             table[str(config.topic_name)] = config
             if not number % _LINES_PER_SLICE:
                 yield
-        servers = loads(reader.part())
+        servers = loads((yield from reader.next_part("bytes of filter servers", _MOST_SERVERS_BYTES)))
         if not isinstance(servers, list):
             raise BodyError(_COMPRESSED, "the filter servers are not a list")
+        yield from reader.skip_rest()
         return cls(
             filter_server_list=[str(server) for server in servers],
             topic_config_serialize_wrapper=TopicConfigTable(
@@ -206,10 +222,19 @@ def _prefixed(data: bytes) -> bytes:
 MOST_UNUSUAL_BYTES = 1 << 20
 """A registration of more bytes is only read in parts, which takes the form that brokers write."""
 
-_PART_BYTES = MOST_UNUSUAL_BYTES
+_PART_BYTES = 1 << 18
+"""Of a registration, or of a compressed one before or after inflation: so much is read in one go."""
+_MOST_LINES = 500_000
+"""As many topics as a name server takes from all brokers."""
+_MOST_LINE_BYTES = 4096
+"""A name of 255 characters and the numbers take at most 1.2 KB."""
+_MOST_SERVERS_BYTES = 8192
+"""A name server takes 16 filter servers of a broker."""
 _LINES_PER_SLICE = 1000
-_BYTES_PER_OBJECT = 32
-"""Topics take at least four times as much. Reading an object takes up to a microsecond."""
+_MOST_OBJECTS_OF_PART = 8192
+"""Topics of brokers have at least a hundred bytes for each. Reading one takes up to four microseconds."""
+_MOST_TEXTS_OF_PART = 100_000
+"""Of names and values. A topic has some twelve."""
 
 _TABLE = re.compile(rb'"topicConfigTable":\{"')
 # A quotation mark within a text has a backslash before it, so this is no part of one, for names without backslashes.
@@ -241,47 +266,79 @@ def _parts_of_table(data: bytes) -> tuple[bytes, list[bytes]] | None:
     return data[: begin.end() - 1] + data[stop:], tables
 
 
-def _inflate(data: bytes) -> Generator[None, None, bytes]:
-    inflater = zlib.decompressobj()
-    pieces = []
-    left = _MAX_INFLATED_BYTES
-    try:
-        while left and not inflater.eof:
-            piece = inflater.decompress(data, min(_PART_BYTES, left))
-            data = inflater.unconsumed_tail
-            if not piece and not data:
-                break
-            pieces.append(piece)
-            left -= len(piece)
-            if left and not inflater.eof:
-                yield
-    except zlib.error as error:
-        raise BodyError(_COMPRESSED, str(error)) from error
-    out = b"".join(pieces)
-    if not inflater.eof:
-        raise BodyError(_COMPRESSED, f"incomplete, or more than {_MAX_INFLATED_BYTES} bytes when inflated")
-    return out
+class _InflatedParts:
+    """Reads numbers and length-prefixed parts of a zlib stream while it is inflated, and never beyond its end.
 
-
-class _PrefixReader:
-    """Reads numbers and length-prefixed parts, and never beyond the end."""
+    It is not inflated as a whole: that may be a thousand times as long, for every connection that sends one.
+    """
 
     def __init__(self, data: bytes) -> None:
+        self._inflater = zlib.decompressobj()
         self._data = data
+        self._taken = 0
+        self._inflated = b""
+        self._at = 0
+        self._left = _MAX_INFLATED_BYTES
+
+    def inflate(self) -> None:
+        """Inflate a piece more. Raises BodyError if there is none."""
+        if self._inflater.eof:
+            raise BodyError(_COMPRESSED, "a part is longer than what is left")
+        some = self._inflater.unconsumed_tail
+        if not some:
+            some = self._data[self._taken : self._taken + _PART_BYTES]
+            self._taken += len(some)
+        if not some or not self._left:
+            raise BodyError(_COMPRESSED, f"incomplete, or more than {_MAX_INFLATED_BYTES} bytes when inflated")
+        try:
+            piece = self._inflater.decompress(some, min(_PART_BYTES, self._left))
+        except zlib.error as error:
+            raise BodyError(_COMPRESSED, str(error)) from error
+        self._left -= len(piece)
+        self._inflated = self._inflated[self._at :] + piece
         self._at = 0
 
-    def count(self) -> int:
+    def number(self, what: str, most: int) -> int | None:
+        """The next number, or None if more must be inflated first. Raises BodyError if it is negative or too large."""
         end = self._at + 4
-        number = int.from_bytes(self._data[self._at : end], "big", signed=True)
-        if end > len(self._data) or not 0 <= number <= len(self._data) - end:
-            raise BodyError(_COMPRESSED, f"length {number} at {self._at} of {len(self._data)} bytes")
+        if end > len(self._inflated):
+            return None
+        number = int.from_bytes(self._inflated[self._at : end], "big", signed=True)
+        if not 0 <= number <= most:
+            raise BodyError(_COMPRESSED, f"{number} {what}; 0 to {most} are possible")
         self._at = end
         return number
 
-    def part(self) -> bytes:
-        size = self.count()
+    def part(self, what: str, most_bytes: int) -> bytes | None:
+        """The next part, or None if more must be inflated first. Raises BodyError if it is too long."""
+        begin = self._at
+        size = self.number(what, most_bytes)
+        if size is None or size > len(self._inflated) - self._at:
+            self._at = begin
+            return None
         self._at += size
-        return self._data[self._at - size : self._at]
+        return self._inflated[self._at - size : self._at]
+
+    def next_number(self, what: str, most: int) -> Generator[None, None, int]:
+        """`number`; yields after each piece that is inflated."""
+        while (number := self.number(what, most)) is None:
+            self.inflate()
+            yield
+        return number
+
+    def next_part(self, what: str, most_bytes: int) -> Generator[None, None, bytes]:
+        """`part`; yields after each piece that is inflated."""
+        while (part := self.part(what, most_bytes)) is None:
+            self.inflate()
+            yield
+        return part
+
+    def skip_rest(self) -> Generator[None, None, None]:
+        """Inflate the rest, for the checksum at its end. Later versions may have put something there."""
+        while not self._inflater.eof:
+            self._at = len(self._inflated)
+            self.inflate()
+            yield
 
 
 def registration_crc(body: bytes) -> int:

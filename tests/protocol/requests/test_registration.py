@@ -111,6 +111,39 @@ def test_parts_that_do_not_fit_are_refused(inflated: bytes) -> None:
         RegisterBrokerBody.decode_compressed(zlib.compress(inflated))
 
 
+@pytest.mark.parametrize(
+    ("begin", "long", "why"),
+    [
+        (b"", b" " * 60_000_000, "60000000 bytes of a version; 0 to 4096 are possible"),
+        (VERSION + part(b"", 1), b" " * 60_000_000, "60000000 bytes of a topic; 0 to 4096 are possible"),
+        (VERSION + NONE, b"[" + b"1," * 4096 + b"1]", "8195 bytes of filter servers; 0 to 8192 are possible"),
+    ],
+)
+def test_a_part_that_is_too_long_is_refused_before_it_is_inflated(begin: bytes, long: bytes, why: str) -> None:
+    slices = RegisterBrokerBody.decode_compressed_in_slices(zlib.compress(begin + part(long) + NONE + SERVERS))
+    next(slices)
+    with pytest.raises(BodyError, match=why):
+        next(slices)
+
+
+def test_more_topics_than_a_name_server_takes_are_refused_before_one_is_read() -> None:
+    many = zlib.compress(VERSION + part(b"", 500_001) + part(b"T 4 4 6 SINGLE_TAG") * 500_001 + SERVERS)
+    slices = RegisterBrokerBody.decode_compressed_in_slices(many)
+    next(slices)
+    with pytest.raises(BodyError, match="500001 topics; 0 to 500000 are possible"):
+        next(slices)
+
+
+def test_what_follows_the_filter_servers_is_passed_over() -> None:
+    more = zlib.compress(VERSION + ONE + SERVERS + part(b"{}") + bytes(1 << 20))
+    slices = RegisterBrokerBody.decode_compressed_in_slices(more)
+    count = sum(1 for _ in slices)
+    assert count == 5, "a piece of 256 KiB in each"
+    assert RegisterBrokerBody.decode_compressed(more).filter_server_list == ["f"]
+    with pytest.raises(BodyError, match="incomplete"):
+        RegisterBrokerBody.decode_compressed(more[:-1])
+
+
 @pytest.mark.parametrize("count", range(len(VERSION + ONE + SERVERS)))
 def test_an_inflated_form_that_ends_early_is_refused(count: int) -> None:
     with pytest.raises(BodyError):

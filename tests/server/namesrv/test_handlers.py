@@ -57,6 +57,29 @@ async def test_damaged_compressed_registration_is_refused(desk, body) -> None:
     assert to_the_end(desk.server.routes.cluster_info()).broker_addr_table == {}
 
 
+@pytest.mark.parametrize(
+    ("begin", "long", "why"),
+    [
+        ("", b" " * (4 << 20), "bytes of a version"),
+        ("VN", b"x" * (4 << 20), "bytes of a topic"),
+        ("VO", b"[" + b"1," * 10_000 + b"1]", "bytes of filter servers"),
+    ],
+)
+async def test_a_part_of_a_compressed_registration_is_short(desk, begin, long, why) -> None:
+    prefixed = {"V": b"\0\0\0\2{}", "N": b"\0\0\0\1", "O": bytes(4)}
+    inflated = b"".join(prefixed[one] for one in begin) + len(long).to_bytes(4, "big") + long
+    with pytest.raises(BodyError, match=why):
+        await desk.ask(Code.REGISTER_BROKER, fields(compressed="true"), zlib.compress(inflated))
+    assert to_the_end(desk.server.routes.cluster_info()).broker_addr_table == {}
+
+
+async def test_a_data_version_is_short(desk) -> None:
+    await desk.register("a")
+    long = b'{"counter":1,"timestamp":7' + b" " * 5000 + b"}"
+    with pytest.raises(BodyError, match="at most 4096 are read"):
+        await desk.ask(Code.QUERY_DATA_VERSION, fields(brokerAddr="a-0:1"), long)
+
+
 async def test_registration_that_is_no_json_is_refused(desk) -> None:
     with pytest.raises(BodyError):
         await desk.ask(Code.REGISTER_BROKER, fields(), b"{{{")
