@@ -4,7 +4,7 @@ AdminBrokerProcessor)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Mapping
 from functools import partial
 
 from triomq_protocol.codes import FIRST_VERSION_5, RequestCode, ResponseCode
@@ -18,7 +18,6 @@ from triomq_protocol.requests import (
     QueryConsumeTimeSpanBody,
     QueryConsumeTimeSpanRequest,
     QueueTimeSpan,
-    TopicConfig,
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
@@ -27,7 +26,20 @@ from triomq_server.wire import Handlers, Link
 Slices = Generator[None, None, Command]
 
 QUEUES_PER_SLICE = 256
-"""After how many queues of a topic other requests have their turns."""
+"""After how many queues, of all topics and groups together, other requests have their turns. A topic and a group count as
+one more each."""
+
+
+class _Work:
+    """What one request has looked at since others had their turns."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def ends_slice(self) -> bool:
+        """Count one more queue, topic or group; true if others have their turns now."""
+        self._count = (self._count + 1) % QUEUES_PER_SLICE
+        return not self._count
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -46,59 +58,66 @@ def consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
     group = header.consumer_group
     topics = [header.topic] if header.topic else (yield from broker.offsets.topics_of(group))
     pulled = command.version >= FIRST_VERSION_5
-    stats = ConsumeStats()
-    for config in _consumed_topics(broker, group, topics):
-        stats.consume_tps += broker.stats.group_get_tps(_name(config), group)
-        offsets = _offsets(broker, group, _name(config), config.read_queue_nums, pulled=pulled)
+    stats, work = ConsumeStats(), _Work()
+    subscribed = _subscribed(broker, group)
+    for topic in topics:
+        if work.ends_slice():
+            yield
+        config = broker.topics.get(topic)
+        if config is None or not (subscribed is None or topic in subscribed):
+            continue
+        stats.consume_tps += broker.stats.group_get_tps(topic, group)
+        offsets = _offsets(broker, group, topic, config.read_queue_nums, work, pulled=pulled)
         stats.offset_table.update((yield from offsets))
     return command.answer(body=(yield from stats.encode_in_slices()))
 
 
 def broker_consume_stats(broker: Broker, _link: Link, command: Command) -> Slices:
-    """317: the same for every configured group, one entry per topic; other requests get their turn between groups."""
+    """317: the same for every configured group, one entry per topic."""
     only_order = command.header(GetConsumeStatsInBrokerRequest).is_order
     groups: list[bytes] = []
     total_diff = 0
+    work = _Work()
     topics_of = yield from broker.offsets.topics_by_group()
     for group in tuple(broker.groups.table):
+        if work.ends_slice():
+            yield
         entries: list[bytes] = []
-        for config in _consumed_topics(broker, group, topics_of.get(group, ())):
-            if only_order and not config.order:
+        subscribed = _subscribed(broker, group)
+        for topic in topics_of.get(group, ()):
+            if work.ends_slice():
+                yield
+            config = broker.topics.get(topic)
+            if config is None or not (subscribed is None or topic in subscribed) or (only_order and not config.order):
                 continue
-            topic = _name(config)
-            offsets = yield from _offsets(broker, group, topic, config.write_queue_nums)
+            offsets = yield from _offsets(broker, group, topic, config.write_queue_nums, work)
             total_diff += sum(offset.broker_offset - offset.consumer_offset for offset in offsets.values())
             tps = broker.stats.group_get_tps(topic, group)
             stats = ConsumeStats(consume_tps=tps, offset_table=offsets)
             entries.append((yield from stats.encode_in_slices()))
         groups.append(ConsumeStatsList.encode_group(group, entries))
-        yield
+        if entries:
+            yield  # they may be many megabytes
     return command.answer(body=ConsumeStatsList.encode_groups(broker.address, groups, total_diff))
 
 
-def _consumed_topics(broker: Broker, group: str, topics: Iterable[str]) -> list[TopicConfig]:
-    """Those of the topics that exist and, while the group is online, that it subscribes."""
+def _subscribed(broker: Broker, group: str) -> Mapping[str, object] | None:
+    """What an online group subscribes, by topic; None for all topics: it is offline, or subscribes none."""
     online = broker.clients.consumers.get(group)
-    subscribed = online.subscriptions if online is not None and online.subscriptions else None
-    found = []
-    for topic in topics:
-        config = broker.topics.get(topic)
-        if config is not None and (subscribed is None or topic in subscribed):
-            found.append(config)
-    return found
+    return online.subscriptions if online is not None and online.subscriptions else None
 
 
 def _offsets(
-    broker: Broker, group: str, topic: str, queues: int, *, pulled: bool = False
+    broker: Broker, group: str, topic: str, queues: int, work: _Work, *, pulled: bool = False
 ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
     table = {}
     for queue_id in range(queues):
+        if work.ends_slice():
+            yield
         offset = _offset(broker, group, topic, queue_id)
         if pulled:
             offset.pull_offset = offset.consumer_offset  # what has been pulled is not counted here
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = offset
-        if not (queue_id + 1) % QUEUES_PER_SLICE:
-            yield
     return table
 
 
@@ -110,12 +129,6 @@ def _offset(broker: Broker, group: str, topic: str, queue_id: int) -> OffsetWrap
         consumer_offset=consumed,
         last_timestamp=max(last_ms, 0),
     )
-
-
-def _name(config: TopicConfig) -> str:
-    """The name of a topic out of the table, where every topic has one."""
-    assert config.topic_name is not None
-    return config.topic_name
 
 
 # -- 303

@@ -17,8 +17,8 @@ from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
 
 QUEUES_PER_SLICE = 1024
-TOPICS_PER_SLICE = 64
-"""After how many queues, or topics with all their queues, other requests have their turns."""
+"""After how many queues, of all groups or topics together, other requests have their turns. A group or topic counts as
+one more."""
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -38,9 +38,13 @@ def correction_offsets(broker: Broker, _link: Link, command: Command) -> Generat
     if broker.compat_49:
         for group in aside:
             yield from broker.offsets.remove_group(group)
+            yield  # there may be many groups, and a group may have no offsets
     least: dict[int, int] = {}
     count = 0
     for group in (yield from broker.offsets.groups_of(header.topic)):
+        count += 1
+        if not count % QUEUES_PER_SLICE:
+            yield
         if group in aside:
             continue
         for queue_id, offset in broker.offsets.queues(group, header.topic).items():
@@ -70,20 +74,23 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
     if not header.topic and not broker.compat_49:
         topics = yield from broker.offsets.topics_of(header.src_group)
     source = broker.clients.consumers.get(header.src_group)
-    for number, topic in enumerate(topics, 1):
-        if not number % TOPICS_PER_SLICE:
+    count = 0
+    for topic in topics:
+        queues = len(broker.offsets.queues(header.src_group, topic))
+        count += 1 + queues
+        if count > QUEUES_PER_SLICE:
+            count = 0
             yield
         if topic not in broker.topics.table:
             continue
         if not header.offline and source is not None and source.subscriptions and topic not in source.subscriptions:
             continue
         if not (known or broker.offsets.queues(target, topic)):
-            queues = len(broker.offsets.queues(header.src_group, topic))
             if broker.offsets.unexpected + queues > MOST_UNEXPECTED:
                 return command.answer(
                     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                     f"subscription group [{target}] does not exist, and the broker keeps no more offsets of unknown groups",
                 )
             broker.offsets.unexpected += queues
-        broker.offsets.clone(header.src_group, target, topic)
+        yield from broker.offsets.clone(header.src_group, target, topic)
     return command.answer()

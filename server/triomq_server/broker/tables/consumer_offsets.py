@@ -14,8 +14,9 @@ from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, Resets, Snapshots
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
-TOPICS_REMOVED_PER_SLICE = 64
-"""Topics of a deleted group whose offsets are removed before others have their turn; a topic may have many queues."""
+CHANGED_PER_SLICE = 1024
+"""Queues whose reset is noted before others have their turn, when a group's offsets are copied or removed; a topic, which
+may have many queues, counts as one more."""
 
 MOST_UNEXPECTED = 10_000
 """Offsets of unknown groups, topics or queues since the start: else any client could fill the memory and the file."""
@@ -90,24 +91,41 @@ class OffsetTable:
                 yield
         return found
 
-    def clone(self, source_group: str, target_group: str, topic: str) -> None:
-        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none."""
-        queues = self.table.get(f"{topic}@{source_group}")
+    def clone(self, source_group: str, target_group: str, topic: str) -> Generator[None, None, None]:
+        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none. In
+        slices: the offsets are those of its end."""
+        source, target = f"{topic}@{source_group}", f"{topic}@{target_group}"
+        if self.resets is not None and source in self.table:
+            for number, queue_id in enumerate({*self.table[source], *self.table.get(target, ())}, 1):
+                self.resets.note(target, queue_id)
+                if not number % CHANGED_PER_SLICE:
+                    yield
+        queues = self.table.get(source)
         if queues is not None:
-            key = f"{topic}@{target_group}"
-            if self.resets is not None:
-                for queue_id in {*queues, *self.table.get(key, ())}:
-                    self.resets.note(key, queue_id)
-            self._snapshots.keep(key)
-            self.table[key] = dict(queues)
+            self._snapshots.keep(target)
+            self.table[target] = dict(queues)
             self.changed = True
 
     def remove_group(self, group: str) -> Generator[None, None, None]:
         """Forget all offsets of a deleted group; in slices."""
-        for number, topic in enumerate((yield from self.topics_of(group)), 1):
-            self._remove(f"{topic}@{group}")
-            if not number % TOPICS_REMOVED_PER_SLICE:
+        count = 0
+        for topic in (yield from self.topics_of(group)):
+            key = f"{topic}@{group}"
+            count += 1 + len(self.table.get(key, ()))
+            if count > CHANGED_PER_SLICE:
+                count = 0
                 yield
+            queues = self.table.get(key)
+            if queues is None:
+                continue
+            if self.resets is not None:
+                for number, queue_id in enumerate(tuple(queues), 1):
+                    self.resets.note(key, queue_id)
+                    if not number % CHANGED_PER_SLICE:
+                        yield
+            self._snapshots.keep(key)
+            self.table.pop(key, None)
+            self.changed = True
 
     def merge(
         self,
@@ -239,17 +257,6 @@ class OffsetTable:
                 self.changed = True
                 if resets is not None:
                     resets.changed = True
-
-    def _remove(self, key: str) -> None:
-        queues = self.table.get(key)
-        if queues is None:
-            return
-        if self.resets is not None:
-            for queue_id in queues:
-                self.resets.note(key, queue_id)
-        self._snapshots.keep(key)
-        del self.table[key]
-        self.changed = True
 
 
 async def _encoded(slices: Generator[None, None, bytes]) -> bytes:

@@ -27,7 +27,7 @@ back."""
 Offsets = dict[str, dict[int, int]]
 
 KEYS_PER_SLICE = 4096
-"""Keys of a table that are looked at before others have their turn."""
+"""Keys of a table that are looked at before others have their turn; and queues, where those are looked at."""
 
 
 class Snapshot:
@@ -151,7 +151,8 @@ class Resets:
         """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for
         ever. In slices."""
         oldest = self._clock() - REMEMBERED_MS
-        for number, key in enumerate(list(self.table), 1):
+        count = 0
+        for key in list(self.table):
             times, known = self.table.get(key, {}), offsets.get(key, {})
             if times.keys() - known.keys():
                 kept = {queue: time for queue, time in times.items() if queue in known or time > oldest}
@@ -160,7 +161,9 @@ class Resets:
                     self.table[key] = kept
                 else:
                     del self.table[key]
-            if not number % KEYS_PER_SLICE:
+            count += 1 + len(times)
+            if count > KEYS_PER_SLICE:
+                count = 0
                 yield
 
     # -- file and wire

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from loop_lines import lines_of_slices
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import (
@@ -21,6 +22,7 @@ from triomq_protocol.requests import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
+from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin import offsets as offset_admin
 from triomq_server.config import BrokerConfig
@@ -115,6 +117,37 @@ async def test_stats_of_all_groups(desk: Any) -> None:
     assert diff == 3
     topics, diff = await ask(order=True)
     assert (topics["G"], diff) == (["Ordered"], 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": ""}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}),
+        (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H", "topic": "", "offline": "true"}),
+    ],
+)
+async def test_many_topics_of_few_queues_are_gone_through_in_slices(
+    desk: Any, client_link: Any, code: int, fields: dict[str, str]
+) -> None:
+    desk.broker.groups.find("G")
+    desk.broker.groups.find("H")
+    with desk.broker.topics.saved_once():
+        for number in range(1000):
+            add_topic(desk, f"T{number}", 8)
+            for queue_id in range(8):
+                desk.broker.offsets.commit("G", f"T{number}", queue_id, 1)
+    slices = lines_of_slices(desk.handlers.sliced[code](client_link(), Command.request(code, fields=fields)))
+    assert max(slices) < 80_000
+
+
+async def test_groups_and_topics_that_are_gone_are_passed_over_in_slices(desk: Any, client_link: Any) -> None:
+    for number in range(4000):
+        desk.broker.offsets.commit("G", f"Gone{number}", 0, 1)
+    fields = {"consumerGroup": "G", "topic": ""}
+    command = Command.request(RequestCode.GET_CONSUME_STATS, fields=fields)
+    assert len(lines_of_slices(desk.handlers.sliced[command.code](client_link(), command))) > 4000 / 256
 
 
 async def test_time_spans_are_the_recorded_ones(desk: Any, exchanges: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from loop_lines import lines_of_slices
 from text_file import TextFile
 
 from triomq_protocol.wire import fastjson
@@ -36,10 +37,10 @@ def test_by_topic_and_group() -> None:
         offsets.commit(group, topic, 0, 1)
     assert to_the_end(offsets.topics_of("g")) == ["t", "%RETRY%g"]
     assert to_the_end(offsets.groups_of("t")) == ["g", "h"]
-    offsets.clone("g", "k", "t")
+    to_the_end(offsets.clone("g", "k", "t"))
     offsets.commit("k", "t", 0, 5)
     assert (offsets.query("g", "t", 0), offsets.query("k", "t", 0)) == (1, 5)
-    offsets.clone("missing", "k", "x")
+    to_the_end(offsets.clone("missing", "k", "x"))
     assert "x@k" not in offsets.table
     to_the_end(offsets.remove_group("g"))
     assert list(offsets.table) == ["t@h", "t@k"]
@@ -181,7 +182,7 @@ def change(offsets: OffsetTable) -> None:
     offsets.commit("g", f"t{KEYS - 1}", 0, 5)
     offsets.commit("g", f"t{KEYS - 2}", 1, 5)
     offsets.commit("new", "t", 0, 1)
-    offsets.clone("g", "h", f"t{KEYS - 3}")
+    to_the_end(offsets.clone("g", "h", f"t{KEYS - 3}"))
     offsets.merge({f"t{KEYS - 4}@g": {0: 99}})
     to_the_end(offsets.remove_group("g"))
 
@@ -242,3 +243,26 @@ def test_slaves_get_offsets_and_resets_of_one_moment() -> None:
     change(offsets)
     assert to_the_end(slices) == expected
     assert to_the_end(OffsetTable(None).for_slaves()) == (b'{"offsetTable":{}}', None)
+
+
+@pytest.mark.parametrize(("topics", "queues"), [(1, 20_000), (40, 1000)])
+def test_offsets_are_copied_and_removed_in_slices(topics: int, queues: int) -> None:
+    offsets = OffsetTable(None, resets=Resets(None, lambda: 1000))
+    for number in range(topics):
+        for queue_id in range(queues):
+            offsets.commit("g", f"t{number}", queue_id, 10)
+    if topics == 1:
+        assert max(lines_of_slices(offsets.clone("g", "h", "t0"))) < 20_000
+        assert offsets.queues("h", "t0") == offsets.queues("g", "t0")
+    assert max(lines_of_slices(offsets.remove_group("g"))) < 40_000
+    assert not any(key.endswith("@g") for key in offsets.table)
+
+
+def test_a_topic_of_few_queues_is_removed_all_at_once() -> None:
+    offsets = OffsetTable(None, resets=Resets(None, lambda: 1000))
+    for number in range(500):
+        for queue_id in range(5):
+            offsets.commit("g", f"t{number}", queue_id, 10)
+    for _ in offsets.remove_group("g"):
+        assert all(len(queues) == 5 for queues in offsets.table.values())
+    assert offsets.table == {}

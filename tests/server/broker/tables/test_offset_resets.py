@@ -116,7 +116,7 @@ def test_cloned_offsets_are_an_order() -> None:
     master.commit("to", "t", 3, 90)
     master.commit("from", "t", 0, 20)
     copy_offsets(master, slave)
-    master.clone("from", "to", "t")
+    to_the_end(master.clone("from", "to", "t"))
     copy_offsets(master, slave)
     assert slave.queues("to", "t") == {0: 20}
 
