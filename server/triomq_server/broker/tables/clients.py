@@ -8,6 +8,7 @@ ConsumerManager, ConsumerGroupInfo, ProducerManager).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
+from typing import TypeVar
 
 import attrs
 
@@ -24,12 +25,16 @@ CHANNELS_PER_SLICE = 2048
 MOST_ENTRIES = 20_000
 """Groups with members online, and their subscriptions: the garbage collector looks at all of them at once."""
 MOST_MEMBERSHIPS = 50_000
-"""Members of all groups: when very many connections end together, all of theirs end in one turn of the loop."""
+"""Members of all groups: when very many connections end together, all of theirs end in one turn of the loop. No more
+client ids are known than there are members."""
 _FREED_SHARE = 8
 """When there are too many, an eighth goes, so that the next heartbeat does not exceed the limit again at once."""
 
 EXPIRY_S = 120.0
 """A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
+
+
+V = TypeVar("V")
 
 
 @attrs.define(slots=True, eq=False)
@@ -146,6 +151,9 @@ class ClientTable:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
+        # In how many groups of a link a client id is: a link may have groups of several clients, and each of its heartbeats
+        # may bring another id.
+        self._producer_ids: dict[Link, dict[str, int]] = {}
         # The table of the latest client, for the groups of which it is the only member.
         self._alone: dict[Link, ClientChannel] = {}
         # Which groups a link is in, so that a mass of closing links need not search all groups.
@@ -208,10 +216,19 @@ class ClientTable:
     def register_producer(self, group_name: str, channel: ClientChannel) -> None:
         """Take in one producer group of a heartbeat."""
         channels = self.producers.setdefault(group_name, {})
-        self.memberships += channel.link not in channels
-        channels[channel.link] = channel
-        self._producer_groups.setdefault(channel.link, {})[group_name] = None
-        self._producer_of_client[channel.client_id] = channel
+        link, client_id = channel.link, channel.client_id
+        before = channels.get(link)
+        channels[link] = channel
+        self._producer_groups.setdefault(link, {})[group_name] = None
+        self._producer_of_client[client_id] = channel
+        if before is not None and before.client_id == client_id:
+            return
+        ids = self._producer_ids.setdefault(link, {})
+        ids[client_id] = ids.get(client_id, 0) + 1
+        if before is None:
+            self.memberships += 1
+        else:
+            self._release_id(before)
 
     def unregister_producer(self, group_name: str, link: Link) -> None:
         """Remove the link from the group; an empty group is forgotten."""
@@ -223,9 +240,19 @@ class ClientTable:
         if not channels:
             del self.producers[group_name]
         _drop(self._producer_groups, link, group_name)
-        current = self._producer_of_client.get(channel.client_id)
-        if current is not None and current.link is link and link not in self._producer_groups:
-            del self._producer_of_client[channel.client_id]
+        self._release_id(channel)
+
+    def _release_id(self, channel: ClientChannel) -> None:
+        """A producer group of a link no longer has this client: without another one, no reply goes there."""
+        link, client_id = channel.link, channel.client_id
+        ids = self._producer_ids[link]
+        ids[client_id] -= 1
+        if ids[client_id]:
+            return
+        _drop(self._producer_ids, link, client_id)
+        current = self._producer_of_client.get(client_id)
+        if current is not None and current.link is link:
+            del self._producer_of_client[client_id]
 
     def producer_channel(self, client_id: str) -> ClientChannel | None:
         """The producer client with this id: where replies are pushed to."""
@@ -319,10 +346,10 @@ class ClientTable:
         return list(stale)
 
 
-def _drop(groups_of_link: dict[Link, dict[str, None]], link: Link, group_name: str) -> None:
-    """Take one group from a link's list, and the list when it is empty."""
-    groups = groups_of_link.get(link)
-    if groups is not None:
-        groups.pop(group_name, None)
-        if not groups:
-            del groups_of_link[link]
+def _drop(of_link: dict[Link, dict[str, V]], link: Link, name: str) -> None:
+    """Take one group or client id from what a link has, and the link when it has no other."""
+    names = of_link.get(link)
+    if names is not None:
+        names.pop(name, None)
+        if not names:
+            del of_link[link]

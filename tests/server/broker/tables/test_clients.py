@@ -209,6 +209,46 @@ def test_a_client_that_came_back_on_a_new_link_outlives_its_old_one(table: Clien
     assert table.producer_channel("p1") is new
 
 
+def known_ids(table: ClientTable) -> int:
+    return len(table._producer_of_client) + sum(len(ids) for ids in table._producer_ids.values())
+
+
+def test_a_link_whose_heartbeats_change_its_id_is_known_by_the_last_one(table: ClientTable) -> None:
+    link = Wire()
+    for number in range(1000):
+        table.register_producer("PG", channel(link, f"id{number}"))
+    assert (known_ids(table), table.memberships) == (2, 1)
+    assert table.producer_channel("id999") is not None
+    assert table.producer_channel("id998") is None
+    table.drop_link(cast("Any", link))
+    assert (known_ids(table), table.memberships) == (0, 0)
+
+
+def test_clients_of_one_link_in_groups_of_their_own_are_all_found(table: ClientTable) -> None:
+    link = Wire()
+    for _ in range(3):
+        for group, client_id in (("PG1", "p1"), ("PG2", "p2"), ("PG3", "p1")):
+            table.register_producer(group, channel(link, client_id))
+    assert all(table.producer_channel(client_id) for client_id in ("p1", "p2"))
+    table.register_producer("PG1", channel(link, "p2"))
+    assert table.producer_channel("p1") is not None
+    table.unregister_producer("PG3", cast("Any", link))
+    assert table.producer_channel("p1") is None
+    table.unregister_producer("PG2", cast("Any", link))
+    assert table.producer_channel("p2") is not None
+    table.unregister_producer("PG1", cast("Any", link))
+    assert known_ids(table) == 0
+
+
+def test_an_id_that_another_link_has_taken_over_stays_its_own(table: ClientTable) -> None:
+    old, new = channel(client_id="p1"), channel(client_id="p1")
+    table.register_producer("PG", old)
+    table.register_producer("PG", new)
+    table.register_producer("PG", channel(old.link, "p2"))
+    assert table.producer_channel("p1") is new
+    assert table.producer_channel("p2") is not None
+
+
 def test_groups_are_found_by_topic_and_members_by_client_id(table: ClientTable) -> None:
     member = channel()
     table.register_consumer(subscribing("A", group="g1"), member)
@@ -224,7 +264,7 @@ def test_nothing_is_kept_of_links_that_are_gone(table: ClientTable) -> None:
     table.register_consumer(subscribing("A"), channel(link))
     table.register_producer("PG", channel(link))
     table.drop_link(cast("Any", link))
-    assert not any((table._consumer_groups, table._producer_groups, table._producer_of_client))
+    assert not any((table._consumer_groups, table._producer_groups, table._producer_of_client, table._producer_ids))
 
 
 def test_the_codes_of_a_subscription_are_those_that_count_in_the_group() -> None:
