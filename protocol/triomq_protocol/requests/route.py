@@ -2,10 +2,11 @@
 205, 206, 216, 219, 224, 304, 311-313, 327."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
+from collections.abc import Generator
 from typing import ClassVar
 
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
-from triomq_protocol.wire.fastjson import dumps_standard
+from triomq_protocol.wire.fastjson import dumps_standard, dumps_standard_in_slices
 from triomq_protocol.wire.header import Header, Int32
 
 
@@ -16,8 +17,12 @@ class GetRouteInfoRequest(Header, kw_only=True):
     accept_standard_json_only: bool | None = None
 
 
-class QueueData(Body, kw_only=True):
-    """A topic's queues on one broker set."""
+class QueueData(Body, kw_only=True, gc=False):
+    """A topic's queues on one broker set.
+
+    The garbage collector does not look at it, nor at maps of it: a name server has hundreds of thousands, and they refer
+    to nothing but texts and numbers.
+    """
 
     broker_name: str | None = None
     perm: int = 0
@@ -50,6 +55,17 @@ class TopicRouteData(Body, kw_only=True):
         Map keys quoted and sorted, non-ASCII as `\\uXXXX`, `/` as `\\/`.
         """
         return dumps_standard(self)
+
+    def encode_standard_in_slices(self) -> Generator[None, None, bytes]:
+        """`encode_standard`, which yields between parts that take a few milliseconds."""
+        return dumps_standard_in_slices(self)
+
+    @property
+    def names(self) -> int:
+        """How many brokers, addresses of them and filter servers there are: what takes the time of encoding."""
+        return sum(1 + len(broker.broker_addrs or ()) for broker in self.broker_datas or ()) + sum(
+            map(len, (self.filter_server_table or {}).values())
+        )
 
 
 class ClusterInfo(Body, kw_only=True):

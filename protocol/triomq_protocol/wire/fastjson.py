@@ -421,11 +421,23 @@ def dumps_standard(value: object) -> bytes:
     """The standard JSON of route answers: keys quoted and sorted (numbers by value), ASCII only, `/` as `\\/`."""
     writer = _Writer(pretty=False)
     writer.value(_sorted_keys(value))
-    text = "".join(writer.parts).replace("/", "\\/")
+    return _standard_text("".join(writer.parts))
+
+
+_NOT_ASCII = re.compile(r"[^\0-\x7e]+")
+
+
+def _standard_text(text: str) -> bytes:
+    """JSON with `/` as `\\/` and non-ASCII characters as their UTF-16 units."""
+    text = text.replace("/", "\\/")
     if text.isascii():
         return text.encode()
-    units = memoryview(text.encode("utf-16-le")).cast("H")
-    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04X}" for unit in units).encode()
+    return _NOT_ASCII.sub(_units, text).encode()
+
+
+def _units(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex("-", 2).upper().replace("-", "\\u")
+    return f"\\u{units}"
 
 
 def _sorted_keys(value: object) -> object:
@@ -474,6 +486,8 @@ SLICE_WEIGHT = 4096
 """Values written or names ordered in one slice; an object or list counts as 16. A slice takes a few milliseconds."""
 
 _CONTAINER_WEIGHT = 16
+_ESCAPED_WEIGHT = 4
+"""Characters that may have to be escaped and take as long as a value."""
 
 
 _ABSENT: Final = object()
@@ -482,13 +496,17 @@ _ABSENT: Final = object()
 class _SlicedWriter:
     """`_Writer` as generators. The keys of a dict are copied when its turn comes.
 
+    A text counts as one value more for every `characters_weight` characters.
+
     No pairs are made of them: hundreds of thousands of tuples would make the garbage collector look at all of them in one
     go. It does not look at a tuple of texts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Callable[[str], bytes] = str.encode, characters_weight: int = 64) -> None:
         self._writer = _Writer(pretty=False)
         self._parts = self._writer.parts
+        self._encode = encode
+        self._characters_weight = characters_weight
         self._weight = 0
         self.done: list[bytes] = []
 
@@ -503,7 +521,7 @@ class _SlicedWriter:
             yield from self.pairs(names, members.get, self._parts.append)
         else:
             self._writer.value(value)
-            yield from self.weigh(1)
+            yield from self.weigh(1 + len(value) // self._characters_weight if type(value) is str else 1)
 
     def items(self, items: Sequence[object]) -> Generator[None, None, None]:
         self._parts.append("[")
@@ -526,6 +544,8 @@ class _SlicedWriter:
             self._parts.append(separator)
             separator = ","
             write_key(key)
+            if type(key) is str:
+                self._weight += len(key) // self._characters_weight
             yield from self.value(member)
         self._parts.append("}")
         yield from self.weigh(_CONTAINER_WEIGHT)
@@ -539,7 +559,7 @@ class _SlicedWriter:
             yield
 
     def join(self) -> None:
-        self.done.append("".join(self._parts).encode())
+        self.done.append(self._encode("".join(self._parts)))
         self._parts.clear()
 
 
@@ -551,6 +571,16 @@ def dumps_in_slices(value: object) -> Generator[None, None, bytes]:
     """
     writer = _SlicedWriter()
     yield from writer.value(value)
+    writer.join()
+    return b"".join(writer.done)
+
+
+def dumps_standard_in_slices(value: object) -> Generator[None, None, bytes]:
+    """`dumps_standard` of what does not change meanwhile; yields after each slice, and returns the bytes."""
+    writer = _SlicedWriter(_standard_text, _ESCAPED_WEIGHT)
+    ordered = _sorted_keys(value)
+    yield
+    yield from writer.value(ordered)
     writer.join()
     return b"".join(writer.done)
 

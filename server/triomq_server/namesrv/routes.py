@@ -40,6 +40,12 @@ MOST_BROKERS_OF_CONNECTION = 1000
 """Addresses that may register over one connection; all of them go with it in one go."""
 
 
+MOST_FILTER_SERVERS_OF_BROKER = 16
+
+MOST_FILTER_SERVERS = 1000
+"""Of all brokers together. RocketMQ has given them up, and a route carries those of all its brokers."""
+
+
 class TooManyBrokersError(Exception):
     """A broker is not registered, since there is no place for it."""
 
@@ -156,12 +162,14 @@ class RouteTable:
         Raises:
             TooManyBrokersError: there are `MOST_BROKERS` addresses or sets, `MOST_BROKERS_OF_CONNECTION` of this
                 connection, `MOST_CLUSTERS_OF_SET` clusters, `MOST_TOPICS` topics or `MOST_SETS_OF_TOPIC` sets of one
-                topic, and this one would be new.
+                topic, and this one would be new; or it has more filter servers than
+                `MOST_FILTER_SERVERS_OF_BROKER`, or all brokers than `MOST_FILTER_SERVERS`.
             ValueError: a name or an address has more than `MAX_NAME_CHARACTERS`.
         """
         # Else topics that an earlier set of this name had would be there again.
         yield from self._remove_gone(broker.broker_name)
         self._check_limits(broker, channel)
+        self._check_filter_servers(broker.broker_addr, filter_servers or [])
         self._clusters.setdefault(broker.cluster_name, {})[broker.broker_name] = None
         self._clusters_of.setdefault(broker.broker_name, {})[broker.cluster_name] = None
         data = self._brokers.get(broker.broker_name)
@@ -404,6 +412,20 @@ class RouteTable:
         ):
             if len(known) >= most and new not in known:
                 raise TooManyBrokersError(f"{most} {what}; {new} is one too many")
+
+    def _check_filter_servers(self, broker_addr: str, servers: list[str]) -> None:
+        """Raise TooManyBrokersError for too many filter servers, ValueError for a long name."""
+        if len(servers) > MOST_FILTER_SERVERS_OF_BROKER:
+            raise TooManyBrokersError(
+                f"{len(servers)} filter servers; at most {MOST_FILTER_SERVERS_OF_BROKER} are kept"
+            )
+        for server in servers:
+            _check_length(server)
+        others = sum(map(len, self._filter_servers.values())) - len(self._filter_servers.get(broker_addr, ()))
+        if servers and others + len(servers) > MOST_FILTER_SERVERS:
+            raise TooManyBrokersError(
+                f"{others} filter servers of other brokers are kept; {MOST_FILTER_SERVERS} are possible"
+            )
 
     def _check_topic(self, topic: str, broker_name: str, space: int) -> None:
         """Raise TooManyBrokersError if a topic that is new for a set is one too many, ValueError for a long name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import given, settings
@@ -84,6 +84,15 @@ def test_the_standard_form_sorts_and_escapes() -> None:
     )
 
 
+def returned(slices: Generator[None, None, bytes]) -> bytes:
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: bytes = end.value
+            return found
+
+
 @settings(max_examples=30)
 @given(bodies(TopicRouteData))
 def test_both_forms_of_a_route_are_read(route: TopicRouteData) -> None:
@@ -91,6 +100,8 @@ def test_both_forms_of_a_route_are_read(route: TopicRouteData) -> None:
     standard = route.encode_standard()
     assert TopicRouteData.decode(standard) == route
     assert standard.isascii()
+    slices = route.encode_standard_in_slices()
+    assert returned(slices) == standard
     json.loads(standard)
 
 

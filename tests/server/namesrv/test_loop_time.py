@@ -105,6 +105,25 @@ class _Peer:
     peer = "10.0.0.1:5000"
 
 
+@pytest.mark.parametrize("version", [400, 407])
+async def test_the_route_of_a_topic_on_many_brokers_is_encoded_in_slices(desk: Any, version: int) -> None:
+    for number in range(900):
+        await desk.register(f"s{number}", topics=("T",), peer=object())
+    for code, fields in (
+        (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}),
+        (Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", "acceptStandardJsonOnly": "true"}),
+    ):
+        request = Command.request(code, fields=fields, version=version)
+        slices = desk.handlers.plain[code](_Peer(), request)
+        counts = lines_of_slices(slices)
+        assert len(counts) > 3
+        assert max(counts) < MOST_LINES
+    answer = to_the_end(desk.handlers.plain[code](_Peer(), request))
+    route = desk.server.routes.route("T")
+    assert answer.body == route.encode_standard()
+    assert route.names == 1800
+
+
 async def test_a_connection_that_ends_takes_its_topics_along_in_slices(desk: Any) -> None:
     peer = _Peer()
     await desk.ask(Code.REGISTER_BROKER, OF_BROKER, body(TOPICS), peer=peer)

@@ -235,6 +235,24 @@ def test_filter_servers(table) -> None:
     assert table.route("T").filter_server_table == {}
 
 
+def test_filter_servers_are_few_and_short(table, monkeypatch) -> None:
+    monkeypatch.setattr("triomq_server.namesrv.routes.MOST_FILTER_SERVERS", 20)
+    sixteen = [f"f:{number}" for number in range(16)]
+    register(table, broker("a"), "T", filter_servers=sixteen)
+    with pytest.raises(TooManyBrokersError, match="17 filter servers; at most 16"):
+        register(table, broker("b"), filter_servers=[*sixteen, "one more"])
+    with pytest.raises(TooManyBrokersError, match="16 filter servers of other brokers are kept; 20 are possible"):
+        register(table, broker("b"), filter_servers=sixteen[:5])
+    with pytest.raises(ValueError, match="at most 255"):
+        register(table, broker("b"), filter_servers=["f" * 256])
+    assert sets(table) == {"a": {0: "a-0"}}
+    register(table, broker("a"), filter_servers=sixteen)
+    register(table, broker("b"), filter_servers=sixteen[:4])
+    table.channel_closed("link", "peer")
+    register(table, broker("c"), "T", filter_servers=sixteen)
+    assert table.route("T").filter_server_table == {"c-0": sixteen}
+
+
 def test_delete_topic_everywhere_or_in_one_cluster(table) -> None:
     register(table, broker("a", cluster="C1"), "T", "U")
     register(table, broker("b", cluster="C2"), "T")
