@@ -11,13 +11,14 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
+from triomq_protocol.java_text import java_hash
 from triomq_protocol.requests import HeartbeatData, LockBatchRequestBody, MessageQueue, SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SLICE_WEIGHT
 from triomq_server.broker.requests import offsets as offset_requests
-from triomq_server.broker.requests.clients import CHARACTERS_PER_FILTER, MOST_FILTER_CHARACTERS
+from triomq_server.broker.requests.clients import CHARACTERS_PER_FILTER, MOST_FILTER_CHARACTERS, MOST_LINK_BYTES
 from triomq_server.broker.tables.versioned_table import SMALL_TABLE
 from triomq_server.store.reading.queue_reads import _MOST_SCANNED
 
@@ -250,6 +251,61 @@ async def test_a_heartbeat_with_very_many_tags_is_refused(desk: Any, client_link
     desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(2500, 4))
     with pytest.raises(BodyError, match="10004 tags"):
         desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(2501, 4))
+
+
+def consumer(group: str = "g", **subscription: Any) -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=[SubscriptionData(**{"topic": "T", **subscription})])
+
+
+def beat(*consumers: ConsumerData) -> Command:
+    return Command.request(34, body=HeartbeatData(client_id="c", consumer_data_set=list(consumers)).encode())
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        (consumer(sub_string="x" * 1_050_000), "a subscription of 10"),
+        (consumer(sub_string="\U0001f600" + "x" * 300_000), "a subscription of 12"),
+        (consumer(tags_set=["x" * 1_050_000]), "a subscription of 10"),
+        (consumer(expression_type="x" * 65), "'subscriptionDataSet.expressionType' has 65 characters"),
+        (ConsumerData(group_name="g", consume_type="x" * 65), "'consumerDataSet.consumeType' has 65 characters"),
+        (ConsumerData(group_name="g", message_model="x" * 65), "'consumerDataSet.messageModel' has 65 characters"),
+        (ConsumerData(group_name="g", consume_from_where="x" * 65), "'consumerDataSet.consumeFromWhere' has 65"),
+    ],
+)
+async def test_a_heartbeat_with_a_long_text_is_refused(
+    desk: Any, client_link: Any, changed: ConsumerData, match: str
+) -> None:
+    with pytest.raises(BodyError, match=match):
+        desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(changed))
+    assert not desk.broker.clients.consumers
+
+
+async def test_the_subscriptions_of_one_connection_are_limited_over_all_its_heartbeats(
+    desk: Any, client_link: Any
+) -> None:
+    heartbeat, link = desk.handlers.plain[RequestCode.HEART_BEAT], client_link()
+    for number in range(4):
+        for _ in range(3):
+            heartbeat(link, beat(consumer(f"g{number}", sub_string="x" * 1_040_000, sub_version=1)))
+    with pytest.raises(BodyError, match="over one connection; at most 4194304 are possible"):
+        heartbeat(link, beat(consumer("g4", sub_string="x" * 100_000)))
+    heartbeat(link, beat(consumer("g3", sub_string="*", sub_version=2), consumer("g4", sub_string="x" * 100_000)))
+    heartbeat(client_link(), beat(consumer("g5", sub_string="x" * 1_040_000)))
+    assert desk.broker.clients.kept_bytes < MOST_LINK_BYTES + 1_100_000
+
+
+async def test_heartbeats_with_many_tags_and_of_kinds_to_come_are_taken(desk: Any, client_link: Any) -> None:
+    tags = [f"a_rather_long_tag_{number}" for number in range(500)]
+    codes = [java_hash(tag) for tag in tags]
+    consumers = [
+        consumer(f"g{number}", sub_string=" || ".join(tags), tags_set=tags, code_set=codes) for number in range(20)
+    ]
+    consumers[0].consume_type, consumers[0].message_model = "CONSUME_POP", "LITE_SELECTIVE"
+    assert desk.handlers.plain[RequestCode.HEART_BEAT](client_link(), beat(*consumers)).code == 0
+    group = desk.broker.clients.consumers["g0"]
+    assert (group.consume_type, group.message_model) == ("CONSUME_POP", "LITE_SELECTIVE")
+    assert len(group.tag_codes["T"]) == 500
 
 
 async def test_topics_made_by_sends_end_at_the_limit_and_an_administrators_do_not(

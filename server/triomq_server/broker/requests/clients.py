@@ -36,7 +36,7 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel
+from triomq_server.broker.tables.clients import EXPIRY_S, ClientChannel, kept_bytes
 from triomq_server.broker.tables.consumer_filters import compiled, is_tag_type
 from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.queue_locks import LockTable
@@ -53,6 +53,12 @@ CHARACTERS_PER_FILTER = 16
 """That each property filter is counted with beside its own: a short one takes as long as so much more of a long one."""
 MOST_TAGS = 10_000
 """Tags, and codes of tags, of all subscriptions: they are kept."""
+MOST_SUBSCRIPTION_BYTES = 1 << 20
+"""Of one subscription, see `kept_bytes`: 10,000 tags of 20 characters take about as much."""
+MOST_LINK_BYTES = 4 << 20
+"""Of the subscriptions of all heartbeats of a connection."""
+MOST_KIND_CHARACTERS = 64
+"""Of the name of a kind, such as `CONSUME_PASSIVELY`: unknown ones are kept, too."""
 MOST_UNSENT_BYTES = 262_144
 """Unsent bytes of a member above which it is not notified of changes of its group."""
 
@@ -93,7 +99,7 @@ def heartbeat(broker: Broker, link: Link, command: Command) -> Command:
     for producer in data.producer_data_set:
         broker.clients.register_producer(_named(producer.group_name, "producerDataSet.groupName"), channel)
     for crowding in broker.clients.crowding():
-        message = "closing %s: it has most of very many groups"
+        message = "closing %s: it has most of very many groups or long subscriptions"
         _crowding_log.write(logging.WARNING, crowding.peer, message, crowding.peer)
         crowding.close()
     return command.answer()
@@ -141,12 +147,32 @@ def _check_counts(data: HeartbeatData) -> None:
 
 
 def _check_link(broker: Broker, link: Link, data: HeartbeatData) -> None:
-    """Refuse groups beyond those that one connection may have. Raises BodyError."""
+    """Refuse groups, and bytes of subscriptions, beyond those that one connection may have. Raises BodyError."""
     consumers = {consumer.group_name or "" for consumer in data.consumer_data_set}
     producers = {producer.group_name or "" for producer in data.producer_data_set}
     groups = broker.clients.groups_with(link, consumers, producers)
     if groups > MOST_GROUPS:
         raise BodyError("HeartbeatData", f"{groups} groups over one connection; at most {MOST_GROUPS} are possible")
+    offered: dict[str, int] = {}
+    for consumer in data.consumer_data_set:
+        name = consumer.group_name or ""
+        offered[name] = offered.get(name, 0) + _offered_bytes(consumer)
+    kept = broker.clients.bytes_with(link, offered)
+    if kept > MOST_LINK_BYTES:
+        text = f"subscriptions of {kept} bytes over one connection; at most {MOST_LINK_BYTES} are possible"
+        raise BodyError("HeartbeatData", text)
+
+
+def _offered_bytes(consumer: ConsumerData) -> int:
+    """The bytes of a group's subscriptions. Raises BodyError if one of them has too many."""
+    total = 0
+    for subscription in consumer.subscription_data_set:
+        kept = kept_bytes(subscription)
+        if kept > MOST_SUBSCRIPTION_BYTES:
+            text = f"a subscription of {kept} bytes; at most {MOST_SUBSCRIPTION_BYTES} are possible"
+            raise BodyError("HeartbeatData", text)
+        total += kept
+    return total
 
 
 def _named(name: str | None, member: str) -> str:
@@ -158,10 +184,20 @@ def _named(name: str | None, member: str) -> str:
     return name
 
 
+def _check_kind(kind: str | None, member: str) -> None:
+    """Refuse a text that is none of a kind's names, nor one of a later version of RocketMQ. Raises BodyError."""
+    if kind is not None and len(kind) > MOST_KIND_CHARACTERS:
+        raise BodyError("HeartbeatData", f"member {member!r} has {len(kind)} characters")
+
+
 def _register_consumer(broker: Broker, consumer: ConsumerData, channel: ClientChannel) -> None:
     name = _named(consumer.group_name, "consumerDataSet.groupName")
+    _check_kind(consumer.consume_type, "consumerDataSet.consumeType")
+    _check_kind(consumer.message_model, "consumerDataSet.messageModel")
+    _check_kind(consumer.consume_from_where, "consumerDataSet.consumeFromWhere")
     for subscription in consumer.subscription_data_set:
         _named(subscription.topic, "subscriptionDataSet.topic")
+        _check_kind(subscription.expression_type, "subscriptionDataSet.expressionType")
     config, retry_topic = broker.groups.find(name), RETRY_PREFIX + name
     if config is not None and topic_name_remark(retry_topic) is None:
         sys_flag = TOPIC_UNIT_SUB if consumer.unit_mode else 0

@@ -8,6 +8,7 @@ ConsumerManager, ConsumerGroupInfo, ProducerManager).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
+from sys import getsizeof
 from typing import TypeVar
 
 import attrs
@@ -27,14 +28,27 @@ MOST_ENTRIES = 20_000
 MOST_MEMBERSHIPS = 50_000
 """Members of all groups: when very many connections end together, all of theirs end in one turn of the loop. No more
 client ids are known than there are members."""
+MOST_BYTES = 64 << 20
+"""Of all subscriptions, see `kept_bytes`."""
 _FREED_SHARE = 8
 """When there are too many, an eighth goes, so that the next heartbeat does not exceed the limit again at once."""
+
+_BYTES_PER_PLACE = 32
+"""Of a tag or code in its list, and in the set of all codes."""
 
 EXPIRY_S = 120.0
 """A client that has not sent a heartbeat for this long is forgotten (upstream: channelExpiredTimeout)."""
 
 
 V = TypeVar("V")
+
+
+def kept_bytes(subscription: SubscriptionData) -> int:
+    """The memory that a subscription takes while its group is online: clients choose its texts and numbers."""
+    tags, codes = subscription.tags_set, subscription.code_set
+    kept = getsizeof(subscription.topic) + getsizeof(subscription.sub_string) + getsizeof(subscription.expression_type)
+    kept += getsizeof(subscription.sub_version) + _BYTES_PER_PLACE * (len(tags) + 2 * len(codes))
+    return kept + sum(map(getsizeof, tags)) + sum(map(getsizeof, codes))
 
 
 @attrs.define(slots=True, eq=False)
@@ -70,6 +84,10 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
     tag_codes: dict[str, frozenset[int]] = attrs.Factory(dict)
     """The codes of each subscription; all pulls share them."""
+    bytes_of: dict[str, int] = attrs.Factory(dict)
+    """The `kept_bytes` of each subscription when it came: a text grows when it is first written somewhere."""
+    kept_bytes: int = 0
+    """Of all subscriptions."""
 
     def client_ids(self) -> list[str]:
         """The ids of all members, in the order in which they came."""
@@ -132,9 +150,13 @@ class ConsumerGroup:
                 continue
             self.subscriptions[topic] = data
             self.tag_codes[topic] = frozenset(data.code_set)
+            kept = kept_bytes(data)
+            self.kept_bytes += kept - self.bytes_of.get(topic, 0)
+            self.bytes_of[topic] = kept
         for topic in [topic for topic in self.subscriptions if topic not in topics]:
             changed = True
             del self.subscriptions[topic], self.tag_codes[topic]
+            self.kept_bytes -= self.bytes_of.pop(topic)
         return changed
 
 
@@ -144,10 +166,11 @@ class ClientTable:
     Attributes:
       memberships: members of all groups, one that is in two groups counted twice.
       subscriptions: of all consumer groups.
+      kept_bytes: of these subscriptions.
     """
 
     def __init__(self) -> None:
-        self.memberships = self.subscriptions = 0
+        self.memberships = self.subscriptions = self.kept_bytes = 0
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Link, ClientChannel]] = {}
         self._producer_of_client: dict[str, ClientChannel] = {}
@@ -157,7 +180,8 @@ class ClientTable:
         # The table of the latest client, for the groups of which it is the only member.
         self._alone: dict[Link, ClientChannel] = {}
         # Which groups a link is in, so that a mass of closing links need not search all groups.
-        self._consumer_groups: dict[Link, dict[str, None]] = {}
+        # With the bytes of the subscriptions that its last heartbeat offered for the group.
+        self._consumer_groups: dict[Link, dict[str, int]] = {}
         self._producer_groups: dict[Link, dict[str, None]] = {}
 
     # -- consumers
@@ -168,15 +192,18 @@ class ClientTable:
         group = self.consumers.get(name)
         if group is None:
             group = self.consumers[name] = ConsumerGroup(name)
-        self._consumer_groups.setdefault(channel.link, {})[name] = None
+        offered = sum(map(kept_bytes, data.subscription_data_set))
+        self._consumer_groups.setdefault(channel.link, {})[name] = offered
         group.update(data)
         if self._alone.get(channel.link) is not channel:
             self._alone = {channel.link: channel}
         new_channel = group.update_channel(channel, self._alone)
         self.memberships += new_channel
         self.subscriptions -= len(group.subscriptions)
+        self.kept_bytes -= group.kept_bytes
         new_topic = group.update_subscriptions(data.subscription_data_set)
         self.subscriptions += len(group.subscriptions)
+        self.kept_bytes += group.kept_bytes
         return new_topic or new_channel
 
     def unregister_consumer(self, group_name: str, link: Link) -> bool:
@@ -189,6 +216,7 @@ class ClientTable:
         if not group.channels:
             del self.consumers[group_name]
             self.subscriptions -= len(group.subscriptions)
+            self.kept_bytes -= group.kept_bytes
         return True
 
     def subscription(self, group_name: str, topic: str) -> SubscriptionData | None:
@@ -270,6 +298,11 @@ class ClientTable:
             producers.union(self._producer_groups.get(link, ()))
         )
 
+    def bytes_with(self, link: Link, offered: Mapping[str, int]) -> int:
+        """The bytes of all subscriptions that a link would have offered, with these of some groups."""
+        earlier = self._consumer_groups.get(link, {})
+        return sum(offered.values()) + sum(kept for name, kept in earlier.items() if name not in offered)
+
     def drop_link(self, link: Link) -> list[str]:
         """Forget a link that has closed.
 
@@ -284,20 +317,17 @@ class ClientTable:
         return [name for name in left if name in self.consumers]
 
     def crowding(self) -> list[Link]:
-        """The links to close when there are more groups, subscriptions or members than there may be; else none.
+        """The links to close when there are more groups, subscriptions, members or bytes than there may be; else none.
 
         They are those with most of them, of the host that has most, until an eighth is free: others are not affected.
         """
         entries = len(self.consumers) + len(self.producers) + self.subscriptions
-        if entries <= MOST_ENTRIES and self.memberships <= MOST_MEMBERSHIPS:
+        weigh = self._bytes_of if self.kept_bytes > MOST_BYTES else self._entries_of
+        if entries <= MOST_ENTRIES and self.memberships <= MOST_MEMBERSHIPS and self.kept_bytes <= MOST_BYTES:
             return []
         hosts: dict[bytes, list[tuple[int, Link]]] = {}
         for link in {**self._consumer_groups, **self._producer_groups}:
-            held = len(self._producer_groups.get(link, ()))
-            for name in self._consumer_groups.get(link, ()):
-                group = self.consumers[name]
-                held += 1 + (len(group.subscriptions) if len(group.channels) == 1 else 0)
-            hosts.setdefault(link.peer_host[:-4], []).append((held, link))
+            hosts.setdefault(link.peer_host[:-4], []).append((weigh(link), link))
         totals = {host: sum(held for held, _ in links) for host, links in hosts.items()}
         for links in hosts.values():
             links.sort(key=lambda pair: pair[0])
@@ -312,6 +342,19 @@ class ClientTable:
             if not hosts[host]:
                 del totals[host]
         return found
+
+    def _entries_of(self, link: Link) -> int:
+        """A link's groups, with the subscriptions of those of which it is the only member."""
+        held = len(self._producer_groups.get(link, ()))
+        for name in self._consumer_groups.get(link, ()):
+            group = self.consumers[name]
+            held += 1 + (len(group.subscriptions) if len(group.channels) == 1 else 0)
+        return held
+
+    def _bytes_of(self, link: Link) -> int:
+        """A link's share of the bytes of its groups: they are kept as long as any member is there."""
+        groups = (self.consumers[name] for name in self._consumer_groups.get(link, ()))
+        return sum(group.kept_bytes // len(group.channels) for group in groups)
 
     def expire(self, now_s: float, limit_s: float = EXPIRY_S) -> Generator[None, None, list[Link]]:
         """Forget every client silent for longer than `limit_s` by the event loop's clock, without notifying its groups;

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from sys import getsizeof
 from typing import Generic, TypeVar
 from zlib import crc32
 
@@ -41,6 +42,9 @@ some."""
 MOST_FILTERS = 10_000
 """Filters of a broker: clients choose topics and groups, and a filter without a subscriber is kept for a day. The file
 is made of a copy of all."""
+
+MOST_KEPT_BYTES = 16 << 20
+"""Of the expressions of all filters."""
 
 MOST_COMPILED_CHARACTERS = 131_072
 """Of all expressions that are compiled at a time: four characters may be an object for the garbage collector, which looks
@@ -146,6 +150,7 @@ class ConsumerFilter:
         born_ms, dead_ms: when it was made, and since when it has had no subscriber (0: it has one).
         positions: Bloom positions, kept as they were read.
         matcher: what pulls use.
+        kept_bytes: the memory that the expression takes.
     """
 
     topic: str
@@ -157,9 +162,11 @@ class ConsumerFilter:
     dead_ms: int
     positions: list[int]
     matcher: PropertyMatcher = attrs.field(init=False)
+    kept_bytes: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.matcher = PropertyMatcher(self.expression)
+        self.kept_bytes = getsizeof(self.expression)
 
 
 Row = tuple[ConsumerFilter, int, int]
@@ -178,6 +185,8 @@ class ConsumerFilters:
         self._file = file
         self._clock = clock
         self._table: dict[tuple[str, str], ConsumerFilter] = {}
+        self.kept_bytes = 0
+        """Of the expressions of all filters."""
         self.changed = False
         self._not_compiled = Repeats()
 
@@ -205,7 +214,7 @@ class ConsumerFilters:
     def _compile(self, topic: str, group: str, data: SubscriptionData) -> None:
         known = self._table.get((topic, group))
         try:
-            self._check_space(known)
+            self._check_space(known, data.sub_string or "")
             compiled(data.expression_type, data.sub_string)
         except Sql92Error as error:
             if (due := self._not_compiled.add(f"{group} of {topic}")) is not None:
@@ -216,7 +225,7 @@ class ConsumerFilters:
             if known is not None:
                 self._drop(known)
             return
-        self._table[topic, group] = ConsumerFilter(
+        made = ConsumerFilter(
             topic,
             group,
             data.sub_string or "",
@@ -226,15 +235,25 @@ class ConsumerFilters:
             0,
             _positions_of(topic, group) if known is None else known.positions,
         )
+        self._put(made)
         self.changed = True
 
-    def _check_space(self, known: ConsumerFilter | None) -> None:
-        """Raise Sql92Error if a new filter would be one too many."""
+    def _check_space(self, known: ConsumerFilter | None, expression: str) -> None:
+        """Raise Sql92Error if a new filter would be one too many, or its expression too long for what is left."""
         if known is None and len(self._table) >= MOST_FILTERS:
             raise Sql92Error(f"the broker has {MOST_FILTERS} filters already")
+        freed = 0 if known is None else known.kept_bytes
+        if self.kept_bytes - freed + getsizeof(expression) > MOST_KEPT_BYTES:
+            raise Sql92Error(f"the broker's filters have {self.kept_bytes} bytes of {MOST_KEPT_BYTES} already")
+
+    def _put(self, made: ConsumerFilter) -> None:
+        before = self._table.get((made.topic, made.group))
+        self.kept_bytes += made.kept_bytes - (0 if before is None else before.kept_bytes)
+        self._table[made.topic, made.group] = made
 
     def _drop(self, known: ConsumerFilter) -> None:
         del self._table[known.topic, known.group]
+        self.kept_bytes -= known.kept_bytes
         self.changed = True
 
     def expire(self, online: Online, keep_ms: int) -> None:
@@ -284,16 +303,8 @@ class ConsumerFilters:
         bloom = entry.get("bloomFilterData")
         positions = bloom.get("bitPos") if isinstance(bloom, Mapping) else None
         version, born, dead = (int(str(entry.get(name, 0))) for name in ("clientVersion", "bornTime", "deadTime"))
-        self._table[topic, group] = ConsumerFilter(
-            topic,
-            group,
-            text,
-            kind,
-            version,
-            born,
-            dead,
-            [int(one) for one in positions] if isinstance(positions, list) else _positions_of(topic, group),
-        )
+        bits = [int(one) for one in positions] if isinstance(positions, list) else _positions_of(topic, group)
+        self._put(ConsumerFilter(topic, group, text, kind, version, born, dead, bits))
 
     def _text(self) -> bytes:
         return _text_of(self._rows())

@@ -9,7 +9,14 @@ import pytest
 from loop_lines import lines_of_slices
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
-from triomq_server.broker.tables.clients import CHANNELS_PER_SLICE, EXPIRY_S, ClientChannel, ClientTable
+from triomq_server.broker.tables.clients import (
+    CHANNELS_PER_SLICE,
+    EXPIRY_S,
+    MOST_BYTES,
+    ClientChannel,
+    ClientTable,
+    kept_bytes,
+)
 from triomq_server.wire import to_the_end
 
 
@@ -189,6 +196,68 @@ def test_links_with_most_groups_of_the_host_with_most_go_when_there_are_too_many
     for link in closed:
         table.drop_link(link)
     assert table.crowding() == []
+
+
+def long_text(size_bytes: int, *topics: str, group: str = "CG", version: int = 1) -> ConsumerData:
+    data = subscribing(*topics, group=group, version=version)
+    for subscription in data.subscription_data_set:
+        subscription.sub_string = "x" * size_bytes
+    return data
+
+
+def test_the_bytes_of_subscriptions_are_those_that_are_kept(table: ClientTable) -> None:
+    first, second = channel(), channel()
+    table.register_consumer(long_text(10_000, "A", "B"), first)
+    table.register_consumer(long_text(90_000, "A", "B"), second)
+    assert 20_000 < table.kept_bytes < 21_000, "its version is not greater"
+    table.register_consumer(long_text(30_000, "A", version=2), second)
+    assert 30_000 < table.kept_bytes < 31_000
+    assert table.bytes_with(first.link, {}) < 21_000 < table.bytes_with(second.link, {}) < 31_000
+    assert table.bytes_with(second.link, {"CG": 5}) == 5
+    table.drop_link(second.link)
+    assert table.kept_bytes > 30_000, "the group is still there"
+    table.drop_link(first.link)
+    assert table.kept_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"sub_string": "x" * 100_000},
+        {"sub_string": "\U0001f600" * 25_000},
+        {"sub_string": "\U0001f600" + "x" * 25_000},
+        {"tags_set": [f"{number:080}" for number in range(1000)]},
+        {"code_set": list(range(1000, 2000))},
+        {"code_set": [10**100_000, 10**100_001]},
+        {"sub_version": 10**200_000},
+        {"expression_type": "x" * 100_000},
+        {"topic": "x" * 100_000},
+    ],
+)
+def test_everything_of_a_subscription_that_a_client_chooses_is_counted(what: dict[str, Any]) -> None:
+    usual = kept_bytes(SubscriptionData(topic="T", sub_string="*"))
+    assert usual < 400
+    assert kept_bytes(SubscriptionData(**{"topic": "T", "sub_string": "*", **what})) > usual + 80_000
+
+
+def test_links_with_most_bytes_of_the_host_with_most_go_when_there_are_too_many(table: ClientTable) -> None:
+    innocent, neighbour = Wire(host=2), Wire()
+    table.register_consumer(long_text(50_000, "A"), channel(innocent))
+    table.register_consumer(long_text(50_000, "A", group="neighbour"), channel(neighbour))
+    strangers = [Wire() for _ in range(20)]
+    closed: list[Any] = []
+    for number, stranger in enumerate(strangers):
+        for group in range(8):
+            table.register_consumer(long_text(500_000, "A", group=f"{number}-{group}"), channel(stranger))
+            # Whoever joins a group keeps its subscriptions.
+            table.register_consumer(long_text(1, "A", group=f"{number}-{group}"), channel(strangers[0]))
+            if found := table.crowding():
+                closed += found
+                for link in found:
+                    table.drop_link(link)
+    assert closed
+    assert table.kept_bytes <= MOST_BYTES
+    assert not {innocent, neighbour} & set(closed)
 
 
 def test_a_producer_is_found_by_its_client_id_until_its_last_group_is_gone(table: ClientTable) -> None:

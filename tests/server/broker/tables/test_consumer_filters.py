@@ -385,6 +385,27 @@ async def test_filters_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "the broker has 2 filters already" in caplog.text
 
 
+async def test_the_bytes_of_filters_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("triomq_server.broker.tables.consumer_filters.MOST_KEPT_BYTES", 3000)
+    filters = ConsumerFilters(None, lambda: 1)
+
+    def update(topic: str, characters: int, version: int = 1, kind: str = "SQL92") -> bool:
+        text = f"a = '{'x' * characters}'"
+        filters.update("g", [SubscriptionData(topic=topic, sub_string=text, expression_type=kind, sub_version=version)])
+        return filters.find(topic, "g") is not None
+
+    assert [update("a", 900), update("b", 900), update("c", 900), update("d", 900)] == [True, True, True, False]
+    assert "bytes of 3000 already" in caplog.text
+    assert update("a", 800, 2), "in the place of its last one"
+    assert not update("b", 1, kind="TAG")
+    assert update("d", 900)
+    for topic in "acd":
+        update(topic, 1, kind="TAG")
+    assert filters.kept_bytes == 0
+
+
 def test_values_are_kept_while_their_texts_are_short_together() -> None:
     made: list[str] = []
     latest: LatestByText[str] = LatestByText(1000)
