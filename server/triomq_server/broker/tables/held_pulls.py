@@ -11,6 +11,7 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
 from typing import TypeVar
 
 import trio
@@ -34,6 +35,9 @@ more pull."""
 
 AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
+
+DROPPED_AT_ONCE = 1000
+"""Pulls of closed links that are forgotten before other tasks have their turn."""
 
 TURN_S = 0.01
 """Time after which other tasks have their turn: filters of messages may be long."""
@@ -142,8 +146,13 @@ class HeldPulls:
         self._links: dict[Link, dict[int, HeldPull]] = {}
         self._places_of_links: Counter[Link] = Counter()
         self._places = 0
-        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._held: dict[int, HeldPull] = {}
+        # Without the pulls themselves, whose requests may be long: an entry stays until its deadline.
+        self._deadlines: list[tuple[float, int]] = []
         self._next_number = 0
+        self._dropped: dict[Link, None] = {}
+        """Closed links of which there still are pulls."""
+        self._drops_left = DROPPED_AT_ONCE
         self._earlier = trio.Event()
         self.waiting = 0
         """How many pulls are held now."""
@@ -164,10 +173,10 @@ class HeldPulls:
         number = held.number = self._next_number
         self._next_number = number + 1
         self.queues.setdefault((held.topic, held.queue_id), {})[number] = held
-        self._links.setdefault(link, {})[number] = held
+        self._links.setdefault(link, {})[number] = self._held[number] = held
         if not self._deadlines or held.deadline < self._deadlines[0][0]:
             self._earlier.set()
-        heapq.heappush(self._deadlines, (held.deadline, number, held))
+        heapq.heappush(self._deadlines, (held.deadline, number))
         self.waiting += 1
         return True
 
@@ -213,23 +222,37 @@ class HeldPulls:
         self._wake(woken)
 
     def drop_link(self, link: Link) -> None:
-        """Forget the pulls of a closed link."""
-        for held in list(self._links.get(link, {}).values()):
-            self._forget(held)
+        """Forget the pulls of a closed link: some now, and very many in turns."""
+        if link in self._links:
+            self._dropped[link] = None
+            self._drop()
+            self._earlier.set()
+
+    def _drop(self) -> None:
+        """Forget pulls of closed links, until the turn is over."""
+        while self._dropped and self._drops_left:
+            link = next(iter(self._dropped))
+            for held in list(islice(self._links.get(link, {}).values(), self._drops_left)):
+                self._forget(held)
+                self._drops_left -= 1
+            if link not in self._links:
+                del self._dropped[link]
 
     async def run(self) -> None:
         """Answer pulls whose time has come, until cancelled."""
         while True:
-            if self._later or self._to_examine:
+            if self._has_work:
                 await trio.lowlevel.checkpoint()
                 self._spent_s = 0.0
+                self._drops_left = DROPPED_AT_ONCE
+                self._drop()
                 self._examine()
                 self._run_later()
                 continue
             if self._scan_s is not None:
                 with trio.move_on_after(self._scan_s):
                     self._earlier = trio.Event()
-                    while not (self._later or self._to_examine):
+                    while not self._has_work:
                         await self._earlier.wait()
                         self._earlier = trio.Event()
                     continue
@@ -241,12 +264,17 @@ class HeldPulls:
                     await self._earlier.wait()
             self._wake_expired(trio.current_time())
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether a turn has left something, or has to be counted as over."""
+        return bool(self._later or self._to_examine or self._drops_left < DROPPED_AT_ONCE)
+
     def _wake_expired(self, now: float) -> None:
         due: list[HeldPull] = []
         heap = self._deadlines
-        while heap and (heap[0][0] <= now or not heap[0][2].waits):
-            held = heapq.heappop(heap)[2]
-            if held.waits:
+        while heap and (heap[0][0] <= now or heap[0][1] not in self._held):
+            held = self._held.get(heapq.heappop(heap)[1])
+            if held is not None:
                 due.append(held)
         self._wake(due)
 
@@ -288,9 +316,10 @@ class HeldPulls:
         self.waiting -= 1
         _remove(self.queues, (held.topic, held.queue_id), held.number)
         _remove(self._links, held.link, held.number)
+        del self._held[held.number]
         # The heap keeps forgotten pulls until their deadline; when most of it is forgotten, rebuild it.
         if len(self._deadlines) > 2 * self.waiting + 64:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._held]
             heapq.heapify(self._deadlines)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,7 +12,14 @@ import trio.testing
 
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.requests.pull import TagCodes
-from triomq_server.broker.tables.held_pulls import AT_ONCE, BYTES_PER_PLACE, LEAST_SHARE, HeldPull, HeldPulls
+from triomq_server.broker.tables.held_pulls import (
+    AT_ONCE,
+    BYTES_PER_PLACE,
+    DROPPED_AT_ONCE,
+    LEAST_SHARE,
+    HeldPull,
+    HeldPulls,
+)
 from triomq_server.store import Arrival
 
 
@@ -104,6 +113,66 @@ async def test_a_closed_links_pulls_are_dropped_at_once() -> None:
     assert log.pulls.waiting == 1
     log.pulls.arrived(arrival(1))
     assert [pull.link for pull in log.woken] == [there]
+
+
+async def test_very_many_pulls_of_closed_links_are_dropped_in_turns() -> None:
+    log, gone, there = Log(limit=100_000), [Party() for _ in range(6)], Party()
+    for link in gone:
+        for _ in range(4000):
+            assert log.pulls.hold(held(link))
+    log.pulls.hold(held(there))
+    left = [log.pulls.waiting]
+
+    class Turns(trio.abc.Instrument):
+        def after_task_step(self, _task: trio.lowlevel.Task) -> None:
+            left.append(log.pulls.waiting)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(turns := Turns())
+        for link in gone:
+            link.closed = True
+            log.pulls.drop_link(link)  # type: ignore[arg-type]
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(turns)
+        assert log.pulls.waiting == 1
+        log.pulls.arrived(arrival(1))
+        assert [pull.link for pull in log.woken] == [there]
+        nursery.cancel_scope.cancel()
+    assert max(before - after for before, after in pairwise(left)) == DROPPED_AT_ONCE
+    assert not any((log.pulls._dropped, log.pulls._links, log.pulls._held, log.pulls._hosts))
+
+
+async def test_pulls_of_closed_links_that_wait_to_be_dropped_are_not_answered() -> None:
+    log, gone = Log(limit=100_000), Party()
+    for _ in range(DROPPED_AT_ONCE + 500):
+        log.pulls.hold(held(gone))
+    gone.closed = True
+    log.pulls.drop_link(gone)  # type: ignore[arg-type]
+    assert log.pulls.waiting == 500
+    log.pulls.arrived(arrival(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert log.pulls.waiting == 0
+    assert log.woken == []
+
+
+class Watched(HeldPull):
+    """One that weak references are possible to."""
+
+
+async def test_a_pull_that_has_been_answered_is_not_kept_until_its_deadline() -> None:
+    log, link = Log(), Party()
+    pull = Watched(link, Command(), "T", 0, 0, None, 600.0)  # type: ignore[arg-type]
+    gone = weakref.ref(pull)
+    assert log.pulls.hold(pull)
+    log.pulls.resume = lambda _pull: None
+    log.pulls.arrived(arrival(1))
+    del pull
+    assert gone() is None
 
 
 async def test_answering_one_pull_may_close_the_link_of_the_next() -> None:
