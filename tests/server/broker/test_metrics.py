@@ -18,6 +18,7 @@ from memory_network import MemoryNetwork
 from prometheus_client.parser import text_string_to_metric_families
 
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import ConsumerData, HeartbeatData
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import metrics as broker_metrics
 from triomq_server.config import NamesrvConfig
@@ -76,6 +77,23 @@ async def test_what_a_broker_counts(open_broker: Any) -> None:
         assert found["triomq_requests_total"]["-1",] == 1
         assert found["triomq_group_pull_age_seconds_count"] == {("T1", "CG"): 1}
         assert found["triomq_log_end_bytes"][()] > 0
+
+
+async def test_unknown_codes_that_a_client_answers_are_counted_together(open_broker: Any) -> None:
+    codes = [1, 207, 7, -5, 12345, 2**31 - 1]
+    ask = {"consumerGroup": "CG", "clientId": "c", "jstackEnable": "false"}
+    beat = HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name="CG")])
+    async with open_broker(metricsPort="9000") as broker:
+        member, tool = await broker.peer(), await broker.peer()
+        await member.ask(Command.request(RequestCode.HEART_BEAT, body=beat.encode()))
+        for code in codes:
+            await tool.send(Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, fields=ask))
+            while (asked := await member.receive()).code != RequestCode.GET_CONSUMER_RUNNING_INFO:
+                pass
+            await member.stream.send_all(asked.answer(code).encode())
+            assert (await tool.receive()).code == code
+        found = await scrape(broker.network)
+        assert found["triomq_errors_total"] == {("307", "-1"): 4, ("307", "1"): 1, ("307", "207"): 1}
 
 
 async def test_sends_that_wait_for_the_disk_are_timed(open_broker: Any) -> None:
