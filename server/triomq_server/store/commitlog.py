@@ -40,7 +40,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.raw_file import RawFile
-from triomq_server.store.files.segments import Segment, Segments
+from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.values import AppendResult, AppendStatus, NewBatch, NewRecord
 
 _log = logging.getLogger(__name__)
@@ -489,13 +489,13 @@ class CommitLog:
         segment = self.segments.find(offset)
         return None if segment is None else segment.file.open_descriptor()
 
-    def dirty(self) -> list[tuple[Segment, int]]:
+    def dirty(self) -> list[Unflushed]:
         """Segments not wholly on disk, oldest first, with the position up to which they are written."""
         self.publish_position()
         found = []
         for segment in reversed(self.segments.items):
             if segment.flushed < segment.position:
-                found.append((segment, segment.position))
+                found.append(segment.unflushed())
             elif segment.position:
                 break  # only the last file may be empty
         return found[::-1]

@@ -18,7 +18,7 @@ from itertools import tee
 
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.store.files.disk import Disk
-from triomq_server.store.files.segments import Segment, Segments
+from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.removed_queues import RemovedQueues
 
 if COMPILED:
@@ -304,7 +304,7 @@ class ConsumeQueue:
         assert place is not None
         assert segment is not None
         UNIT.pack_into(place[0], place[1], physical_offset, size_bytes, tags_code)
-        segment.flushed = min(segment.flushed, place[1])
+        segment.changed_from(place[1])
         self.flushed_until = -1
 
     def _start_at(self, queue_offset: int) -> None:
@@ -654,7 +654,7 @@ class ConsumeQueue:
                 UNIT.pack_into(buffer, at, offset, BLANK_SIZE, 0)
                 segment = self.segments.find((low + count) * UNIT_BYTES)
                 if segment is not None:
-                    segment.flushed = min(segment.flushed, at)
+                    segment.changed_from(at)
                     self.flushed_until = -1
             count += 1
 
@@ -672,7 +672,7 @@ class ConsumeQueue:
             count += 1
         return count
 
-    def dirty(self, least_pages: int) -> list[tuple[Segment, int]]:
+    def dirty(self, least_pages: int) -> list[Unflushed]:
         """Segments to be forced to disk, with the position up to which (docs/protocol/store.md §2.4)."""
         self.publish_position()
         found = []
@@ -686,7 +686,7 @@ class ConsumeQueue:
             is_flushed = False
             pages = segment.position // 4096 - segment.flushed // 4096
             if least_pages == 0 or segment.position == segment.size or pages >= least_pages:
-                found.append((segment, segment.position))
+                found.append(segment.unflushed())
         if is_flushed:
             self.flushed_until = self.max_offset
         return found

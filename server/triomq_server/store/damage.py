@@ -116,7 +116,7 @@ def bridge(segments: list[Segment], index: int, at: int, sound: Sound, store_tim
                 return False
             segment.file.reserve(start, sound.at)
             _fill(segment, start, sound.at, store_timestamp)
-        segment.flushed = min(segment.flushed, start)
+        segment.changed_from(start)
     return True
 
 

@@ -23,7 +23,7 @@ from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
-from triomq_server.store.files.segments import Segment, sync_segments
+from triomq_server.store.files.segments import Unflushed, sync_segments
 from triomq_server.store.index import Index
 from triomq_server.store.offset_waiters import OffsetWaiters
 from triomq_server.store.unconfirmed import write_again
@@ -131,6 +131,19 @@ class Flusher:
                 least_pages = 0
             await self.flush_log(least_pages)
 
+    async def cut_log(self, offset: int) -> int:
+        """End the log at `offset`; returns where it ends now. A cancel before that leaves it as it is.
+
+        Not while a flush is under way: it would count as flushed what is appended in place of what was cut off, and one
+        that writes a part of the log again would write what has gone.
+        """
+        async with self._one_at_a_time:
+            self._commitlog.truncate(offset)
+            end = self._commitlog.max_offset
+            self.flushed_offset = min(self.flushed_offset, end)
+            self._waiters.fail_behind(end)
+            return end
+
     async def flush_log(self, least_pages: int = 0) -> None:
         """Force what has been appended so far to the disk, if it is at least so many pages."""
         async with self._one_at_a_time:
@@ -163,7 +176,7 @@ class Flusher:
                 self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
 
-    def _confirm(self, dirty: list[tuple[Segment, int]], target: int, timestamp: int) -> None:
+    def _confirm(self, dirty: list[Unflushed], target: int, timestamp: int) -> None:
         """The log is on disk up to this offset."""
         _mark_flushed(dirty)
         self.flushed_offset = target
@@ -260,7 +273,7 @@ class Flusher:
         self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
     ) -> None:
         """Flush those of the queues that no other task takes; ends when there is a failure."""
-        dirty: list[tuple[Segment, int]] = []
+        dirty: list[Unflushed] = []
         try:
             for n, queue in queues:
                 if queue.flushed_until != queue.max_offset:  # most queues of many are idle
@@ -276,7 +289,7 @@ class Flusher:
         except OSError as error:
             failures.append(error)
 
-    async def _flush_files(self, dirty: list[tuple[Segment, int]]) -> None:
+    async def _flush_files(self, dirty: list[Unflushed]) -> None:
         if dirty:
             await self._disk.run(partial(sync_segments, dirty))
             _mark_flushed(dirty)
@@ -320,13 +333,13 @@ class Flusher:
         return self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
 
-def _pages(dirty: list[tuple[Segment, int]]) -> int:
+def _pages(dirty: list[Unflushed]) -> int:
     """Whole pages waiting; a full file counts as many, so that it is never left over (docs/protocol/store.md §2.4)."""
-    if any(position == segment.size for segment, position in dirty):
+    if any(position == segment.size for segment, position, _ in dirty):
         return 1 << 30
-    return sum(position // PAGE_BYTES - segment.flushed // PAGE_BYTES for segment, position in dirty)
+    return sum(position // PAGE_BYTES - segment.flushed // PAGE_BYTES for segment, position, _ in dirty)
 
 
-def _mark_flushed(done: list[tuple[Segment, int]]) -> None:
-    for segment, position in done:
-        segment.flushed = max(segment.flushed, position)
+def _mark_flushed(done: list[Unflushed]) -> None:
+    for one in done:
+        one.confirm()

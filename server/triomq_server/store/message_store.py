@@ -241,16 +241,14 @@ class MessageStore:
         await self._dispatch_all()
         await self._index_all()
         before = self.commitlog.max_offset
-        with trio.CancelScope(shield=True):
-            await self._cut(offset)
-        return before - self.commitlog.max_offset
-
-    async def _cut(self, offset: int) -> None:
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
-        self.commitlog.truncate(offset)
-        end = self.commitlog.max_offset
+        end = await self.flusher.cut_log(offset)
         self.dispatcher.restart_at(end)
-        self.flusher.flushed_offset = min(self.flusher.flushed_offset, end)
+        with trio.CancelScope(shield=True):
+            await self._cut_queues_and_index(offset)
+        return before - end
+
+    async def _cut_queues_and_index(self, offset: int) -> None:
         longer = []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)

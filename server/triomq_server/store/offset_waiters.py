@@ -97,6 +97,13 @@ class OffsetWaiters:
         """Call back everything with False: no offset will be reached any more."""
         self.expire(float("inf"))
 
+    def fail_behind(self, offset: int) -> None:
+        """Call back, with False, everything that needs more than `offset`: other bytes will be there."""
+        for needed, _, waiter in list(self._by_offset):
+            if needed > offset:
+                self._finish(waiter, reached=False)
+        self._drop_finished()
+
     def _finish(self, waiter: _Waiter, *, reached: bool) -> int:
         if waiter.done is None:
             return 0

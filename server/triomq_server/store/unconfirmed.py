@@ -12,12 +12,12 @@ import contextlib
 from typing import Final
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
-from triomq_server.store.files.segments import Segment
+from triomq_server.store.files.segments import Segment, Unflushed
 
 _PIECE_BYTES: Final = 4 << 20
 
 
-def write_again(doubtful: list[tuple[Segment, int]]) -> str | None:
+def write_again(doubtful: list[Unflushed]) -> str | None:
     """Check and write each segment from its flushed position up to the given one, and force it to the disk; blocks.
 
     A file deleted meanwhile is no error.
@@ -29,7 +29,7 @@ def write_again(doubtful: list[tuple[Segment, int]]) -> str | None:
     Raises:
         OSError: the disk still fails.
     """
-    for segment, position in doubtful:
+    for segment, position, _ in doubtful:
         with contextlib.suppress(FileNotFoundError):
             found = _unsound(segment, segment.flushed, position)
             # A slave's flush may end in the middle of a record; each file begins with one.
@@ -37,7 +37,7 @@ def write_again(doubtful: list[tuple[Segment, int]]) -> str | None:
                 found = _unsound(segment, 0, position)
             if found is not None:
                 return f"{segment.path} holds {found.value}"
-    for segment, position in doubtful:
+    for segment, position, _ in doubtful:
         with contextlib.suppress(FileNotFoundError):
             for at in range(segment.flushed, position, _PIECE_BYTES):
                 end = min(at + _PIECE_BYTES, position)

@@ -6,16 +6,17 @@ import errno
 import random
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
-from memory_disk import MemoryDisk
+from memory_disk import MemoryDisk, MemoryFile
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
 from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
-from triomq_server.store.files.segments import Segments
+from triomq_server.store.files.segments import Segments, Unflushed
 from triomq_server.store.flush import FLUSHED_AT_ONCE, FLUSHED_PER_CHORE, LOOK_AGAIN_S
 
 ROOT = "/store"
@@ -87,6 +88,116 @@ async def test_deadline_passes_while_the_disk_hangs(
         assert answers[0][1] == pytest.approx(5, abs=0.01)
         assert answers[1][1] == pytest.approx(20, abs=0.01)
         disk.chore_s = 0
+
+
+class NothingMore(random.Random):
+    """What a power failure leaves of pages that have not been forced to the disk: nothing."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+async def test_a_promotion_amid_a_flush_counts_only_what_is_on_the_disk(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The flush under way has taken the part of a record that the promotion drops."""
+    config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    disk = SlowDisk()
+    disk.chore_s = 0
+    async with (
+        open_store(make_config(ROOT), disk=MemoryDisk()) as master,
+        open_store(config, disk=disk, is_slave=True) as slave,
+        trio.open_nursery() as nursery,
+    ):
+        end = master.append(make_record(0)).end_offset
+        master.append(make_record(1, size=8000))
+        slave.append_raw(bytes(master.log_slice(0, end + 7900) or b""), 0)
+        slave.dispatch()
+        disk.chore_s = 1
+        nursery.start_soon(slave.flusher.flush_log)
+        await trio.sleep(0.5)
+        await slave.promote()
+        disk.chore_s = 0
+        assert (slave.log_max_offset, slave.flushed_offset) == (end, end)
+        stored = [slave.append(make_record(n)) for n in range(2, 12)]
+        answers: list[bool] = []
+        for one in stored:
+            slave.flusher.when_flushed(one.end_offset, trio.current_time() + 5, answers.append)
+        await trio.sleep(3)
+        assert answers == [True] * 10
+        lost = disk.after_power_loss(NothingMore())
+    async with open_store(config, disk=lost) as store:
+        assert store.log_max_offset == stored[-1].end_offset
+
+
+async def test_a_cancel_while_a_cut_waits_for_a_flush_leaves_the_log_whole(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = SlowDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store, trio.open_nursery() as nursery:
+        kept = store.append(make_record(0)).end_offset
+        end = store.append(make_record(1)).end_offset
+        nursery.start_soon(store.flusher.flush_log)
+        await trio.sleep(0.5)
+        with trio.move_on_after(0.1) as scope:
+            await store.cut(kept)
+        assert scope.cancelled_caught
+        assert (store.log_max_offset, store.queue_bounds("T", 0)) == (end, (0, 2))
+
+
+async def test_who_waits_for_bytes_that_are_cut_off_is_told_at_once(
+    make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Others will be in their place, and those may be on the disk before the deadline."""
+    async with open_store(make_config(ROOT), disk=MemoryDisk()) as store:
+        ends = [store.append(make_record(n)).end_offset for n in range(3)]
+        answers: list[tuple[int, bool]] = []
+        for n, end in enumerate(ends):
+            store.flusher.when_flushed(end, trio.current_time() + 600, lambda done, n=n: answers.append((n, done)))
+        await store.cut(ends[0])
+        assert sorted(answers) == [(1, False), (2, False)]
+        store.append(make_record(3))
+        store.append(make_record(4))
+        await store.flush()
+        assert sorted(answers) == [(0, True), (1, False), (2, False)]
+
+
+@pytest.mark.parametrize("change", ["cut", "rewrite"])
+async def test_entries_changed_amid_a_flush_are_flushed_by_the_next(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, change: str
+) -> None:
+    class LateDisk(MemoryDisk):
+        """Its chores have their effect first, and then take a second."""
+
+        chore_s = 0
+
+        async def run(self, chore: Callable[[], Any]) -> Any:
+            done = await super().run(chore)
+            await trio.sleep(self.chore_s)
+            return done
+
+    disk = LateDisk()
+    config = make_config(ROOT, mapped_file_size_consume_queue=20 * 1000, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=disk) as store:
+        stored = [store.append(make_record(n)) for n in range(500)]
+        queue = store.consume_queues.obtain("T", 0)
+        disk.chore_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(store.flusher.flush_queues, 0, checkpoint=False))
+            await trio.sleep(0.5)
+            disk.chore_s = 0
+            if change == "cut":
+                await store.cut(stored[10].physical_offset)
+                for n in range(200):
+                    store.append(make_record(1000 + n, size=100))
+            else:
+                offset, size, _ = store.queue_unit("T", 0, 10) or (0, 0, 0)
+                queue.rewrite(10, offset, size, 4711)
+        await store.flusher.flush_queues(0, checkpoint=False)
+        file = disk.files[f"{ROOT}/consumequeue/T/0/{0:020d}"]
+        assert isinstance(file, MemoryFile)
+        assert all(file.durable[page] == file.page(page) for page in file.pages_written())
+        assert queue.dirty(0) == []
 
 
 async def test_sync_flush_also_covers_those_who_do_not_wait(
@@ -333,8 +444,9 @@ def test_a_queue_that_is_passed_over_has_nothing_to_be_forced_to_the_disk(seed: 
         queue.publish_position()
         return all(segment.flushed >= segment.position for segment in queue.segments.items)
 
-    for _ in range(300):
-        match chance.choice(("push", "push", "flush", "flush", "flush", "rewrite", "blank", "truncate")):
+    under_way: list[Unflushed] = []
+    for _ in range(1200):
+        match chance.choice(("push", "push", "flush", "flush", "flush", "confirm", "rewrite", "blank", "truncate")):
             case "push":
                 for _ in range(chance.choice((1, 1, per_file // 2))):
                     queue.push(100 * queue.max_offset, 100, 0)
@@ -350,11 +462,16 @@ def test_a_queue_that_is_passed_over_has_nothing_to_be_forced_to_the_disk(seed: 
                 if queue.flushed_until == queue.max_offset:
                     passed_over += 1
                 else:
-                    for segment, position in queue.dirty(chance.choice((0, 0, 2))):
-                        segment.flushed = max(segment.flushed, position)
+                    under_way += queue.dirty(chance.choice((0, 0, 2)))
+            case "confirm":
+                for one in under_way:
+                    one.confirm()
+                under_way.clear()
         assert queue.flushed_until != queue.max_offset or is_flushed()
-    for segment, position in queue.dirty(0):
-        segment.flushed = position
+        assert all(segment.flushed <= segment.position for segment in queue.segments.items[:-1])
+        assert not queue.segments.items or queue.segments.items[-1].flushed <= queue.position
+    for one in queue.dirty(0):
+        one.confirm()
     assert is_flushed()
     assert queue.dirty(0) == []
     assert queue.flushed_until == queue.max_offset

@@ -44,7 +44,8 @@ class Segment:
     """One file: bytes base .. base+size of the address space.
 
     `position` is how much of it is written, `flushed` how much of that is on disk, `reserved` up to where it may be
-    written without asking the disk again; all counted from the start of the file.
+    written without asking the disk again; all counted from the start of the file. `changes` is how often bytes that
+    had been written were cut off or changed.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class Segment:
         "_read",
         "_reserving",
         "base",
+        "changes",
         "flushed",
         "path",
         "position",
@@ -70,6 +72,7 @@ class Segment:
         self.position = 0
         self.flushed = 0
         self.reserved = 0
+        self.changes = 0
         self.store_timestamp = 0
         self._reserving = threading.Lock()
         self._read: dict[int, bytes] | None = None
@@ -151,8 +154,18 @@ class Segment:
             if not is_blank:
                 self.file.zero(position, self.size)
             self.position = position
-            self.flushed = min(self.flushed, position)
+            self.changed_from(position)
             self.reserved = 0
+
+    def changed_from(self, position: int) -> None:
+        """Bytes from `position` on that had been written are gone or others now: they count as not flushed, also when a
+        flush that has begun before comes to its end."""
+        self.flushed = min(self.flushed, position)
+        self.changes += 1
+
+    def unflushed(self) -> Unflushed:
+        """What a flush that begins now has to force to the disk."""
+        return Unflushed(self, self.position, self.changes)
 
     def sync(self, position: int) -> None:
         """Force what is not on the disk up to `position` to it; blocks. A file without a map gets none, which only the
@@ -172,6 +185,19 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class Unflushed(NamedTuple):
+    """A segment to be forced to the disk up to a position; `changes` are those of the segment when it was read."""
+
+    segment: Segment
+    position: int
+    changes: int
+
+    def confirm(self) -> None:
+        """It has been forced to the disk. What has been cut off or changed meanwhile stays to be flushed."""
+        if self.segment.changes == self.changes:
+            self.segment.flushed = max(self.segment.flushed, self.position)
 
 
 class Segments:
@@ -321,8 +347,8 @@ class Segments:
         self._disk.remove(segment.path)
 
 
-def sync_segments(segments: list[tuple[Segment, int]]) -> None:
+def sync_segments(segments: list[Unflushed]) -> None:
     """Force each segment up to the given position; blocks. A file deleted meanwhile is no error."""
-    for segment, position in segments:
+    for segment, position, _ in segments:
         with contextlib.suppress(FileNotFoundError):
             segment.sync(position)
