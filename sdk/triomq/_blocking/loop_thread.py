@@ -12,7 +12,6 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
 from typing import Final, Generic, TypeVar
 
 import outcome
@@ -46,6 +45,14 @@ class Call(Generic[R]):
         self._scope = trio.CancelScope()
         self._ended: queue.SimpleQueue[outcome.Outcome[R]] = queue.SimpleQueue()
 
+    def _begin(self, context: contextvars.Context) -> None:
+        """Begin to run; called in the loop."""
+        try:
+            trio.lowlevel.spawn_system_task(self.serve, context=context)
+        except RuntimeError:
+            # The loop is at its very end: it still calls what was queued, and starts no task any more.
+            self._ended.put(outcome.Error(ClientClosed("the client is closed")))
+
     async def serve(self) -> None:
         """Run in the loop's thread; the caller gets the result or the exception, whichever it is."""
         end: outcome.Outcome[R] = outcome.Error(ClientClosed("the client was closed during the call"))
@@ -61,8 +68,7 @@ class Call(Generic[R]):
         """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done."""
         try:
             # In the caller's context: hooks see its variables, as a span of a trace.
-            context = contextvars.copy_context()
-            token.run_sync_soon(partial(trio.lowlevel.spawn_system_task, self.serve, context=context))
+            token.run_sync_soon(self._begin, contextvars.copy_context())
         except trio.RunFinishedError:
             raise ClientClosed("the client is closed") from None
         try:
