@@ -56,7 +56,7 @@ from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
 from triomq_server.repeats import NAMES_SHOWN, PeerLog
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Handlers, Link, ignored
+from triomq_server.wire import Handlers, Link, ignored, in_turns
 
 Slices = Generator[None, None, Command]
 
@@ -71,6 +71,8 @@ _CONTROLLER_CODES = range(1001, 1014)
 """RocketMQ 5's name servers may run a controller, which chooses masters."""
 _MOST_NAMES_AT_ONCE = 128
 """Of brokers, addresses and filter servers in a route: encoding it takes a millisecond."""
+_CLOSED_AT_ONCE = 64
+"""Connections of silent brokers."""
 _FIXED_PATHS = ("kvConfigPath", "configStorePath")
 
 
@@ -135,19 +137,21 @@ class NameServer:
             self.peer_log.write(logging.INFO, link.peer, message, len(lost), link.peer, _some(lost))
         self._wake_removal()
 
-    def expire(self) -> None:
+    async def expire(self) -> None:
         """Drop brokers that have been silent too long."""
-        silent = self.routes.expire(self.clock())
+        silent = await in_turns(self.routes.expire(self.clock()))
         if silent:
             names = _some([address for address, _ in silent])
             _log.warning("%d brokers have not registered for 120 s and are dropped: %s", len(silent), names)
-        for _, channel in silent:
+        for number, (_, channel) in enumerate(silent, 1):
             assert isinstance(channel, Link)
             channel.close()
+            if not number % _CLOSED_AT_ONCE:
+                await trio.lowlevel.checkpoint()
         self._wake_removal()
 
     async def remove_gone(self) -> NoReturn:
-        """Task: remove the topics of broker sets that have gone, in slices."""
+        """Task: remove what is left of brokers and broker sets that have gone, in slices."""
         while True:
             self._gone = trio.Event()
             for _ in self.routes.remove_in_slices():
@@ -155,7 +159,7 @@ class NameServer:
             await self._gone.wait()
 
     def _wake_removal(self) -> None:
-        if self.routes.has_gone_topics:
+        if self.routes.has_gone:
             self._gone.set()
 
     # Brokers

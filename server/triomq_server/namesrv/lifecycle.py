@@ -113,5 +113,5 @@ async def _expire_forever(server: NameServer) -> NoReturn:
     """Drop brokers that have been silent too long, every ten seconds."""
     await trio.sleep(_FIRST_SCAN_S)
     while True:
-        server.expire()
+        await server.expire()
         await trio.sleep(_SCAN_S)

@@ -27,6 +27,12 @@ TOPICS_PER_SLICE = 2048
 MOST_BROKERS = 10_000
 """Addresses of brokers, and broker sets."""
 
+MOST_BROKERS_OF_SET = 64
+"""Addresses of one set. RocketMQ's sets have a handful."""
+
+BROKERS_PER_SLICE = 256
+"""After how many brokers that have gone others have their turns."""
+
 MOST_CLUSTERS_OF_SET = 16
 """Clusters that brokers of one set may name."""
 
@@ -37,7 +43,7 @@ MOST_SETS_OF_TOPIC = 1000
 """Sets that have one topic: its route is made in one go."""
 
 MOST_BROKERS_OF_CONNECTION = 1000
-"""Addresses that may register over one connection; all of them go with it in one go."""
+"""Addresses that may register over one connection."""
 
 
 MOST_FILTER_SERVERS_OF_BROKER = 16
@@ -54,6 +60,7 @@ NO_VERSION = DataVersion(counter=-1, timestamp=-1)
 """Of a broker whose topics are still being recorded."""
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 Names = Generator[None, None, list[str]]
 """Work in slices that returns names, in the order of a Java map."""
@@ -101,7 +108,8 @@ class RouteTable:
     """All brokers and topics that are registered. Nothing of it is kept anywhere else.
 
     The topics of a broker set that has gone are not in any answer from that moment on. Their entries are removed in
-    slices, by `remove_in_slices` or by the next look-up that needs it, since there may be hundreds of thousands.
+    slices, by `remove_in_slices` or by the next look-up that needs it, since there may be hundreds of thousands. So go the
+    brokers of a connection that carried more than `BROKERS_PER_SLICE`, which are in answers until then.
 
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
@@ -121,10 +129,12 @@ class RouteTable:
         self._own_topics: dict[str, dict[str, None]] = {}
         # The same of sets that have gone: what is still to be removed from `_topics`.
         self._gone_topics: dict[str, dict[str, None]] = {}
-        # Address -> the sets in which it stands, and connection -> the addresses that registered over it last: a
+        # Address -> the sets in which it stands, and under which id, and connection -> the addresses that registered over it last: a
         # connection that ends must not be looked for among all brokers.
-        self._sets_of: dict[str, dict[str, None]] = {}
+        self._sets_of: dict[str, dict[str, int]] = {}
         self._addresses_of: dict[Hashable, dict[str, None]] = {}
+        # Address -> the connection that has ended, and with which it is still to be forgotten.
+        self._lost: dict[str, Hashable] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
 
@@ -179,12 +189,13 @@ class RouteTable:
             self._brokers[broker.broker_name] = data
         addresses = _addresses(data)
         # A broker that changed its role: one address must not stand under two ids.
-        for other in [i for i, a in addresses.items() if a == broker.broker_addr and i != broker.broker_id]:
+        other = self._sets_of.get(broker.broker_addr, {}).get(broker.broker_name)
+        if other is not None and other != broker.broker_id:
             self._take_address(data, other)
         is_first |= broker.broker_id not in addresses
         self._take_address(data, broker.broker_id)
         addresses[broker.broker_id] = broker.broker_addr
-        self._sets_of.setdefault(broker.broker_addr, {})[broker.broker_name] = None
+        self._sets_of.setdefault(broker.broker_addr, {})[broker.broker_name] = broker.broker_id
         takes_topics = broker.broker_id == 0 and (is_first or self._is_new(broker.broker_addr, data_version))
         live = LiveBroker(
             now_ms, NO_VERSION if takes_topics else data_version, channel, broker.ha_server_addr, broker.broker_name
@@ -224,7 +235,8 @@ class RouteTable:
         if self._compat_49 or addresses.get(broker.broker_id) == broker.broker_addr:
             self._take_address(data, broker.broker_id)
         if not addresses:
-            self._drop_set(broker.broker_name, broker.cluster_name)
+            # All its clusters, not only the one that it names now: nothing would take it from the others any more.
+            self._drop_set(broker.broker_name)
 
     def channel_closed(self, channel: Hashable, peer: str) -> list[str]:
         """A connection has ended; returns the addresses of the brokers that went with it.
@@ -236,26 +248,45 @@ class RouteTable:
         lost = list(self._addresses_of.get(channel, ()))
         if self._compat_49:
             del lost[1:]
-        for address in lost or [peer]:
+        for address in lost[:BROKERS_PER_SLICE] or [peer]:
             self._forget(address)
+        self._lost.update(dict.fromkeys(lost[BROKERS_PER_SLICE:], channel))
         return lost
 
-    def expire(self, now_ms: int) -> list[tuple[str, Hashable]]:
-        """Drop the brokers that have been silent too long; returns address and connection, which must be closed."""
-        silent = [(a, live.channel) for a, live in self._live.items() if now_ms > live.updated_at_ms + EXPIRY_MS]
-        for address, _ in silent:
+    def expire(self, now_ms: int) -> Generator[None, None, list[tuple[str, Hashable]]]:
+        """Drop the brokers that have been silent too long; returns address and connection, which must be closed. In
+        slices."""
+        silent = [address for address, live in self._live.items() if now_ms > live.updated_at_ms + EXPIRY_MS]
+        dropped: list[tuple[str, Hashable]] = []
+        for address in silent:
+            live = self._live.get(address)
+            if live is None or now_ms <= live.updated_at_ms + EXPIRY_MS:
+                continue  # it has gone or come again meanwhile
             self._forget(address)
-        return silent
+            dropped.append((address, live.channel))
+            if not len(dropped) % BROKERS_PER_SLICE:
+                yield
+        return dropped
 
     @property
-    def has_gone_topics(self) -> bool:
+    def has_gone(self) -> bool:
         """Whether `remove_in_slices` has something to do."""
-        return bool(self._gone_topics)
+        return bool(self._gone_topics or self._lost)
 
     def remove_in_slices(self) -> Generator[None, None, None]:
-        """Remove what is left of sets that have gone; yields after each slice. Several may be under way."""
+        """Remove what is left of brokers and sets that have gone; yields after each slice. Several may be under way."""
+        number = 0
+        while self._lost:
+            address, channel = self._lost.popitem()
+            live = self._live.get(address)
+            if live is not None and live.channel == channel:
+                self._forget(address)
+            number += 1
+            if not number % BROKERS_PER_SLICE:
+                yield
+        number = 0
         while self._gone_topics:
-            yield from self._remove_gone(next(iter(self._gone_topics)))
+            number = yield from self._remove_gone(next(iter(self._gone_topics)), number)
 
     def check_version(
         self, broker_addr: str, data_version: DataVersion, now_ms: int
@@ -283,8 +314,9 @@ class RouteTable:
         queues = self._topics.get(topic)
         if queues is None:
             return
-        for broker_name in self._clusters.get(cluster, ()):
-            queues.pop(broker_name, None)
+        names = self._clusters.get(cluster, {})
+        for broker_name in [name for name in queues if name in names]:
+            del queues[broker_name]
             self._own_topics.get(broker_name, {}).pop(topic, None)
         if not queues:
             del self._topics[topic]
@@ -319,10 +351,13 @@ class RouteTable:
     def cluster_info(self) -> Generator[None, None, ClusterInfo]:
         """All broker sets by name, and the names by cluster; yields after each slice of a long table."""
         brokers: dict[str, BrokerData] = {}
-        for number, name in enumerate((yield from java_map_order_in_slices(self._brokers)), 1):
+        number = 0
+        for name in (yield from java_map_order_in_slices(self._brokers)):
             if (data := self._brokers.get(name)) is not None:
                 brokers[name] = _copy(data)
-            if not number % TOPICS_PER_SLICE:
+                number += 1 + len(_addresses(data))
+            if number >= TOPICS_PER_SLICE:
+                number = 0
                 yield
         clusters: dict[str, list[str]] = {}
         number = 0
@@ -343,10 +378,12 @@ class RouteTable:
     def topics_of_cluster(self, cluster: str) -> Names:
         """Topics with queues on any broker of a cluster, none for an unknown cluster."""
         found: dict[str, None] = {}
-        for broker_name in java_map_order(self._clusters.get(cluster, ())):
-            for number, topic in enumerate(tuple(self._own_topics.get(broker_name, ())), 1):
+        number = 0
+        for broker_name in (yield from java_map_order_in_slices(self._clusters.get(cluster, ()))):
+            for topic in tuple(self._own_topics.get(broker_name, ())):
                 if broker_name in self._topics.get(topic, ()):
                     found[topic] = None
+                number += 1
                 if not number % TOPICS_PER_SLICE:
                     yield
         return (yield from java_map_order_in_slices(found))
@@ -404,6 +441,9 @@ class RouteTable:
             _check_length(text)
         clusters = self._clusters_of.get(name, {})
         of_connection = self._addresses_of.get(channel, {})
+        data = self._brokers.get(name)
+        # One that only changes its id takes no place more.
+        of_set = {} if data is None or name in self._sets_of.get(address, ()) else _addresses(data)
         for what, known, new, most in (
             ("brokers are registered", self._live, address, MOST_BROKERS),
             ("broker sets are registered", self._brokers, name, MOST_BROKERS),
@@ -412,6 +452,10 @@ class RouteTable:
         ):
             if len(known) >= most and new not in known:
                 raise TooManyBrokersError(f"{most} {what}; {new} is one too many")
+        if len(of_set) >= MOST_BROKERS_OF_SET and broker.broker_id not in of_set:
+            raise TooManyBrokersError(
+                f"{MOST_BROKERS_OF_SET} brokers of {name} are registered; {address} is one too many"
+            )
 
     def _check_filter_servers(self, broker_addr: str, servers: list[str]) -> None:
         """Raise TooManyBrokersError for too many filter servers, ValueError for a long name."""
@@ -450,45 +494,37 @@ class RouteTable:
     def _take_address(self, data: BrokerData, broker_id: int) -> None:
         """Take the address of an id from a set, if there is one."""
         address = _addresses(data).pop(broker_id, None)
-        if address is not None and address not in _addresses(data).values():
+        if address is not None:
             _discard(self._sets_of, address, data.broker_name or "")
 
     def _forget(self, broker_addr: str) -> None:
         """Remove one address from every table, and its broker set when it was the last one."""
         live = self._drop_live(broker_addr)
         self._filter_servers.pop(broker_addr, None)
-        for name in [live.broker_name] if live is not None else list(self._sets_of.get(broker_addr, ())):
-            data = self._brokers.get(name)
-            if data is None:
-                continue
-            addresses = _addresses(data)
-            ids = [broker_id for broker_id, address in addresses.items() if address == broker_addr]
-            if not ids:
-                continue
-            self._take_address(data, ids[0])
-            if not addresses:
-                self._drop_set(name, *self._clusters_of.get(name, ()))
+        sets = self._sets_of.get(broker_addr, {})
+        name = live.broker_name if live is not None else next(iter(sets), None)
+        if name is None or name not in sets:
             return
+        data = self._brokers[name]
+        self._take_address(data, sets[name])
+        if not _addresses(data):
+            self._drop_set(name)
 
-    def _drop_set(self, broker_name: str, *clusters: str) -> None:
-        self._brokers.pop(broker_name, None)
-        known = self._clusters_of.get(broker_name, {})
-        for cluster in clusters:
-            known.pop(cluster, None)
-            if not known:
-                self._clusters_of.pop(broker_name, None)
-            names = self._clusters.get(cluster)
-            if names is not None:
-                names.pop(broker_name, None)
-                if not names:
-                    del self._clusters[cluster]
+    def _drop_set(self, broker_name: str) -> None:
+        del self._brokers[broker_name]
+        for cluster in self._clusters_of.pop(broker_name, ()):
+            _discard(self._clusters, cluster, broker_name)
         topics = self._own_topics.pop(broker_name, None)
         if topics:
             self._gone_topics[broker_name] = topics
 
-    def _remove_gone(self, broker_name: str) -> Generator[None, None, None]:
-        """Remove the topics of a set that has gone, unless that has been done; yields after each slice."""
-        number = 0
+    def _remove_gone(self, broker_name: str, number: int = 0) -> Generator[None, None, int]:
+        """Remove the topics of a set that has gone, unless that has been done; yields after each slice.
+
+        Args:
+            broker_name: the set.
+            number: how many have been removed since the work began, also of other sets; it returns how many then.
+        """
         while (topics := self._gone_topics.get(broker_name)) is not None:
             if topics:
                 topic, _ = topics.popitem()
@@ -500,6 +536,7 @@ class RouteTable:
             number += 1
             if not number % TOPICS_PER_SLICE:
                 yield
+        return number
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
         count = 0
@@ -515,10 +552,14 @@ class RouteTable:
     def _topics_where(self, matches: Callable[[int], object]) -> Names:
         yield from self.remove_in_slices()
         found = []
-        for number, topic in enumerate(tuple(self._topics), 1):
-            if any(matches(data.topic_sys_flag) for data in self._topics.get(topic, {}).values()):
+        number = 0
+        for topic in tuple(self._topics):
+            queues = self._topics.get(topic, {})
+            if any(matches(data.topic_sys_flag) for data in queues.values()):
                 found.append(topic)
-            if not number % TOPICS_PER_SLICE:
+            number += 1 + len(queues)
+            if number >= TOPICS_PER_SLICE:
+                number = 0
                 yield
         return (yield from java_map_order_in_slices(found))
 
@@ -550,8 +591,8 @@ def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
     )
 
 
-def _discard(table: dict[K, dict[str, None]], key: K, name: str) -> None:
-    """Take a name from a set in a table, and the set when it is empty."""
+def _discard(table: dict[K, dict[str, V]], key: K, name: str) -> None:
+    """Take a name from a set or map in a table, and the set when it is empty."""
     names = table.get(key)
     if names is not None:
         names.pop(name, None)

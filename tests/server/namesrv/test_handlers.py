@@ -148,10 +148,10 @@ async def test_expiry_closes_the_connection(desk) -> None:
     link = Connection()
     await desk.register("a", 0, ("T",), peer=link)
     desk.now_ms += 120_000
-    desk.server.expire()
+    await desk.server.expire()
     assert not link.closed
     desk.now_ms += 1
-    desk.server.expire()
+    await desk.server.expire()
     assert link.closed
     assert to_the_end(desk.server.routes.all_topics()) == []
 

@@ -135,7 +135,7 @@ async def test_a_connection_that_ends_takes_its_topics_along_in_slices(desk: Any
     counts = lines_of_slices(routes.remove_in_slices())
     assert len(counts) >= TOPICS // 2048
     assert max(counts) < MOST_LINES
-    assert not routes.has_gone_topics
+    assert not routes.has_gone
     assert sorted(to_the_end(routes.all_topics())) == ["T1", "U"]
 
 

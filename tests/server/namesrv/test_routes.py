@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
 
 from triomq_protocol.requests import DataVersion, TopicConfig
-from triomq_server.namesrv.routes import TOPICS_PER_SLICE, BrokerIdentity, RouteTable, TooManyBrokersError
+from triomq_server.namesrv.routes import (
+    BROKERS_PER_SLICE,
+    TOPICS_PER_SLICE,
+    BrokerIdentity,
+    RouteTable,
+    TooManyBrokersError,
+)
 from triomq_server.wire import to_the_end
 
 
@@ -164,10 +173,10 @@ def test_one_set_leaving_keeps_the_other_on_a_topic(table) -> None:
 def test_expiry_is_after_more_than_120_s(table) -> None:
     register(table, broker("a"), "T", now=1000, channel="l1")
     register(table, broker("b"), "T", now=2000, channel="l2")
-    assert table.expire(121_000) == []
-    assert table.expire(121_001) == [("a-0", "l1")]
+    assert to_the_end(table.expire(121_000)) == []
+    assert to_the_end(table.expire(121_001)) == [("a-0", "l1")]
     assert sets(table) == {"b": {0: "b-0"}}
-    assert table.expire(121_001) == []
+    assert to_the_end(table.expire(121_001)) == []
 
 
 def test_registering_again_and_equal_version_checks_keep_a_broker_alive(table) -> None:
@@ -177,7 +186,7 @@ def test_registering_again_and_equal_version_checks_keep_a_broker_alive(table) -
     register(table, broker("a"), now=100_000)
     table.check_version("b-0", DataVersion(counter=1, timestamp=5), 100_000)
     table.check_version("c-0", DataVersion(counter=2, timestamp=5), 100_000)
-    assert [address for address, _ in table.expire(130_000)] == ["c-0"]
+    assert [address for address, _ in to_the_end(table.expire(130_000))] == ["c-0"]
 
 
 def test_version_check(table) -> None:
@@ -375,6 +384,8 @@ def test_a_link_that_carried_many_brokers_closes_without_a_look_at_all_of_them_f
     CountedDict.seen = 0
     assert len(table.channel_closed("link", "peer")) == 300
     assert CountedDict.seen < 1000
+    assert len(sets(table)) == 300 - BROKERS_PER_SLICE, "the others go in further slices"
+    to_the_end(table.remove_in_slices())
     assert sets(table) == {}
     assert to_the_end(table.cluster_info()).cluster_addr_table == {}
 
@@ -387,3 +398,75 @@ def test_brokers_have_a_limit(table, monkeypatch) -> None:
         register(table, broker("c"))
     register(table, broker("a"), version=2)
     assert sorted(sets(table)) == ["a", "b"]
+
+
+def test_brokers_of_a_set_have_a_limit(table) -> None:
+    for number in range(64):
+        register(table, broker("a", number))
+    with pytest.raises(TooManyBrokersError, match="64 brokers of a are registered; a-64 is one too many"):
+        register(table, broker("a", 64))
+    register(table, broker("a", 1))
+    register(table, broker("a", 70, address="a-1"))
+    assert list(sets(table)["a"]) == [0, *range(2, 64), 70]
+    register(table, broker("a", 5, address="another"))
+    assert sets(table)["a"][5] == "another"
+    table.unregister(broker("a", 3))
+    register(table, broker("a", 64))
+    assert len(sets(table)["a"]) == 64
+
+
+def test_brokers_of_a_connection_go_in_slices(table) -> None:
+    for number in range(1000):
+        register(table, broker(f"s{number}"), "T")
+    assert len(table.channel_closed("link", "peer")) == 1000
+    assert len(sets(table)) == 1000 - BROKERS_PER_SLICE
+    # One that comes back meanwhile, over another connection, stays.
+    register(table, broker("s999"), "T", channel="new")
+    assert yields(table.remove_in_slices()) == 2
+    assert sets(table) == {"s999": {0: "s999-0"}}
+    assert [queues.broker_name for queues in table.route("T").queue_datas] == ["s999"]
+
+
+def test_silent_brokers_are_dropped_in_slices(table) -> None:
+    for number in range(600):
+        register(table, broker(f"s{number}"), channel=f"l{number}")
+    slices = table.expire(130_000)
+    next(slices)
+    register(table, broker("s599"), channel="l599", now=130_000)
+    assert len(to_the_end(slices)) == 599
+    assert list(sets(table)) == ["s599"]
+
+
+def test_topics_of_many_small_sets_are_listed_and_removed_in_slices(table) -> None:
+    for number in range(500):
+        register(table, broker(f"s{number}"), *[f"t{number}-{n}" for n in range(45)], "T", channel=f"l{number}")
+    topics = 500 * 46
+    assert yields(table.topics_of_cluster("C")) >= topics // TOPICS_PER_SLICE
+    assert len(to_the_end(table.topics_of_cluster("C"))) == 500 * 45 + 1
+    for number in range(500):
+        table.channel_closed(f"l{number}", "peer")
+    assert yields(table.remove_in_slices()) >= topics // TOPICS_PER_SLICE
+    assert not table.has_gone
+
+
+def test_lists_count_the_sets_of_each_topic(table) -> None:
+    topics = [f"t{number}" for number in range(100)]
+    for number in range(300):
+        register(table, broker(f"s{number}"), *topics)
+    assert yields(table.unit_topics()) >= 100 * 300 // TOPICS_PER_SLICE
+
+
+def test_a_set_that_unregisters_naming_another_cluster_leaves_nothing(table) -> None:
+    for number in range(5):
+        register(table, broker(f"s{number}", cluster="C"))
+        table.unregister(broker(f"s{number}", cluster="D"))
+    assert to_the_end(table.cluster_info()).cluster_addr_table == {}
+    assert not table._clusters_of
+    assert not table._sets_of
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the collector looks at every dict")
+def test_the_garbage_collector_does_not_look_at_topics(table) -> None:
+    register(table, broker("a"), "T")
+    assert not gc.is_tracked(table._topics["T"])
+    assert not gc.is_tracked(table._own_topics["a"])
