@@ -38,10 +38,9 @@ class KvConfig:
         self._file = file
         self._table = _table_of(file.load())
         self._pairs = sum(map(len, self._table.values()))
-        self._characters = sum(
-            len(namespace) + len(key) + len(value)
-            for namespace, pairs in self._table.items()
-            for key, value in pairs.items()
+        # A namespace counts once, and as long as it is there, which is for ever.
+        self._characters = sum(map(len, self._table)) + sum(
+            len(key) + len(value) for pairs in self._table.values() for key, value in pairs.items()
         )
         self._changes = 0
         self._written = 0
@@ -69,7 +68,9 @@ class KvConfig:
         before = self._table.get(namespace, {}).get(key)
         pairs = self._pairs + (before is None)
         namespaces = len(self._table) + (namespace not in self._table)
-        size = len(value) - len(before) if before is not None else len(namespace) + len(key) + len(value)
+        size = len(value) - len(before) if before is not None else len(key) + len(value)
+        if namespace not in self._table:
+            size += len(namespace)
         if pairs > MOST_PAIRS or namespaces > MOST_PAIRS or self._characters + max(size, 0) > MOST_CHARACTERS:
             raise KvConfigFullError(
                 f"{self._pairs} values of {self._characters} characters are kept; {MOST_PAIRS} of {MOST_CHARACTERS} are "
@@ -84,7 +85,7 @@ class KvConfig:
         value = self._table.get(namespace or "", {}).pop(key or "", None)
         if value is not None:
             self._pairs -= 1
-            self._characters -= len(namespace or "") + len(key or "") + len(value)
+            self._characters -= len(key or "") + len(value)
         await self._persist()
 
     async def _persist(self) -> None:

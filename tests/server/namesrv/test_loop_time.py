@@ -215,3 +215,16 @@ async def test_key_value_pairs_are_bounded(desk: Any, monkeypatch: pytest.Monkey
     assert (await desk.ask(Code.DELETE_KV_CONFIG, {"namespace": "N", "key": "1"})).code == 0
     assert await put("N", "3", "w" * 40) == 0
     assert (await desk.ask(Code.GET_KV_CONFIG, {"namespace": "N", "key": "2"})).fields["value"] == "v"
+
+
+async def test_namespaces_count_after_their_pairs_have_gone(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_config, "MOST_CHARACTERS", 1000)
+    codes = []
+    for number in range(5):
+        fields = {"namespace": f"{number}" * 300, "key": "k", "value": "v"}
+        codes.append((await desk.ask(Code.PUT_KV_CONFIG, fields)).code)
+        await desk.ask(Code.DELETE_KV_CONFIG, fields)
+    assert codes == [0, 0, 0, 1, 1]
+    desk.restart()
+    assert (await desk.ask(Code.PUT_KV_CONFIG, fields)).code == 1, "they are in the file"
+    assert (await desk.ask(Code.PUT_KV_CONFIG, {"namespace": "0" * 300, "key": "k", "value": "v" * 50})).code == 0
