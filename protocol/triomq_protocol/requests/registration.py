@@ -3,7 +3,7 @@
 
 import re
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import ClassVar, Self, cast
 
 import msgspec
@@ -116,6 +116,10 @@ class TopicConfigTableForSlaves(TopicConfigTable, kw_only=True):
     triomq_removed_queues: list[tuple[str, int, int, int]] = []
 
 
+def _unwatched(_topics: int, _size: int) -> None:
+    """Nobody wants to know how far a registration has been read."""
+
+
 class RegisterBrokerBody(Body, kw_only=True):
     """Body of 103."""
 
@@ -146,8 +150,12 @@ class RegisterBrokerBody(Body, kw_only=True):
         return b"".join(parts)
 
     @classmethod
-    def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+    def decode_in_slices(
+        cls, data: bytes, progress: Callable[[int, int], None] = _unwatched
+    ) -> Generator[None, None, Self]:
         """`decode`, which yields after parts of a long table; returns the body.
+
+        `progress` gets the number of topics and of bytes read so far, after each part.
 
         A body of more than 2 MiB or some thousand topics must have its table in the form that brokers write. Raises
         BodyError.
@@ -164,10 +172,14 @@ class RegisterBrokerBody(Body, kw_only=True):
                     f"{_MOST_TEXTS_OF_PART} are read",
                 )
         body = cls.decode(rest)
+        size = len(rest)
         for table in tables:
             # As a table of its own: brokers of later versions write members that are skipped.
             read = TopicConfigTable.decode(b'{"topicConfigTable":%b}' % table)
-            body.topic_config_serialize_wrapper.topic_config_table.update(read.topic_config_table)
+            topics = body.topic_config_serialize_wrapper.topic_config_table
+            topics.update(read.topic_config_table)
+            size += len(table)
+            progress(len(topics), size)
             yield
         return body
 
@@ -182,8 +194,12 @@ class RegisterBrokerBody(Body, kw_only=True):
                 return cast("Self", end.value)
 
     @classmethod
-    def decode_compressed_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+    def decode_compressed_in_slices(
+        cls, data: bytes, progress: Callable[[int, int], None] = _unwatched
+    ) -> Generator[None, None, Self]:
         """`decode_compressed`, which yields after parts of a long table; returns the body.
+
+        `progress` gets the number of topics and of bytes read so far, after each part.
 
         Inflated are a few hundred kilobytes at a time, and no part is read that is longer than its like ever is.
         """
@@ -192,11 +208,13 @@ class RegisterBrokerBody(Body, kw_only=True):
         table: dict[str, TopicConfig] = {}
         for number in range(1, (yield from reader.next_number("topics", _MOST_LINES)) + 1):
             while (line := reader.part("bytes of a topic", _MOST_LINE_BYTES)) is None:
+                progress(len(table), reader.inflated_bytes)
                 reader.inflate()
                 yield
             config = TopicConfig.from_line(line.decode("utf-8", "replace"))
             table[str(config.topic_name)] = config
             if not number % _LINES_PER_SLICE:
+                progress(number, reader.inflated_bytes)
                 yield
         servers = loads((yield from reader.next_part("bytes of filter servers", _MOST_SERVERS_BYTES)))
         if not isinstance(servers, list):
@@ -279,6 +297,11 @@ class _InflatedParts:
         self._inflated = b""
         self._at = 0
         self._left = _MAX_INFLATED_BYTES
+
+    @property
+    def inflated_bytes(self) -> int:
+        """How many bytes have been inflated."""
+        return _MAX_INFLATED_BYTES - self._left
 
     def inflate(self) -> None:
         """Inflate a piece more. Raises BodyError if there is none."""

@@ -56,7 +56,7 @@ from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
 from triomq_server.repeats import NAMES_SHOWN, PeerLog
 from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.wire import Handlers, Link, ignored, in_turns
+from triomq_server.wire import Budget, Handlers, Link, ignored, in_turns
 
 Slices = Generator[None, None, Command]
 
@@ -71,6 +71,11 @@ _CONTROLLER_CODES = range(1001, 1014)
 """RocketMQ 5's name servers may run a controller, which chooses masters."""
 _MOST_NAMES_AT_ONCE = 128
 """Of brokers, addresses and filter servers in a route: encoding it takes a millisecond."""
+MOST_BYTES_OF_REGISTRATIONS = 512 << 20
+"""Memory of all registrations that are being read: a short one, compressed, may have 500,000 topics."""
+_BYTES_OF_TOPIC = 400
+_BYTES_OF_CHARACTER = 4
+"""At most, in memory."""
 _CLOSED_AT_ONCE = 64
 """Connections of silent brokers."""
 _FIXED_PATHS = ("kvConfigPath", "configStorePath")
@@ -95,6 +100,10 @@ class NameServer:
     config_file: ConfigFile
     clock: Callable[[], int]
     peer_log: PeerLog = attrs.field(init=False, factory=lambda: PeerLog(_log))
+    _registrations: Budget = attrs.field(
+        init=False,
+        factory=lambda: Budget("registrations being read", "a fixed limit", MOST_BYTES_OF_REGISTRATIONS),
+    )
     _gone: trio.Event = attrs.field(init=False, factory=trio.Event)
 
     def handlers(self) -> Handlers:
@@ -166,6 +175,24 @@ class NameServer:
 
     def register_broker(self, link: Link, command: Command) -> Slices:
         """103."""
+        try:
+            return (yield from self._register_broker(link, command))
+        finally:
+            self._registrations.count(link, 0)
+
+    def _register_body(
+        self, link: Link, header: RegisterBrokerRequest, body: bytes
+    ) -> Generator[None, None, RegisterBrokerBody]:
+        def progress(topics: int, size: int) -> None:
+            self._registrations.count(link, topics * _BYTES_OF_TOPIC + size * _BYTES_OF_CHARACTER)
+
+        if not body:
+            return RegisterBrokerBody()
+        if header.compressed:
+            return (yield from RegisterBrokerBody.decode_compressed_in_slices(body, progress))
+        return (yield from RegisterBrokerBody.decode_in_slices(body, progress))
+
+    def _register_broker(self, link: Link, command: Command) -> Slices:
         header = command.header(RegisterBrokerRequest)
         if header.body_crc32 and registration_crc(command.body) != header.body_crc32:
             return command.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match", RegisterBrokerResponse())
@@ -173,7 +200,7 @@ class NameServer:
         if command.version < _VERSION_OF_REGISTER_BODY:
             table = _table_of_old_broker(command.body)
         else:
-            body = yield from _register_body(header, command.body)
+            body = yield from self._register_body(link, header, command.body)
             table, filter_servers = body.topic_config_serialize_wrapper, body.filter_server_list
         recording = self.routes.register(
             BrokerIdentity(
@@ -374,14 +401,6 @@ def _table_of_old_broker(body: bytes) -> TopicConfigTable:
     if len(body) > MOST_UNUSUAL_BYTES or body.count(b"{") > _MOST_TOPICS_OF_OLD_BROKER:
         raise BodyError("TopicConfigTable", f"{len(body)} bytes are too many from a broker older than 3.0.11")
     return TopicConfigTable.decode(body)
-
-
-def _register_body(header: RegisterBrokerRequest, body: bytes) -> Generator[None, None, RegisterBrokerBody]:
-    if not body:
-        return RegisterBrokerBody()
-    if header.compressed:
-        return (yield from RegisterBrokerBody.decode_compressed_in_slices(body))
-    return (yield from RegisterBrokerBody.decode_in_slices(body))
 
 
 def _topic_list(command: Command, names: Names) -> Slices:

@@ -16,6 +16,7 @@ from triomq_protocol.requests import (
     TopicConfigTable,
     registration_crc,
 )
+from triomq_protocol.wire.command import Command
 from triomq_server.config import load_properties
 from triomq_server.wire import to_the_end
 
@@ -71,6 +72,45 @@ async def test_a_part_of_a_compressed_registration_is_short(desk, begin, long, w
     with pytest.raises(BodyError, match=why):
         await desk.ask(Code.REGISTER_BROKER, fields(compressed="true"), zlib.compress(inflated))
     assert to_the_end(desk.server.routes.cluster_info()).broker_addr_table == {}
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+async def test_registrations_being_read_take_a_bounded_memory_together(desk, compressed) -> None:
+    class Connection:
+        peer = "10.0.0.1:5"
+        peer_host = b"host-and-port"
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    def registering(link, count):
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=topics(*map(str, range(count))))
+        data = body.encode_compressed() if compressed else body.encode()
+        command = Command.request(Code.REGISTER_BROKER, fields=fields(compressed=str(compressed).lower()), body=data)
+        return desk.handlers.sliced[Code.REGISTER_BROKER](link, command)
+
+    budget = desk.server._registrations
+    budget.limit_bytes = 10 << 20
+    large, small, later = Connection(), Connection(), Connection()
+    one = registering(large, 8000)
+    for _ in range(4):
+        next(one)
+    held = budget.held_bytes
+    assert 2_000_000 < held < 10 << 20
+    two = registering(small, 3000)
+    next(two)
+    next(two)
+    assert budget.held_bytes > held
+    budget.limit_bytes = budget.held_bytes
+    three = registering(later, 3000)
+    next(three)
+    next(three)
+    assert (large.closed, small.closed, later.closed) == (True, False, False)
+    one.close()
+    assert to_the_end(two).code == 0
+    assert to_the_end(three).code == 0
+    assert budget.held_bytes == 0
 
 
 async def test_a_data_version_is_short(desk) -> None:
