@@ -16,6 +16,10 @@ LOCK_LIVE_MS = 60_000
 MOST_LOCKS = 100_000
 """Of all groups; a client is granted no new lock beyond them, and asks again later."""
 
+MOST_BYTES = 64 << 20
+"""Of the names of topics, brokers and clients of all locks, four for each character: 167 characters for each of
+MOST_LOCKS."""
+
 SCANS_PER_LIFE = 20
 """How often expired locks are looked for while one lives; a look at all of them takes up to 10 ms."""
 
@@ -26,12 +30,16 @@ class LockTable:
     Args:
         live_ms: how long a lock lives without being refreshed.
         most: how many there may be.
+      most_bytes: of their names.
     """
 
-    def __init__(self, live_ms: int = LOCK_LIVE_MS, most: int = MOST_LOCKS) -> None:
+    def __init__(self, live_ms: int = LOCK_LIVE_MS, most: int = MOST_LOCKS, most_bytes: int = MOST_BYTES) -> None:
         self._live_ms = live_ms
         self._most = most
+        self._most_bytes = most_bytes
         self._count = 0
+        self.kept_bytes = 0
+        """Of the names of all locks."""
         self._next_scan_ms = 0
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
@@ -49,12 +57,16 @@ class LockTable:
         granted = []
         for queue in queues:
             owner = held.get(queue)
+            if owner is not None and owner[0] != client_id and now_ms - owner[1] <= self._live_ms:
+                continue
+            more_bytes = _bytes_of(queue, client_id) - (0 if owner is None else _bytes_of(queue, owner[0]))
+            if more_bytes > 0 and self.kept_bytes + more_bytes > self._most_bytes:
+                continue
             if owner is None:
                 if self._count >= self._most:
                     continue
                 self._count += 1
-            elif owner[0] != client_id and now_ms - owner[1] <= self._live_ms:
-                continue
+            self.kept_bytes += more_bytes
             held[queue] = (client_id, now_ms)
             granted.append(queue)
         if held:
@@ -71,6 +83,7 @@ class LockTable:
             if owner is not None and owner[0] == client_id:
                 del held[queue]
                 self._count -= 1
+                self.kept_bytes -= _bytes_of(queue, client_id)
         if not held:
             del self._groups[group]
 
@@ -84,7 +97,13 @@ class LockTable:
         self._next_scan_ms = now_ms + self._live_ms // SCANS_PER_LIFE
         for group, held in list(self._groups.items()):
             for queue in [queue for queue, (_, since_ms) in held.items() if now_ms - since_ms > self._live_ms]:
-                del held[queue]
+                client_id, _ = held.pop(queue)
                 self._count -= 1
+                self.kept_bytes -= _bytes_of(queue, client_id)
             if not held:
                 del self._groups[group]
+
+
+def _bytes_of(queue: MessageQueue, client_id: str) -> int:
+    """The bytes of a lock's names, at most."""
+    return 4 * (len(queue.topic) + len(queue.broker_name) + len(client_id))

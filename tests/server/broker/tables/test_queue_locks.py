@@ -89,3 +89,25 @@ class CountedLooks(dict[str, dict[MessageQueue, tuple[str, int]]]):
     def items(self):  # type: ignore[no-untyped-def]
         self.count += 1
         return super().items()
+
+
+def test_the_names_of_locks_are_limited_by_bytes() -> None:
+    locks = LockTable(most_bytes=4 * 1000)
+    long = [MessageQueue("t" * 198, "b", number) for number in range(6)]
+    assert locks.lock("G", "c", long, 0) == long[:5]
+    assert locks.lock("G", "c", long, 1) == long[:5], "a lock is refreshed though there is no space"
+    assert locks.lock("H", "c", [Q0], 1) == []
+    locks.unlock("G", "c", long[:1])
+    assert locks.lock("H", "c" * 100, [Q0], 1) == [Q0]
+    assert locks.lock("H", "c" * 200, [Q0], LOCK_LIVE_MS + 2) == [], "a longer name has no space"
+    locks.drop_expired(2 * LOCK_LIVE_MS)
+    assert (len(locks), locks.kept_bytes) == (0, 0)
+
+
+def test_a_lock_that_another_client_takes_over_counts_with_its_name() -> None:
+    locks = LockTable()
+    locks.lock("G", "c" * 100, [Q0], 0)
+    locks.lock("G", "c", [Q0], LOCK_LIVE_MS + 1)
+    assert locks.kept_bytes == 4 * 3
+    locks.unlock("G", "c", [Q0])
+    assert locks.kept_bytes == 0
