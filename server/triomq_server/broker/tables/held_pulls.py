@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -35,6 +35,12 @@ more pull."""
 
 AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
+
+FEW = 64
+"""Pulls of a queue that an arrival looks at in any case."""
+LOOKED_AT_ONCE = 4096
+"""Pulls of queues with more than a FEW that arrivals look at before other tasks have their turn; one for each tag that
+has come counts."""
 
 DROPPED_AT_ONCE = 1000
 """Pulls of closed links that are forgotten before other tasks have their turn."""
@@ -153,6 +159,12 @@ class HeldPulls:
         self._dropped: dict[Link, None] = {}
         """Closed links of which there still are pulls."""
         self._drops_left = DROPPED_AT_ONCE
+        self._arrivals: dict[tuple[str, int], dict[int | None, int]] = {}
+        """What has come to queues with very many pulls, which have not been looked at yet: the tags' codes, and the last
+        `next_offset` of each."""
+        self._walk: tuple[dict[int | None, int], Iterator[int]] | None = None
+        """What is looked at now: what has come to a queue, and the numbers of its pulls."""
+        self._looks_left = LOOKED_AT_ONCE
         self._earlier = trio.Event()
         self.waiting = 0
         """How many pulls are held now."""
@@ -181,26 +193,59 @@ class HeldPulls:
         return True
 
     def arrived(self, arrival: Arrival) -> None:
-        """A message has become readable: run again every pull of its queue that may want it."""
-        queue = self.queues.get((arrival.topic, arrival.queue_id))
+        """A message has become readable: run again every pull of its queue that may want it; very many in turns."""
+        key = arrival.topic, arrival.queue_id
+        queue = self.queues.get(key)
         if queue is None:
             return
-        code = arrival.tags_code
-        woken = []
-        for held in queue.values():
-            if held.offset >= arrival.next_offset:
-                continue
-            if code is not None and held.matcher is not None and not held.matcher.by_consume_queue(code):
-                continue
-            if not held.examines:
-                woken.append(held)
-                continue
-            if held.examine_to <= held.examined:
-                self._to_examine.append(held)
-            held.examine_to = arrival.next_offset
+        code, next_offset = arrival.tags_code, arrival.next_offset
+        if len(queue) > FEW:
+            self._earlier.set()
+            if len(queue) > self._looks_left or key in self._arrivals:
+                codes = self._arrivals.setdefault(key, {})
+                codes[code] = max(next_offset, codes.get(code, 0))
+                self._look()
+                return
+            self._looks_left -= len(queue)
+        woken = [held for held in queue.values() if self._wakes(held, code, next_offset)]
         if self._to_examine:
             self._earlier.set()
         self._wake(woken)
+
+    def _wakes(self, held: HeldPull, code: int | None, next_offset: int) -> bool:
+        """Whether a message makes a pull run again; one whose filter looks into messages does so later."""
+        if held.offset >= next_offset:
+            return False
+        if code is not None and held.matcher is not None and not held.matcher.by_consume_queue(code):
+            return False
+        if not held.examines:
+            return True
+        if held.examine_to <= held.examined:
+            self._to_examine.append(held)
+        held.examine_to = max(held.examine_to, next_offset)
+        return False
+
+    def _look(self) -> None:
+        """Look at pulls of queues with very many of them, until the turn is over."""
+        while self._looks_left > 0:
+            if self._walk is None:
+                if not self._arrivals:
+                    return
+                key = next(iter(self._arrivals))
+                self._walk = self._arrivals.pop(key), iter(tuple(self.queues.get(key, ())))
+            codes, numbers = self._walk
+            woken = []
+            for number in numbers:
+                held = self._held.get(number)
+                if held is not None:
+                    self._looks_left -= len(codes)
+                    if any(self._wakes(held, code, next_offset) for code, next_offset in codes.items()):
+                        woken.append(held)
+                if self._looks_left <= 0:
+                    break
+            else:
+                self._walk = None
+            self._wake(woken)
 
     def _examine(self) -> None:
         """Let filters look into what has come, until the turn is over, and wake the pulls of those that match."""
@@ -245,7 +290,9 @@ class HeldPulls:
                 await trio.lowlevel.checkpoint()
                 self._spent_s = 0.0
                 self._drops_left = DROPPED_AT_ONCE
+                self._looks_left = LOOKED_AT_ONCE
                 self._drop()
+                self._look()
                 self._examine()
                 self._run_later()
                 continue
@@ -267,7 +314,8 @@ class HeldPulls:
     @property
     def _has_work(self) -> bool:
         """Whether a turn has left something, or has to be counted as over."""
-        return bool(self._later or self._to_examine or self._drops_left < DROPPED_AT_ONCE)
+        counted = self._drops_left < DROPPED_AT_ONCE or self._looks_left < LOOKED_AT_ONCE
+        return bool(self._later or self._to_examine or self._arrivals or self._walk or counted)
 
     def _wake_expired(self, now: float) -> None:
         due: list[HeldPull] = []

@@ -17,6 +17,7 @@ from triomq_server.broker.tables.held_pulls import (
     BYTES_PER_PLACE,
     DROPPED_AT_ONCE,
     LEAST_SHARE,
+    LOOKED_AT_ONCE,
     HeldPull,
     HeldPulls,
 )
@@ -158,6 +159,52 @@ async def test_pulls_of_closed_links_that_wait_to_be_dropped_are_not_answered() 
         nursery.cancel_scope.cancel()
     assert log.pulls.waiting == 0
     assert log.woken == []
+
+
+class Counting:
+    """A filter by tags that counts how often it was asked."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.asked = 0
+
+    def by_consume_queue(self, tags_code: int) -> bool:
+        self.asked += 1
+        return tags_code == self.code
+
+    def by_commitlog(self, record: memoryview) -> bool:
+        return True
+
+
+async def test_arrivals_look_at_very_many_pulls_of_a_queue_in_turns() -> None:
+    log, link, matcher, wanting = Log(limit=100_000), Party(), Counting(7), Counting(8)
+    for _ in range(9000):
+        pull = held(link)
+        pull.matcher = matcher
+        assert log.pulls.hold(pull)
+    last = held(link)
+    last.matcher = wanting
+    log.pulls.hold(last)
+    asked = [0]
+
+    class Turns(trio.abc.Instrument):
+        def after_task_step(self, _task: trio.lowlevel.Task) -> None:
+            asked.append(matcher.asked)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(turns := Turns())
+        for number in range(100):
+            log.pulls.arrived(arrival(number + 1, tags_code=3 + number % 2))
+        log.pulls.arrived(arrival(101, tags_code=8))
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(turns)
+        nursery.cancel_scope.cancel()
+    assert log.woken == [last]
+    assert max(after - before for before, after in pairwise(asked)) < LOOKED_AT_ONCE + 3
+    assert matcher.asked == 4 * 9000, "for the first message, and then once for each tag"
+    assert log.pulls.waiting == 9000
 
 
 class Watched(HeldPull):
