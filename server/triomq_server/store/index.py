@@ -426,14 +426,7 @@ class Index:
         if last is not None:
             last.publish()
             self.filled.append(last)
-        now = self._clock()
-        while True:
-            stamp = time.strftime("%Y%m%d%H%M%S", self._local_time(now)) + f"{now % 1000:03d}"
-            path = f"{self._directory}/{stamp}"
-            # Names order the files: never the same one twice, nor an older one after the clock went back.
-            if not self._disk.exists(path) and (last is None or int(stamp) > int(last.path.rpartition("/")[2])):
-                break
-            now += 1
+        path = self._next_path(last)
         # The slots are hit at random: space for all of them, or no file. Their pages come as they are hit; all 20 MB at
         # once would keep the loop for 60 ms.
         slots_end = _HEADER_BYTES + 4 * self._slots
@@ -444,6 +437,21 @@ class Index:
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
         self.files.append(file)
         return file
+
+    def _next_path(self, last: IndexFile | None) -> str:
+        """Where the file behind `last` goes: it is named after the local time, or, where that is no later name, one
+        higher.
+
+        Names order the files, and local time goes back when summer time ends, or the clock is set. RocketMQ takes a name
+        as a number, which need not be a time.
+        """
+        now = self._clock()
+        number = int(time.strftime("%Y%m%d%H%M%S", self._local_time(now)) + f"{now % 1000:03d}")
+        if last is not None:
+            number = max(number, int(last.path.rpartition("/")[2]) + 1)
+        while self._disk.exists(path := f"{self._directory}/{number:017d}"):
+            number += 1
+        return path
 
     # ---- reading
 

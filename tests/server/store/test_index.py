@@ -196,6 +196,34 @@ def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -
     assert [file.path for file in index.files] == ["/i/20261121222640123", "/i/20261121222640124"]
 
 
+def test_a_file_made_after_the_local_time_went_back_has_the_next_name(memory_disk: MemoryDisk) -> None:
+    """Summer time has ended: names go on behind the last one, and no name in between is tried."""
+    asked: list[int] = []
+    back_s = 0
+
+    def local_time(ms: int) -> time.struct_time:
+        asked.append(ms)
+        return time.gmtime(ms // 1000 - back_s)
+
+    index = Index(memory_disk, "/i", 7, 3, lambda: 1_795_300_019_999, local_time)
+    assert index.add(b"".join(HASHED_KEY.pack(n, n, n) for n in range(2))) == 2
+    back_s = 60
+    memory_disk.load("/i/20261121222660000", b"of another size")
+    assert index.add(b"".join(HASHED_KEY.pack(n, n, n) for n in range(2, 6))) == 4
+    assert [file.path for file in index.files] == [
+        "/i/20261121222659999",
+        "/i/20261121222660001",  # no time, but a number that sorts behind the last
+        "/i/20261121222660002",
+    ]
+    assert len(asked) == 3
+    back_s = -3600
+    assert index.add(HASHED_KEY.pack(6, 6, 6)) == 1
+    assert index.files[-1].path == "/i/20261121232659999"
+    again = Index(memory_disk, "/i", 7, 3, lambda: 0, local_time)
+    assert again.load(lambda _: True, rebuild=False) is None
+    assert [file.path for file in again.files] == [file.path for file in index.files]
+
+
 def test_a_new_file_has_its_space_and_no_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """5,000,000 slots take 20 MB: to write and map them at once would keep the loop for 60 ms."""
 
