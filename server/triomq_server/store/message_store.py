@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable, Collection, Generator
+from functools import partial
 
 import trio
 
@@ -28,6 +29,7 @@ from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index
+from triomq_server.store.last_run import note_role
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
@@ -219,6 +221,7 @@ class MessageStore:
         # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own
         # records must not be followed by records of the old master.
         await self.cut(end)
+        await self._note_role(is_slave=False)
         self._is_slave = False
         self._update_writable()
 
@@ -230,6 +233,11 @@ class MessageStore:
         self._update_writable()
         with trio.CancelScope(shield=True):
             await self._index_all()
+            await self._note_role(is_slave=True)
+
+    async def _note_role(self, *, is_slave: bool) -> None:
+        root = self._config.store_path_root_dir
+        await self.disk.run(partial(note_role, self.disk, root, is_slave=is_slave))
 
     async def cut(self, offset: int) -> int:
         """Drop everything from this log offset on, in log, queues and index; returns the number of bytes dropped.

@@ -14,6 +14,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.restarting import restarted
 from triomq_server.store.files.disk import Disk, RealDisk
 from triomq_server.store.index import IndexFile
+from triomq_server.store.last_run import last_run, note_run
 from triomq_server.store.message_store import MessageStore
 from triomq_server.store.recovery import Recovery
 from triomq_server.store.repaired import forget_repaired
@@ -136,12 +137,16 @@ async def _load(store: MessageStore, config: StoreConfig) -> None:
 async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     disk, root = store.disk, config.store_path_root_dir
     clean = not disk.exists(f"{root}/abort")
-    same_boot = not config.compat_49 and _same_boot(disk, _boot_file(root))
+    last = last_run(disk, root)
+    same_boot = not config.compat_49 and last.same_boot
+    # A process that was killed leaves an own append whole or not at all. What it copied from a master may end anywhere.
+    may_be_torn = not clean and not (same_boot and last.was_master)
     repair = _repair_file(root)
     is_repair = disk.exists(repair)
     if is_repair:
         # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
         clean, same_boot = disk.read(repair) == _CLEAN, True
+        may_be_torn = not clean
     store.commitlog.segments.load("mappedFileSizeCommitLog")
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
@@ -170,6 +175,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         disk,
         clean=clean,
         same_boot=same_boot,
+        may_be_torn=may_be_torn,
         reindex_from=reindex_from,
         whole=is_repair,
     )
@@ -179,7 +185,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.dispatcher.start_at_end()
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     disk.make_directory(config.store_path_commit_log)
-    disk.write(_boot_file(root), disk.boot_id().encode())
+    note_run(disk, root, is_slave=store.is_slave)
 
 
 async def _unload(store: MessageStore, config: StoreConfig) -> None:
@@ -199,15 +205,3 @@ async def _unload(store: MessageStore, config: StoreConfig) -> None:
 def _repair_file(root: str) -> str:
     """Says that a repair has begun, and whether the store had been closed in order before."""
     return f"{root}/triomq/repairing"
-
-
-def _boot_file(root: str) -> str:
-    return f"{root}/triomq/boot_id"
-
-
-def _same_boot(disk: Disk, path: str) -> bool:
-    """Whether the machine has run through since the store was last open."""
-    try:
-        return disk.read(path) == disk.boot_id().encode() != b""
-    except FileNotFoundError:
-        return False

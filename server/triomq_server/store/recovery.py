@@ -90,6 +90,7 @@ class Recovery:
         *,
         clean: bool,
         same_boot: bool,
+        may_be_torn: bool,
         reindex_from: int | None,
         whole: bool = False,
     ) -> None:
@@ -104,6 +105,8 @@ class Recovery:
         self._whole = whole
         """Whether all of the log is checked and dispatched, whatever is known to be on the disk."""
         self._same_boot = same_boot
+        self._may_be_torn = may_be_torn
+        """Whether the log's last record may lack its last bytes."""
         self._damaged: list[tuple[int, int]] = []
         self._reindex_from = reindex_from
         self._records = 0
@@ -331,7 +334,7 @@ class Recovery:
             if COMPILED:
                 at, passed, store_timestamp = compiled_recovery.pass_records(
                     buffer, at, segment.size, segment.base, _BYTES_PER_STEP, raw_crc32 if check_crc else None,
-                    not self._clean, last_records,
+                    self._may_be_torn, last_records,
                 )  # fmt: skip
                 if passed:
                     self._records += passed
@@ -340,7 +343,7 @@ class Recovery:
             found = read_record(buffer, at, segment.size, segment.base + at, check_crc=check_crc)
             if not isinstance(found, LogRecord):
                 return at, found
-            if not self._clean and looks_torn(buffer, at + found.size, segment.size, found.properties):
+            if self._may_be_torn and looks_torn(buffer, at + found.size, segment.size, found.properties):
                 return at, Finding.TORN
             at += found.size
             self._records += 1

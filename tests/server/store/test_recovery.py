@@ -5,6 +5,7 @@ Re-created topics, the torn last record, what a kill leaves unsynced.
 
 from __future__ import annotations
 
+import errno
 import gc
 import random
 import struct
@@ -22,6 +23,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.last_run import last_run
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
 from triomq_server.wire import to_the_end
 
@@ -102,9 +104,13 @@ async def test_a_last_record_without_its_end_is_dropped(
     missing: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """The checksum does not cover the properties; a copy of replicated bytes may have stopped in them."""
-    async with open_store(make_config(ROOT), disk=memory_disk) as store:
-        store.append(make_record(0))
-        last = store.append(make_record(1, keys="k" * 80))
+    async with (
+        open_store(make_config(ROOT), disk=MemoryDisk()) as master,
+        open_store(make_config(ROOT), disk=memory_disk, is_slave=True) as store,
+    ):
+        master.append(make_record(0))
+        last = master.append(make_record(1, keys="k" * 80))
+        store.append_raw(bytes(master.log_slice(0, FOREVER) or b""), 0)
         killed = memory_disk.after_kill()
     file = killed.open(f"{ROOT}/commitlog/{0:020d}")
     file.buffer[last.end_offset - missing : last.end_offset] = bytes(missing)
@@ -113,6 +119,77 @@ async def test_a_last_record_without_its_end_is_dropped(
         kept = missing < 4
         assert store.log_max_offset == (last.end_offset if kept else last.physical_offset)
         assert store.recovery_report.stopped_by == ("nothing" if kept else "a record whose last part was never written")
+
+
+async def kill_behind_zeros(
+    disk: MemoryDisk, config: StoreConfig, make_record: MakeRecord, roles: tuple[str, ...]
+) -> tuple[MemoryDisk, int]:
+    """What a store has when it is killed after it took these roles; its last record's last property ends with zeros."""
+    record = make_record(1)
+    record.properties += b"\x02flag\x01" + (1).to_bytes(8, "little")
+    async with (
+        open_store(config, disk=MemoryDisk()) as other,
+        open_store(config, disk=disk, is_slave=roles[0] == "slave") as store,
+    ):
+        for role in roles[1:]:
+            await (store.promote() if role == "master" else store.demote())
+        if store.is_slave:
+            end = other.append(record).end_offset
+            store.append_raw(bytes(other.log_slice(0, FOREVER) or b""), 0)
+            store.dispatch()
+        else:
+            end = store.append(record).end_offset
+        await store.flush()
+        return disk.after_kill(), end
+
+
+@pytest.mark.parametrize("roles", [("master",), ("slave", "master"), ("master", "slave", "master")])
+@pytest.mark.parametrize("starts_as_slave", [False, True])
+async def test_a_kill_takes_no_own_append_that_ends_with_zeros(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    roles: tuple[str, ...],
+    starts_as_slave: bool,
+) -> None:
+    """Its first bytes are written last, so it is whole, and has been acknowledged."""
+    config = make_config(ROOT)
+    killed, end = await kill_behind_zeros(memory_disk, config, make_record, roles)
+    async with open_store(config, disk=killed, is_slave=starts_as_slave) as store:
+        assert store.log_max_offset == end
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.recovery_report.stopped_by == "nothing"
+
+
+@pytest.mark.parametrize("roles", [("slave",), ("master", "slave")])
+@pytest.mark.parametrize("starts_as_slave", [False, True])
+async def test_a_copied_record_that_ends_with_zeros_is_fetched_again(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    roles: tuple[str, ...],
+    starts_as_slave: bool,
+) -> None:
+    config = make_config(ROOT)
+    killed, _ = await kill_behind_zeros(memory_disk, config, make_record, roles)
+    async with open_store(config, disk=killed, is_slave=starts_as_slave) as store:
+        assert store.log_max_offset == 0
+
+
+async def test_a_role_that_cannot_be_noted_lets_the_next_start_take_care(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    config = make_config(ROOT)
+    with monkeypatch.context() as patch:
+        async with open_store(config, disk=memory_disk) as store:
+            assert last_run(memory_disk, ROOT) == (True, True)
+            patch.setattr(memory_disk, "write", refuse)
+            await store.demote()
+            assert last_run(memory_disk, ROOT) == (False, False)
+            patch.undo()
 
 
 def test_zeros_are_believed_when_something_follows() -> None:
