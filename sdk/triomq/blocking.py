@@ -33,7 +33,7 @@ from triomq._admin import messages as _message_admin
 from triomq._admin import servers as _servers
 from triomq._admin import topics as _admin
 from triomq._blocking.calls import ClientLoop, ClosingProxy, Core, KeptProxy, P, Proxy, blocking_method, plain_method
-from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls
+from triomq._blocking.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls, pull_again
 from triomq._client import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
@@ -215,7 +215,7 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
     """Pulls messages for one group; see :class:`triomq.PullConsumer`."""
 
     fetch_queues = blocking_method(_pull.PullConsumer.fetch_queues)
-    pull = blocking_method(_pull.PullConsumer.pull)
+    pull = blocking_method(_pull.PullConsumer.pull, pull_again)
     position = blocking_method(_pull.PullConsumer.position)
     positions = plain_method(_pull.PullConsumer.positions)
     seek = plain_method(_pull.PullConsumer.seek)

@@ -99,8 +99,15 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
         self._made_in: LoopThread[_client.Client] | None = None
         self._core: Core
 
-    def _call(self, run: Callable[[Core], Awaitable[R]]) -> R:
-        """Run something with the object, in the loop."""
+    def _call(
+        self, run: Callable[[Core], Awaitable[R]], give_back: Callable[[Core, R], Awaitable[object]] | None = None
+    ) -> R:
+        """Run something with the object, in the loop.
+
+        Args:
+            run: what is run.
+            give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
+        """
         thread = self._loop.thread()
 
         async def serve() -> R:
@@ -109,7 +116,11 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
                 self._made_in = thread
             return await run(self._core)
 
-        return thread.call(serve)
+        async def take_back(result: R) -> None:
+            if give_back is not None:
+                await give_back(self._core, result)
+
+        return thread.call(serve, take_back)
 
     def _call_plain(self, run: Callable[[Core], R]) -> R:
         """Run a plain function with the object in the loop's thread, to which the object belongs."""
@@ -160,12 +171,20 @@ class ClosingProxy(KeptProxy[Closeable]):
         self.close()
 
 
-def blocking_method(method: Callable[Concatenate[Core, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
-    """The blocking method of an asynchronous one."""
+def blocking_method(
+    method: Callable[Concatenate[Core, P], Awaitable[R]],
+    give_back: Callable[[Core, R], Awaitable[object]] | None = None,
+) -> Callable[Concatenate[Any, P], R]:
+    """The blocking method of an asynchronous one.
+
+    Args:
+        method: the asynchronous one.
+        give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
+    """
 
     @functools.wraps(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._call(lambda core: method(core, *args, **kwargs))
+        return self._call(lambda core: method(core, *args, **kwargs), give_back)
 
     return call
 

@@ -22,6 +22,32 @@ from triomq._message.received import ReceivedMessage
 
 Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
 
+# What callers are given just when they are interrupted, and so never see, is given out again.
+
+
+async def poll_again(core: _lite_pull.LitePullConsumer, polled: list[ReceivedMessage]) -> None:
+    """Have the next poll give out the messages of a poll again."""
+    if polled:
+        member, queue = core._member, polled[0].queue  # noqa: SLF001
+        source = member.engine.queues.get(queue)
+        if source is not None:  # else it was given up meanwhile, and they go to another member
+            member.engine.note_position(source)
+            member.engine.seek(queue, polled[0].queue_offset)
+    await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+async def pull_again(core: _pull.PullConsumer, result: PullResult) -> None:
+    """Set the position back to a result's first message, if the pull moved it."""
+    if result and core.positions().get(result.queue) == result.next_offset:
+        core.seek(result.queue, result.messages[0].queue_offset)
+    await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+async def requeue(_core: _push.PushConsumer, delivery: Delivery | None) -> None:
+    """Give a delivery's message out again."""
+    if delivery is not None:
+        await delivery._core.answer_block(KeyboardInterrupt())  # noqa: SLF001
+
 
 class _ConsumerProxy(KeptProxy[Core]):
     """A proxy whose ``with`` ends as the consumer's ``async with`` does."""
@@ -47,7 +73,7 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     unsubscribe = blocking_method(_lite_pull.LitePullConsumer.unsubscribe)
     assign = blocking_method(_lite_pull.LitePullConsumer.assign)
     assignment = plain_method(_lite_pull.LitePullConsumer.assignment)
-    poll = blocking_method(_lite_pull.LitePullConsumer.poll)
+    poll = blocking_method(_lite_pull.LitePullConsumer.poll, poll_again)
     pause = plain_method(_lite_pull.LitePullConsumer.pause)
     resume = plain_method(_lite_pull.LitePullConsumer.resume)
     commit = blocking_method(_lite_pull.LitePullConsumer.commit)
@@ -65,9 +91,13 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message; the one before counts as consumed."""
+
+        async def again(core: _lite_pull.LitePullConsumer, message: ReceivedMessage) -> None:
+            await poll_again(core, [message])
+
         while True:
             try:
-                yield self._call(_lite_pull.LitePullConsumer.__anext__)
+                yield self._call(_lite_pull.LitePullConsumer.__anext__, again)
             except StopAsyncIteration:
                 return
 
@@ -140,9 +170,7 @@ class Delivery(metaclass=NoPublicConstructor):
 class SharedPulls(metaclass=NoPublicConstructor):
     """A member's share of a group's queues, pulled in turn, to be used in ``with``; see :class:`triomq.SharedPulls`."""
 
-    def __init__(
-        self, call: Callable[[Callable[[_pull.PullConsumer], Awaitable[Any]]], Any], core: AsyncSharedPulls
-    ) -> None:
+    def __init__(self, call: Callable[..., Any], core: AsyncSharedPulls) -> None:
         self._call = call
         self._core = core
 
@@ -162,7 +190,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
     def __next__(self) -> PullResult:
         """The next result that has messages; this waits without end for one."""
-        result: PullResult = self._call(lambda _: self._core.__anext__())
+        result: PullResult = self._call(lambda _: self._core.__anext__(), pull_again)
         return result
 
     def __enter__(self) -> Self:
@@ -200,16 +228,24 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
 
     def __iter__(self) -> Iterator[Delivery]:
         """Delivery after delivery, until the consumer drains."""
+
+        async def take(core: _push.PushConsumer) -> Delivery:
+            return construct(Delivery, self._call, await core.__anext__())
+
         while True:
             try:
-                yield construct(Delivery, self._call, self._call(_push.PushConsumer.__anext__))
+                yield self._call(take, requeue)
             except StopAsyncIteration:
                 return
 
     def poll(self, wait_s: float = 0.0) -> Delivery | None:
         """The next message, or None when none comes in time; see :meth:`triomq.PushConsumer.poll`."""
-        found = self._call(lambda core: core.poll(wait_s))
-        return None if found is None else construct(Delivery, self._call, found)
+
+        async def take(core: _push.PushConsumer) -> Delivery | None:
+            found = await core.poll(wait_s)
+            return None if found is None else construct(Delivery, self._call, found)
+
+        return self._call(take, requeue)
 
     def __enter__(self) -> Self:
         self._kept = False

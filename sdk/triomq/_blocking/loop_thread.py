@@ -37,21 +37,42 @@ def _next_of(ends: queue.SimpleQueue[R]) -> R:
             return ends.get(timeout=SIGNALS_EVERY_S)
 
 
-class Call(Generic[R]):
-    """One call on its way through the loop: its scope, and how it ended."""
+GiveBack = Callable[[R], Awaitable[object]]
+"""Takes a result back that nobody got: its caller was interrupted just when it was there. Called in the loop."""
 
-    def __init__(self, run: Callable[[], Awaitable[R]]) -> None:
+
+class Call(Generic[R]):
+    """One call on its way through the loop: its scope, and how it ended.
+
+    Args:
+        run: what is called.
+        give_back: takes back the result of a call that was interrupted; None: such a result is dropped.
+    """
+
+    def __init__(self, run: Callable[[], Awaitable[R]], give_back: GiveBack[R] | None = None) -> None:
         self._run = run
+        self._give_back = give_back
         self._scope = trio.CancelScope()
-        self._ended: queue.SimpleQueue[outcome.Outcome[R]] = queue.SimpleQueue()
+        self._begun = False
+        # The end is kept beside the event: who is interrupted between the two can look again.
+        self._end: outcome.Outcome[R] | None = None
+        self._ended = threading.Event()
+        self._ended_in_loop: trio.Event | None = None
 
     def _begin(self, context: contextvars.Context) -> None:
         """Begin to run; called in the loop."""
+        self._begun = True
         try:
             trio.lowlevel.spawn_system_task(self.serve, context=context)
         except RuntimeError:
             # The loop is at its very end: it still calls what was queued, and starts no task any more.
-            self._ended.put(outcome.Error(ClientClosed("the client is closed")))
+            self._set_end(outcome.Error(ClientClosed("the client is closed")))
+
+    def _set_end(self, end: outcome.Outcome[R]) -> None:
+        self._end = end
+        self._ended.set()
+        if self._ended_in_loop is not None:
+            self._ended_in_loop.set()
 
     async def serve(self) -> None:
         """Run in the loop's thread; the caller gets the result or the exception, whichever it is."""
@@ -62,22 +83,51 @@ class Call(Generic[R]):
         except Exception as error:  # noqa: BLE001 - raised again where the caller waits
             end = outcome.Error(error)
         finally:
-            self._ended.put(end)
+            self._set_end(end)
 
     def wait(self, token: trio.lowlevel.TrioToken) -> R:
-        """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done."""
+        """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done.
+
+        A call that had ended by then, with a result, gives it back first.
+        """
         try:
-            # In the caller's context: hooks see its variables, as a span of a trace.
-            token.run_sync_soon(self._begin, contextvars.copy_context())
+            end = self.run_in(token)
+            if isinstance(end, outcome.Value):
+                # Until here an interrupt gives the result back, and from here to the caller no function is called any more
+                # in which it could be raised.
+                result: R = end.value
+                return result
         except trio.RunFinishedError:
             raise ClientClosed("the client is closed") from None
-        try:
-            end = _next_of(self._ended)
         except BaseException:
-            token.run_sync_soon(self._scope.cancel)
-            _next_of(self._ended)
+            # An interrupt, or whatever a signal's handler raises. A second one ends the waiting, and not the undoing.
+            with suppress(trio.RunFinishedError):
+                Call(self._undo).run_in(token)
             raise
         return end.unwrap()
+
+    def run_in(self, token: trio.lowlevel.TrioToken) -> outcome.Outcome[R]:
+        """Run in a loop, and wait in the caller's thread for the end.
+
+        Raises:
+            trio.RunFinishedError: the loop has ended.
+        """
+        # In the caller's context: hooks see its variables, as a span of a trace.
+        token.run_sync_soon(self._begin, contextvars.copy_context())
+        while self._end is None:
+            self._ended.wait(SIGNALS_EVERY_S)
+        return self._end
+
+    async def _undo(self) -> None:
+        """Cancel it; or when it has a result, give that back. Runs in the loop."""
+        if not self._begun:
+            return  # the interrupt came before the call was queued
+        self._scope.cancel()
+        if self._end is None:
+            self._ended_in_loop = trio.Event()
+            await self._ended_in_loop.wait()
+        if self._give_back is not None and isinstance(self._end, outcome.Value):
+            await self._give_back(self._end.value)
 
 
 class _Opening:
@@ -163,8 +213,12 @@ class LoopThread(Generic[Session]):
         process."""
         return self.pid != os.getpid() or not self._thread.is_alive()
 
-    def call(self, run: Callable[[], Awaitable[R]]) -> R:
+    def call(self, run: Callable[[], Awaitable[R]], give_back: GiveBack[R] | None = None) -> R:
         """Run something in the loop and wait for its end.
+
+        Args:
+            run: what is run.
+            give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
 
         Raises:
             InvalidCall: this is the loop's own thread.
@@ -172,7 +226,7 @@ class LoopThread(Generic[Session]):
         """
         if threading.current_thread() is self._thread:
             raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
-        return Call(run).wait(self._token)
+        return Call(run, give_back).wait(self._token)
 
     def call_soon(self, run: Callable[[], object]) -> None:
         """Run a plain function in the loop without waiting for it; nothing happens when the loop has ended."""

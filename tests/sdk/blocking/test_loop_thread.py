@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 
+import pytest
 import trio
 
+import triomq
 from triomq import errors
 from triomq._blocking import loop_thread
 
 WAIT_S = 30
 """Longer than anything here takes on a machine at a quarter of its speed."""
+
+
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def client(system_cluster):
+    system_cluster.broker.consumers.serves_groups = True
+    for number in range(10):
+        system_cluster.broker.store("T", 0, b"m%d" % number, b"")
+    options = system_cluster.options()
+    with triomq.blocking.open_client(system_cluster.name_server.address, **options) as client:
+        yield client
+
+
+@pytest.fixture
+def interrupt_at_end(monkeypatch):
+    """A block whose call is interrupted when its result is there, before its thread has it."""
+    main = threading.main_thread().ident
+    set_end = loop_thread.Call._set_end
+    armed = []
+
+    def interrupt_and_set(call, end):
+        if armed:
+            armed.clear()
+            signal.pthread_kill(main, signal.SIGINT)
+        set_end(call, end)
+
+    @contextlib.contextmanager
+    def interrupt():
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        assert not armed
+
+    monkeypatch.setattr(loop_thread.Call, "_set_end", interrupt_and_set)
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield interrupt
+    signal.signal(signal.SIGINT, inherited)
 
 
 async def five():
@@ -62,3 +104,90 @@ def test_a_call_that_comes_while_the_loop_ends_is_told_so():
     calling.join(WAIT_S)
     closing.join(WAIT_S)
     assert len(ended) == 1
+
+
+def test_an_end_that_is_there_ends_an_interrupted_call():
+    """The interrupt comes between the event and the look at what it stands for."""
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout=None):
+            waits.set()
+            if super().wait(timeout):
+                raise KeyboardInterrupt
+            return False
+
+    async def run():
+        await trio.to_thread.run_sync(waits.wait, WAIT_S)
+        return 5
+
+    async def give_back(result):
+        given_back.append(result)
+        await trio.lowlevel.checkpoint()
+
+    @contextlib.asynccontextmanager
+    async def session():
+        yield
+
+    waits, given_back, ended = threading.Event(), [], []
+    thread = loop_thread.LoopThread(session, name="triomq")
+    call = loop_thread.Call(run, give_back)
+    call._ended = Interrupted()
+
+    def wait():
+        with pytest.raises(KeyboardInterrupt):
+            call.wait(thread._token)
+        ended.append(True)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(WAIT_S)
+    thread.close()
+    assert ended
+    assert given_back == [5]
+
+
+def test_an_interrupted_poll_is_polled_again(client, system_cluster, interrupt_at_end):
+    with client.lite_pull_consumer("G", start_from="earliest", batch_max=4) as consumer:
+        consumer.assign([QUEUE])
+        assert [message.queue_offset for message in consumer.poll()] == [0, 1, 2, 3]
+        with interrupt_at_end():
+            consumer.poll()
+        consumer.commit()
+        assert system_cluster.broker.offsets["G", "T", 0] == 4
+        assert [message.queue_offset for message in consumer.poll()] == [4, 5, 6, 7]
+        for message in consumer:
+            assert message.queue_offset == 8
+            break
+        with interrupt_at_end():
+            next(iter(consumer))
+        assert next(iter(consumer)).queue_offset == 9
+
+
+@pytest.mark.parametrize("take", [lambda consumer: consumer.poll(WAIT_S), lambda consumer: next(iter(consumer))])
+def test_an_interrupted_delivery_is_given_out_again(client, interrupt_at_end, take):
+    with client.push_consumer("G", start_from="earliest", drain_s=0.5) as consumer:
+        consumer.subscribe("T")
+        offsets = []
+        for _ in range(2):
+            with interrupt_at_end():
+                take(consumer)
+            with take(consumer) as message:
+                offsets.append(message.queue_offset)
+    assert offsets == [0, 1]
+
+
+def test_an_interrupted_pull_leaves_the_position(client, interrupt_at_end):
+    consumer = client.pull_consumer("G")
+    for first in (0, 4):
+        with interrupt_at_end():
+            consumer.pull(QUEUE, max_messages=4)
+        assert consumer.position(QUEUE) == first
+        assert [message.queue_offset for message in consumer.pull(QUEUE, max_messages=4)] == [*range(first, first + 4)]
+    with interrupt_at_end():
+        consumer.pull(QUEUE, 0)
+    assert consumer.position(QUEUE) == 8
+    with consumer.share("T", max_messages=4) as pulls:
+        first = next(pulls).messages[0].queue_offset
+        with interrupt_at_end():
+            next(pulls)
+        assert next(pulls).messages[0].queue_offset == first + 4
