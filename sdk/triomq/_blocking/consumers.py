@@ -19,6 +19,7 @@ from triomq._consumer.shared_pulls import SharedPulls as AsyncSharedPulls
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
+from triomq.errors import ClientClosed
 
 Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
 
@@ -109,7 +110,8 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
 class Delivery(metaclass=NoPublicConstructor):
     """One message and its answer; see :class:`triomq.Delivery`.
 
-    Leaving ``with delivery:`` means success, an exception or :class:`triomq.Later` in it failure.
+    Leaving ``with delivery:`` means success, an exception or :class:`triomq.Later` in it failure. A block that is interrupted,
+    as by ``KeyboardInterrupt``, says neither, and the message comes again.
     """
 
     def __init__(
@@ -161,9 +163,12 @@ class Delivery(metaclass=NoPublicConstructor):
         if kind is None:
             self.done()
             return True
-        if not issubclass(kind, Exception):
-            return False  # interrupted: neither success nor failure
-        handled: bool = self._call(lambda _: self._core.answer_block(error))
+        try:
+            handled: bool = self._call(lambda _: self._core.answer_block(error))
+        except ClientClosed:
+            if issubclass(kind, Exception):
+                raise
+            return False  # the client has given the message back, and what ends the program is not to be hidden by that
         return handled
 
 

@@ -323,6 +323,42 @@ def test_a_failing_block_sends_its_message_back(groups):
         assert groups.broker.offsets["G", "T", 0] == 10
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_interrupted_block_has_its_message_given_out_again(groups, ordered):
+    with open_client(groups) as client:
+        with client.push_consumer("G", ordered=ordered, start_from="earliest", drain_s=0.5) as consumer:
+            consumer.subscribe("T")
+            seen = []
+
+            def handle(*, interrupted):
+                with consumer.poll(30) as message:
+                    seen.append((message.queue_offset, message.reconsume_times))
+                    if interrupted:
+                        raise KeyboardInterrupt
+
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    handle(interrupted=True)
+            handle(interrupted=False)
+        assert seen == [(0, 0)] * 3
+        assert groups.broker.offsets["G", "T", 0] == 1
+        assert not groups.broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK)
+
+
+def test_an_interrupted_block_of_a_closed_client_ends_with_the_interrupt(groups):
+    client = open_client(groups)
+    consumer = client.push_consumer("G", start_from="earliest", drain_s=0).__enter__()
+    consumer.subscribe("T")
+
+    def handle():
+        with consumer.poll(30):
+            client.close()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        handle()
+
+
 def test_an_ordered_loop_commits_by_hand(groups):
     seen = []
     with open_client(groups) as client:
