@@ -68,25 +68,6 @@ __all__ = [
     "open_client",
 ]
 
-Made = TypeVar("Made", bound=Proxy[Any])
-
-
-def _factory(
-    method: Callable[Concatenate[_client.Client, P], Core],
-    proxy: Callable[[ClientLoop, Callable[[_client.Client], Core]], Made],
-) -> Callable[Concatenate[Client, P], Made]:
-    """The method that makes a proxy of what an asynchronous client's method makes."""
-
-    @functools.wraps(method)
-    def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Made:
-        made = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
-        # The object behind it is made now, so that what is wrong with the arguments is raised now.
-        made._call_plain(lambda _: None)  # noqa: SLF001
-        return made
-
-    return make
-
-
 Kept = TypeVar("Kept", bound=KeptProxy[Any])
 
 
@@ -94,28 +75,47 @@ def _kept_factory(
     method: Callable[Concatenate[_client.Client, P], Core],
     proxy: Callable[[ClientLoop, Callable[[_client.Client], Core]], Kept],
 ) -> Callable[Concatenate[Client, P], Kept]:
-    """:func:`_factory` for what may be shared: the same call gives the same proxy, until that is closed or entered.
+    """The method that makes a proxy of what an asynchronous client's method makes.
+
+    The same call gives the same proxy, from whichever thread, until that is closed or entered.
 
     So a notebook's cell can be run twice. In a ``with`` block the proxy belongs to the block.
     """
-    make_new = _factory(method, proxy)
 
     @functools.wraps(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Kept:
         group = args[0] if args else kwargs.get("group")
         asked = args[1:], {**kwargs, "group": group}
         key = method.__name__, group
-        before = self._kept.get(key)
-        if before is not None and before[1].kept:
+
+        def look() -> Kept | None:
+            before = self._kept.get(key)
+            if before is None or not before[1].kept:
+                return None
             if before[0] == asked:
                 return cast("Kept", before[1])
             raise InvalidCall(
                 f"this client has a {method.__name__} of group {group} already, made with other arguments; close() that "
                 "one first, or open another client"
             )
-        made = make_new(self, *args, **kwargs)
-        self._kept[key] = asked, made
-        return made
+
+        found = look()
+        if found is not None:
+            return found
+        self._loop.thread().check_caller()
+        with self._loop.making:
+            found = look()
+            if found is not None:
+                return found  # by another thread, since the first look
+            made = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
+            try:
+                # The object behind it is made now, so that what is wrong with the arguments is raised now.
+                made._call_plain(lambda _: None)  # noqa: SLF001
+            finally:
+                # Also if this thread is interrupted when it is made: the same call gives it then.
+                if made.is_made:
+                    self._kept[key] = asked, made
+            return made
 
     return make
 

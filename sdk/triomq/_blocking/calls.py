@@ -31,10 +31,16 @@ class ClientLoop:
 
     Args:
         session: opens the client.
+
+    Attributes:
+        making: held by the thread that makes an object which the client keeps, so that no other makes it, too. Never taken
+            in the loop's own thread, which its holder waits for.
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
         self._session = session
+        # A handler of a signal may run in the thread that holds it.
+        self.making = threading.RLock()
         self._lock = threading.Lock()
         self._closed = False
         self._thread: LoopThread[_client.Client] | None = None
@@ -69,6 +75,7 @@ class ClientLoop:
     def forget_parent(self) -> None:
         """Let go of the parent's thread, in a child that was forked."""
         self._lock = threading.Lock()
+        self.making = threading.RLock()
         self._thread = None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -121,6 +128,11 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
                 await give_back(self._core, result)
 
         return thread.call(serve, take_back)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the object exists, or did before a fork."""
+        return self._made_in is not None
 
     def _call_plain(self, run: Callable[[Core], R]) -> R:
         """Run a plain function with the object in the loop's thread, to which the object belongs."""

@@ -224,9 +224,13 @@ class LoopThread(Generic[Session]):
             InvalidCall: this is the loop's own thread.
             ClientClosed: the loop has ended, or ends meanwhile.
         """
+        self.check_caller()
+        return Call(run, give_back).wait(self._token)
+
+    def check_caller(self) -> None:
+        """Raise InvalidCall in the loop's own thread, which must not wait for itself."""
         if threading.current_thread() is self._thread:
             raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
-        return Call(run, give_back).wait(self._token)
 
     def call_soon(self, run: Callable[[], object]) -> None:
         """Run a plain function in the loop without waiting for it; nothing happens when the loop has ended."""

@@ -87,6 +87,43 @@ def test_a_notebooks_cell_can_be_run_twice(system_cluster, kind):
         assert make("P") is not second
 
 
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_the_same_call_in_several_threads_gives_one_object(system_cluster, kind):
+    made = []
+    barrier = threading.Barrier(4)
+    with open_client(system_cluster) as client:
+
+        def make():
+            barrier.wait()
+            made.append(getattr(client, kind)("P"))
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(made) == 4
+    assert len(set(made)) == 1
+
+
+def test_a_callback_gets_what_its_client_has_and_makes_nothing(system_cluster):
+    got = []
+
+    def callback(_result, _error):
+        got.append(client.producer("P"))
+        try:
+            client.producer("Q")
+        except errors.InvalidCall as error:
+            got.append(error)
+
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        producer.send(triomq.Message("T", b"x"), callback)
+        producer.flush()
+    assert got[0] is producer
+    assert "callback" in str(got[1])
+
+
 def test_many_threads_share_a_client(system_cluster):
     with open_client(system_cluster) as client:
         producer = client.producer("P")

@@ -191,3 +191,10 @@ def test_an_interrupted_pull_leaves_the_position(client, interrupt_at_end):
         with interrupt_at_end():
             next(pulls)
         assert next(pulls).messages[0].queue_offset == first + 4
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_what_an_interrupted_call_has_made_is_got_by_the_next(client, interrupt_at_end, kind):
+    with interrupt_at_end():
+        getattr(client, kind)("P")
+    assert getattr(client, kind)("P") is getattr(client, kind)("P")
