@@ -62,7 +62,7 @@ class NameServerProvider(Protocol):
         """The addresses as ``host:port``; an empty list keeps what is known.
 
         Raises:
-            OSError: they are not available now; what is known stays.
+            OSError: they are not available now; what is known stays, as with any other error.
         """
 
 
@@ -141,15 +141,18 @@ class HttpNameServers:
         self.poll_every_s = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
-        """Ask the address server; at most 3 s and 64 KiB."""
+        """Ask the address server; at most 3 s and 64 KiB.
+
+        Raises:
+            OSError: it cannot be reached, does not answer, or answers something else.
+            InvalidCall: its answer's first line is no list of addresses.
+        """
         with trio.move_on_after(API_TIMEOUT_S):
             stream = await self._open_stream(self._authority)
-            async with stream:
-                request = f"GET {self._path} HTTP/1.0\r\nHost: {self._authority}\r\nConnection: close\r\n\r\n"
-                await stream.send_all(request.encode("ascii"))
-                answer = b""
-                while len(answer) < 65536 and (more := await stream.receive_some(65536)):
-                    answer += more
+            try:
+                answer = await self._ask(stream)
+            except trio.BrokenResourceError as error:  # no OSError, as that of a connection that cannot be opened
+                raise OSError(f"the address server {self._authority} ended the connection: {error}") from error
             head, _, body = answer.partition(b"\r\n\r\n")
             status = head.split(b"\r\n", 1)[0].split()
             if len(status) < 2 or status[1] != b"200":
@@ -157,6 +160,15 @@ class HttpNameServers:
             lines = body.decode("ascii", "replace").strip().splitlines()
             return parse_addresses(lines[0] if lines else "")
         raise OSError(f"the address server {self._authority} did not answer within {API_TIMEOUT_S:g} s")
+
+    async def _ask(self, stream: trio.abc.Stream) -> bytes:
+        async with stream:
+            request = f"GET {self._path} HTTP/1.0\r\nHost: {self._authority}\r\nConnection: close\r\n\r\n"
+            await stream.send_all(request.encode("ascii"))
+            answer = b""
+            while len(answer) < 65536 and (more := await stream.receive_some(65536)):
+                answer += more
+            return answer
 
 
 async def _open_tcp(address: str) -> trio.abc.Stream:
@@ -337,11 +349,16 @@ class NameServerGroup:
     async def load(self) -> None:
         """Ask the provider once; when it fails, the list stays as it is."""
         try:
-            found = await self._provider.addresses()
+            # Also what somebody else's provider gives is checked, before it counts.
+            changed = self._choice.update(parse_addresses(await self._provider.addresses()))
         except (OSError, MQError) as error:
             log.warning("name servers' addresses cannot be had: %s", error)
             return
-        if self._choice.update(found):
+        except Exception:
+            # The user's code must not end the client, which goes on with what it knows.
+            log.exception("name servers' addresses cannot be had: %r failed", self._provider)
+            return
+        if changed:
             log.info("name servers: %s", ";".join(self._choice.addresses))
 
     @trio.lowlevel.enable_ki_protection

@@ -188,6 +188,31 @@ async def test_a_provider_that_fails_changes_nothing(autojump_clock, cluster):
         assert client.name_servers == [cluster.name_server.address]
 
 
+@pytest.mark.parametrize("answer", [ValueError("cut short"), ["ns:9876", None], None, 7, ["broken"]])
+@pytest.mark.parametrize("at_first", [True, False])
+async def test_whatever_a_users_provider_does_the_client_goes_on(autojump_clock, cluster, caplog, at_first, answer):
+    class Provider:
+        poll_every_s = 60.0
+
+        def __init__(self):
+            self.answers = [answer, [cluster.name_server.address]]
+            if not at_first:
+                self.answers.reverse()
+
+        async def addresses(self):
+            await trio.lowlevel.checkpoint()
+            found = self.answers.pop(0) if self.answers else []
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    async with triomq.open_client(Provider(), **cluster.options()) as client:
+        await trio.sleep(150)
+        assert client.name_servers == [cluster.name_server.address]
+        await client.admin.topics()
+    assert [record.getMessage() for record in caplog.records if "cannot be had" in record.getMessage()]
+
+
 async def serve_http(stream, answer, seen):
     request = b""
     while b"\r\n\r\n" not in request:
@@ -226,6 +251,17 @@ async def test_http_without_addresses_in_its_answer(autojump_clock, nursery, ans
         ours, theirs = memory_stream_pair()
         if answer is not None:
             nursery.start_soon(serve_http, theirs, answer, [])
+        return ours
+
+    with pytest.raises(OSError, match="address server"):
+        await triomq.plugins.HttpNameServers(open_stream=open_stream).addresses()
+
+
+async def test_http_of_a_connection_that_is_reset(autojump_clock):
+    async def open_stream(_address):
+        ours, theirs = memory_stream_pair()
+        theirs.send_stream.close()
+        theirs.receive_stream.close()
         return ours
 
     with pytest.raises(OSError, match="address server"):
