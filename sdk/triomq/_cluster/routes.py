@@ -128,10 +128,11 @@ def _check_queues(topic: str, data: TopicRouteData) -> None:
     counts = [
         number for queues in data.queue_datas or [] for number in (queues.read_queue_nums, queues.write_queue_nums)
     ]
-    for part in (data.order_topic_conf or "").split(";"):
-        count = part.split(":")[1] if ":" in part else "0"
+    for name, count in _order_parts(data):
         if not (count.isascii() and count.isdecimal() and len(count) < 10):
-            raise ProtocolViolation(f"the route of topic {topic}", remark=f"{part[:100]!r} is no number of queues")
+            raise ProtocolViolation(
+                f"the route of topic {topic}", remark=f"{f'{name}:{count}'[:100]!r} is no number of queues"
+            )
         counts.append(int(count))
     if sum(counts) > QUEUES_MOST or min(counts, default=0) < 0:
         raise ProtocolViolation(
@@ -139,13 +140,20 @@ def _check_queues(topic: str, data: TopicRouteData) -> None:
         )
 
 
+def _order_parts(data: TopicRouteData) -> list[tuple[str, str]]:
+    """The parts ``broker:count`` of a topic's order configuration; what follows a second colon is ignored, as upstream."""
+    parts = (data.order_topic_conf or "").split(";")
+    return [(name, count) for name, count, *_ in (part.split(":") for part in parts if ":" in part)]
+
+
 def _publish_queues(
     topic: str, data: TopicRouteData, queue_datas: list[QueueData], addresses: Mapping[str, Mapping[int, str]]
 ) -> list[MessageQueue]:
     if data.order_topic_conf:
         # Upstream asks neither for write permission nor for a master here.
-        pairs = [part.split(":") for part in data.order_topic_conf.split(";") if ":" in part]
-        return [MessageQueue(topic, name, queue_id) for name, count in pairs for queue_id in range(int(count))]
+        return [
+            MessageQueue(topic, name, queue_id) for name, count in _order_parts(data) for queue_id in range(int(count))
+        ]
     return [
         MessageQueue(topic, queues.broker_name or "", queue_id)
         for queues in queue_datas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 
@@ -48,6 +49,8 @@ def shape(queues):
         (route_data(("a", 1, 1, 4), ("b", 1, 1, 2)), [("b", 0)], [("a", 0)]),
         (route_data(("a", 1, 1, 6), without_master=["a"]), [], [("a", 0)]),
         (route_data(("a", 1, 1, 6), order="b:2;a:1"), [("b", 0), ("b", 1), ("a", 0)], [("a", 0)]),
+        (route_data(("a", 1, 1, 6), order="b:2:x;a:1:"), [("b", 0), ("b", 1), ("a", 0)], [("a", 0)]),
+        (route_data(("a", 1, 1, 6), order=";c;;b:1;b:0"), [("b", 0)], [("a", 0)]),
         (TopicRouteData(), [], []),
     ],
 )
@@ -260,6 +263,40 @@ async def test_a_route_that_cannot_be_read(autojump_clock, cluster, body):
     async with cluster.client() as client:
         with pytest.raises(errors.ProtocolViolation, match="the route of topic T"):
             await client.admin.route("T")
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        *(
+            "broker-a:2:x",
+            "broker-a:2:",
+            "broker-a",
+            "broker-a:",
+            ":",
+            "::",
+            ":2",
+            ";",
+            ";;broker-a:2",
+            "broker-a:2;broker-a:2",
+        ),
+        *("broker-a:x", "broker-a:-1", "broker-a:+1", "broker-a: 2", "broker-a:2.0", "broker-a:1_0", "broker-a:\u0662"),
+        *("broker-a:2147483647", "broker-a:" + "9" * 10_000, "broker-a:2;" * 10_000, "\0:\0", "broker-a:0"),
+    ],
+)
+async def test_no_order_configuration_ends_the_client(autojump_clock, cluster, order):
+    async with cluster.client() as client:
+        producer = client.producer("P")
+        await producer.send(triomq.Message("T", b"before"))
+        cluster.name_server.routes["T"].order_topic_conf = order
+        await trio.sleep(100)
+        cluster.name_server.routes["T"].order_topic_conf = None
+        await trio.sleep(100)
+        await producer.send(triomq.Message("T", b"after"))
+        with contextlib.suppress(errors.MQError):  # nor one that is there from the beginning
+            cluster.name_server.add_route("U", cluster.broker)
+            cluster.name_server.routes["U"].order_topic_conf = order
+            await producer.send(triomq.Message("U", b"x"))
 
 
 async def test_the_number_of_topics_is_bounded(autojump_clock, cluster):
