@@ -175,6 +175,31 @@ async def test_without_a_fresh_lock_nothing_is_given_out(autojump_clock, group_c
         consumer.drain()
 
 
+async def test_a_lock_that_ran_out_while_a_handler_failed(autojump_clock, group_cluster):
+    """The task whose handler has failed must not judge the next queue's lock by the time before."""
+    for queue_id in (0, 1):
+        fill(group_cluster, 1, queue_id=queue_id)
+    seen = []
+
+    async def handler(message):
+        seen.append(message.queue_id)
+        await trio.sleep(100)
+        raise ValueError
+
+    async with (
+        group_cluster.client() as client,
+        client.push_consumer("G", ordered=True, start_from="earliest", drain_s=0) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe("T")
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        group_cluster.broker.script(RequestCode.LOCK_BATCH_MQ, *[None] * 200)  # silence
+        nursery.start_soon(lambda: consumer.run(handler, concurrency=1))
+        await trio.sleep(110)
+        assert seen == [0]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_lock_that_another_member_took(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     broker = group_cluster.broker

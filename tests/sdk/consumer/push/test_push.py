@@ -679,6 +679,31 @@ async def test_an_expired_message_comes_again(autojump_clock, group_cluster):
     assert committed(group_cluster) == 2
 
 
+async def test_a_message_that_follows_a_slow_failure_does_not_expire_early(
+    autojump_clock, group_cluster, open_consumer, events
+):
+    fill(group_cluster, 2)
+    seen = []
+
+    async def handler(message):
+        seen.append((message.body, message.reconsume_times))
+        if seen == [(b"m0-0", 0)]:
+            await trio.sleep(50)
+            raise ValueError
+        # Over the sweep of 60 s.
+        await trio.sleep(30)
+
+    async with (
+        open_consumer(retries=triomq.ConsumeRetries(timeout_s=60.0)) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(lambda: consumer.run(handler, concurrency=1))
+        await until(lambda: committed(group_cluster, "%RETRY%G") == 1)
+        consumer.drain()
+    assert seen == [(b"m0-0", 0), (b"m0-1", 0), (b"m0-0", 1)]
+    assert "expired" not in events.kinds()
+
+
 @pytest.mark.parametrize(
     ("policy", "first"), [("broker", b"m0-5"), ("earliest", b"m0-5"), ("latest", None), ("raise", None)]
 )
