@@ -49,14 +49,15 @@ class OrderedQueue:
         offered: whether it is among those that can be taken from.
         resting: whether it rests after a failure.
         leaving: whether it is about to be given up.
+        given_up_calls: how often it was to be given up.
         locked: whether the broker said that it is ours, last time it said something.
         locked_s: trio's clock when the request was sent that it granted.
         idle: set when nothing is in flight; made when a task waits for it.
     """
 
     __slots__ = (
-        "idle", "in_flight", "leaving", "locked", "locked_s", "offered", "resting", "source", "uncommitted", "waiting",
-        "warned",
+        "given_up_calls", "idle", "in_flight", "leaving", "locked", "locked_s", "offered", "resting", "source",
+        "uncommitted", "waiting", "warned",
     )  # fmt: skip
 
     def __init__(self, source: PulledQueue, locked_s: float) -> None:
@@ -68,6 +69,7 @@ class OrderedQueue:
         self.offered = False
         self.resting = False
         self.leaving = False
+        self.given_up_calls = 0
         self.locked = True
         self.locked_s = locked_s
         self.idle: trio.Event | None = None
@@ -132,6 +134,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         if state is None:
             return True
         state.leaving = True
+        state.given_up_calls += 1
         if state.in_flight:
             state.idle = trio.Event()
             with trio.move_on_after(GIVE_UP_WAIT_S):
@@ -314,14 +317,21 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         if state.idle is not None:
             state.idle.set()
         elif state.leaving:
-            self._spawn(self._keep_after_all, state)
+            self._spawn(self._keep_after_all, state, state.given_up_calls)
             self._on_idle()
         self._offer(state)
 
     @trio.lowlevel.enable_ki_protection
-    async def _keep_after_all(self, state: OrderedQueue) -> None:
-        """It was not given up: shares have changed again, and it is still ours."""
+    async def _keep_after_all(self, state: OrderedQueue, calls: int) -> None:
+        """It was not given up: shares have changed again, and it is still ours.
+
+        Args:
+            state: the queue.
+            calls: how often it was to be given up when its handler ended.
+        """
         await trio.sleep(GIVEN_UP_WITHIN_S)
+        if state.given_up_calls != calls:
+            return  # it is being given up now, and `on_revoked` may take longer than this
         state.leaving = False
         self._offer(state)
 

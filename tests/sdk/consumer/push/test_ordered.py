@@ -268,6 +268,41 @@ def client_consumer(client):
     return client.push_consumer("G", ordered=True, start_from="earliest", drain_s=10)
 
 
+async def test_a_queue_rests_however_long_on_revoked_takes(autojump_clock, group_cluster):
+    """It had waited for its handler before; 5 s after that ended it would go on, were it not given up meanwhile."""
+    for queue_id in (0, 1):
+        fill(group_cluster, 5, queue_id=queue_id)
+    begun, revoking = [], set()
+
+    async def give_up(queues):
+        revoking.update(queue.queue_id for queue in queues if queue.topic == "T")
+        await trio.sleep(8)
+        revoking.clear()
+
+    async def slow(message):
+        begun.append(message.queue_id)
+        await trio.sleep(10 if len(begun) <= 2 else 40)
+
+    async def quick(message):
+        pass
+
+    async with (
+        group_cluster.client(instance_name="a") as a,
+        group_cluster.client(instance_name="b") as b,
+        trio.open_nursery() as nursery,
+    ):
+        callbacks = triomq.ConsumerCallbacks(on_revoked=give_up)
+        one = a.push_consumer("G", ordered=True, start_from="earliest", drain_s=0, callbacks=callbacks)
+        await nursery.start(serve, one, slow)
+        await until(lambda: sorted(begun) == [0, 1])
+        two = b.push_consumer("G", ordered=True, start_from="earliest", drain_s=0)
+        await nursery.start(serve, two, quick)
+        await until(lambda: revoking == {1})
+        await until(lambda: two.assignment == [Q1])
+        assert begun.count(1) == 1
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_ordered_broadcast_locks_nothing(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     seen = []
