@@ -153,9 +153,11 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         message.extra_times += 1
         text = f"no broker took {message!r} back; it is tried here again in {RESUBMIT_S:g} s"
         self._report(ConsumerEvent("send_back_failed", text, message.queue))
-        self._spawn(self._resubmit, message)
+        self._spawn(self._resubmit, message, message.started_s)
 
     @trio.lowlevel.enable_ki_protection
-    async def _resubmit(self, message: HeldMessage) -> None:
+    async def _resubmit(self, message: HeldMessage, started_s: float) -> None:
         await trio.sleep(RESUBMIT_S)
-        self.requeue((message,))
+        # A cancel while the others of its batch went back has given it out again meanwhile: another handler has it.
+        if message.started_s == started_s:
+            self.requeue((message,))

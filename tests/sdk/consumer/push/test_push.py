@@ -560,6 +560,36 @@ async def test_cancelled_while_it_is_sent_back(autojump_clock, group_cluster, op
     assert committed(group_cluster) == 0
 
 
+async def test_a_message_given_out_by_a_cancel_is_not_given_out_again(
+    autojump_clock, group_cluster, open_consumer, events
+):
+    """No broker takes the first of two back; while the second is sent back, a cancel gives both out again."""
+    fill(group_cluster, 2)
+    broker = group_cluster.broker
+
+    def refuse(command):
+        return command.answer(13, "no")
+
+    broker.script(RequestCode.CONSUMER_SEND_MSG_BACK, refuse, None)
+    broker.script(RequestCode.SEND_MESSAGE_V2, *[refuse] * 3)
+    given = []
+
+    async def fails(messages):
+        raise ValueError
+
+    async def slow(messages):
+        given.append([message.body for message in messages])
+        await trio.sleep(30)
+
+    async with open_consumer(batch_max=2) as consumer:
+        with trio.move_on_after(2):
+            await consumer.run(fails, concurrency=1)
+        assert events.kinds() == ["send_back_failed"]
+        with trio.move_on_after(20):
+            await consumer.run(slow, concurrency=2)
+    assert given == [[b"m0-0", b"m0-1"]]
+
+
 async def test_the_end_waits_for_handlers_but_not_for_ever(autojump_clock, group_cluster):
     fill(group_cluster, 3)
     ended = []
