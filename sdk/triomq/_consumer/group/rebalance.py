@@ -130,12 +130,13 @@ def work_out_share(
     if client_id not in members:
         return Share(() if was_absent else None, is_member=False)
     try:
-        share = strategy(client_id, sorted_queues(queues), sorted_members(members))
+        # In here: a generator of the user's runs only now.
+        share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(members)))
     except Exception:
         # A strategy may be the user's own.
         log.exception("the allocation strategy failed; the queues stay as they are")
         return Share(None)
-    return Share(tuple(share))
+    return Share(share)
 
 
 def duplicate_ids(members: Collection[str]) -> list[str]:

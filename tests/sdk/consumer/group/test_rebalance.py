@@ -44,12 +44,26 @@ def test_missing_information_changes_nothing(queues, members, was_absent, share)
     assert work_out_share("me", queues, members, Average(), was_absent=was_absent) == share
 
 
-def test_a_failing_strategy_changes_nothing(caplog) -> None:
-    def fails(*_args):
-        raise ZeroDivisionError
+def fails(*_args):
+    raise ZeroDivisionError
 
-    assert work_out_share("me", Q, ["me"], fails, was_absent=False) == Share(None)
+
+def fails_in_its_second_step(_client_id, queues, _members):
+    yield queues[0]
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("strategy", [fails, fails_in_its_second_step, lambda *_args: None])
+def test_a_failing_strategy_changes_nothing(caplog, strategy) -> None:
+    assert work_out_share("me", Q, ["me"], strategy, was_absent=False) == Share(None)
     assert "the queues stay as they are" in caplog.text
+
+
+def test_a_strategy_may_be_a_generator() -> None:
+    def even(_client_id, queues, _members):
+        yield from queues[::2]
+
+    assert work_out_share("me", Q, ["me"], even, was_absent=False) == Share(tuple(Q[::2]))
 
 
 def test_duplicates_are_found() -> None:
