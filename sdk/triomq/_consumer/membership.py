@@ -58,7 +58,7 @@ from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
-from triomq._message.subscription import Subscription, retry_topic
+from triomq._message.subscription import Subscription, next_version_ms, retry_topic
 from triomq._numbers import seconds_between
 from triomq._transport.link import Link
 from triomq._transport.links import Links
@@ -162,6 +162,7 @@ class Membership(ABC):
         self.subscriptions: dict[str, Subscription] = {}
         self.announced: dict[str, Subscription] = {}
         """Topic -> what heartbeats carry of it: changed by :meth:`announce` and :meth:`withdraw` only."""
+        self._newest_version_ms = 0
         self.report = reporter(options.callbacks.on_event)
         self.started = False
         self.closed = False
@@ -272,6 +273,14 @@ class Membership(ABC):
     @abstractmethod
     def shared_topics(self) -> Collection[str]:
         """The topics whose queues the group shares out."""
+
+    def numbered(self, subscription: Subscription) -> Subscription:
+        """The same with the newest version of all: brokers keep what has the highest one, and nothing else.
+
+        Call it just before :meth:`announce`, since another task may have announced the topic meanwhile.
+        """
+        self._newest_version_ms = next_version_ms(self._client.clock(), self._newest_version_ms)
+        return attrs.evolve(subscription, version_ms=self._newest_version_ms)
 
     async def announce(self, *changed: Subscription, look_up: bool = False) -> None:
         """Send heartbeats with these subscriptions beside those that are announced, now and from now on.

@@ -81,10 +81,6 @@ class Subscription:
         """The tags that messages are compared with here, since brokers compare hashes only; empty: all."""
         return frozenset(self.tags.tags) if self.tags is not None and not self.class_filter else frozenset()
 
-    def renewed(self, version_ms: int) -> Subscription:
-        """The same with a version that brokers take for newer."""
-        return attrs.evolve(self, version_ms=max(version_ms, self.version_ms + 1))
-
     def data(self, namespace: Namespace | None = None) -> SubscriptionData:
         """As heartbeats and the client check carry it, with the topic's name in a namespace."""
         tags = self.tags.tags if self.tags is not None else ()
@@ -125,6 +121,16 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
     except LocalProtocolError as error:
         raise InvalidCall(f"the tags cannot be used: {error}; {SQL_FORMS}") from error
     return Subscription(topic, tags.expression, "TAG", tags, version_ms)
+
+
+def next_version_ms(now_ms: int, last_ms: int) -> int:
+    """A version that brokers take for newer, whatever the clock says.
+
+    Args:
+        now_ms: the time now, in ms since 1970; it may have been set back.
+        last_ms: the newest version so far.
+    """
+    return max(now_ms, last_ms + 1)
 
 
 def retry_topic(group: str) -> str:

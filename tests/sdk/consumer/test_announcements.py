@@ -59,6 +59,36 @@ async def test_two_announcements_at_once_lose_nothing(autojump_clock, group_clus
         assert {topic for _, topic in group_cluster.broker.consumers.subscriptions} == {"%RETRY%G", "U"}
 
 
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_a_new_expression_counts_after_the_clock_was_set_back(autojump_clock, group_cluster, kind):
+    broker, now_ms = group_cluster.broker, 1_700_000_000_000
+    async with group_cluster.client(clock=lambda: now_ms) as client:
+        make = client.push_consumer if kind == "push" else client.lite_pull_consumer
+        async with make("G", start_from="earliest") as consumer:
+            await consumer.subscribe("T", "a")
+            await trio.sleep(5)
+            now_ms -= 3_600_000
+            await consumer.subscribe("T", "b")
+            assert broker.consumers.subscriptions["G", "T"].sub_string == "b"
+            await trio.sleep(20)  # the pull that was held when it was subscribed has ended
+            for tag in ("a", "b"):
+                broker.store("T", 0, tag.encode(), f"TAGS\x01{tag}".encode())
+            found = await consumer.poll(60)
+            assert (found[0] if kind == "lite" else found.message).body == b"b"
+
+
+async def test_a_renewal_on_the_way_does_not_keep_the_old_expression(autojump_clock, group_cluster):
+    """Queues have moved while it is asked whether brokers understand the new one."""
+    async with group_cluster.client() as client, client.push_consumer("G") as consumer:
+        await consumer.subscribe("T", "a")
+        member = consumer._member
+        wanted = member.subscription("T", "b")
+        await member.topic_changed("T")
+        await member.subscribe(wanted)
+        assert group_cluster.broker.consumers.subscriptions["G", "T"].sub_string == "b"
+        assert member.subscriptions["T"].expression == "b"
+
+
 async def test_heartbeats_of_one_link_go_one_after_the_other(autojump_clock, group_cluster):
     under_way = most = 0
     heartbeat = group_cluster.broker.consumers.heartbeat

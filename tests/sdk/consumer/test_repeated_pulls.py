@@ -91,7 +91,8 @@ async def test_a_new_expression_ends_a_run(autojump_clock, group_cluster):
         while len(pulls(group_cluster.broker)) < 3:
             await trio.lowlevel.checkpoint()
         before = len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE))
-        consumer._member.subscriptions["T"] = newer = consumer._member.subscriptions["T"].renewed(0)
+        member = consumer._member
+        member.subscriptions["T"] = newer = member.numbered(member.subscriptions["T"])
         while len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) < before + 2:
             await trio.lowlevel.checkpoint()
         # One may have been under way.

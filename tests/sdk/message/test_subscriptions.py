@@ -6,7 +6,7 @@ import pytest
 
 import triomq
 from triomq import errors
-from triomq._message.subscription import make_subscription
+from triomq._message.subscription import make_subscription, next_version_ms
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,12 @@ def test_as_it_travels():
     assert (filtered.class_filter_mode, filtered.sub_string, filtered.tags_set) == (True, "org.example.Filter", [])
 
 
-def test_versions_only_grow():
-    old = make_subscription("T", "*", 100)
-    assert old.renewed(50).version_ms == 101
-    assert old.renewed(200).version_ms == 200
+@pytest.mark.parametrize(
+    ("now_ms", "last_ms", "version_ms"),
+    [(100, 0, 100), (100, 99, 100), (100, 100, 101), (50, 100, 101), (200, 100, 200)],
+)
+def test_versions_only_grow(now_ms, last_ms, version_ms):
+    assert next_version_ms(now_ms, last_ms) == version_ms
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ class LitePullConsumer(AssignedQueues):
         subscription = make_subscription(topic, expression, self._member.clock())
         await self.start()
         await self._member.check_filter(subscription)
+        subscription = self._member.numbered(subscription)
         known = self._member.subscriptions.get(topic)
         self._member.subscriptions[topic] = subscription
         await self._member.announce(subscription, look_up=True)

@@ -147,7 +147,8 @@ class PushMembership(Membership):
         held_back = self._ordered.held_back if self._ordered is not None and self._locks is not None else None
         self.engine = self._make_engine(self.dispatch, settings, held_back)
         if self._retry_topic is not None:
-            self.subscriptions[self._retry_topic] = make_subscription(self._retry_topic, ALL, self._started_ms)
+            retries = make_subscription(self._retry_topic, ALL, self._started_ms)
+            self.subscriptions[self._retry_topic] = self.numbered(retries)
 
     def shared_topics(self) -> Collection[str]:
         """The subscribed topics and the group's retry topic."""
@@ -175,6 +176,7 @@ class PushMembership(Membership):
             )
         else:
             await self.check_filter(subscription)
+        subscription = self.numbered(subscription)
         # Brokers first: a pull with a newer version than a broker knows is refused.
         await self.announce(subscription)
         self._use(subscription)
@@ -317,7 +319,7 @@ class PushMembership(Membership):
         subscription = self.announced.get(topic)
         if subscription is not None and topic in self.subscriptions:
             # Brokers first: a pull with a newer version than a broker knows is refused.
-            renewed = subscription.renewed(self._client.clock())
+            renewed = self.numbered(subscription)
             await self.announce(renewed)
             if topic in self.subscriptions:
                 self._use(renewed)
