@@ -31,15 +31,19 @@ class BrokerOffsets:
     Args:
         group: consumer group.
         brokers: how brokers are reached.
-        in_doubt: queues that may be another member's by now: their offsets are not sent.
+        look_again: called just before an offset is sent, since requests take their time: returns what is to be sent
+            by now, None for nothing. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
     """
 
     def __init__(
-        self, group: str, brokers: BrokerLinks, in_doubt: Callable[[MessageQueue], bool] = lambda _queue: False
+        self,
+        group: str,
+        brokers: BrokerLinks,
+        look_again: Callable[[MessageQueue, int], int | None] = lambda _queue, offset: offset,
     ) -> None:
         self._group = group
         self._brokers = brokers
-        self._in_doubt = in_doubt
+        self._look_again = look_again
 
     async def read(self, queue: MessageQueue, /) -> int | None:
         """Ask the broker (code 14)."""
@@ -73,11 +77,12 @@ class BrokerOffsets:
             LinkLost: a queue is in doubt.
             MQError: a broker cannot be reached, or refuses.
         """
-        for queue, offset in offsets.items():
+        for queue, wanted in offsets.items():
             link = await self._brokers.of(queue, only_master=True)
-            if self._in_doubt(queue):
-                # Asked only now: the link may have been opened for this.
-                raise offset_in_doubt(queue)
+            # Only now: the link may have been opened for this, and the requests before may have taken seconds.
+            offset = self._look_again(queue, wanted)
+            if offset is None:
+                continue
             header = UpdateConsumerOffsetRequest(
                 consumer_group=self._group,
                 topic=self._brokers.topic_of(queue),

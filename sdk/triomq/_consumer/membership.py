@@ -250,7 +250,7 @@ class Membership(ABC):
         if self.broadcasts:
             self._ends_with_client = True
             return self._client.instance_offsets.setdefault(self.group, InstanceOffsets())
-        return BrokerOffsets(self.group, brokers, lambda queue: self.positions.in_doubt(queue))
+        return BrokerOffsets(self.group, brokers, lambda queue, _offset: self.positions.to_write(queue))
 
     def _make_engine(
         self, sink: PullSink, settings: PullSettings, held_back: Callable[[PulledQueue], bool] | None

@@ -363,12 +363,16 @@ class Positions:
     async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
         errors: list[MQError] = []
         async with self._writing:
-            brokers: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+            brokers: dict[str, list[MessageQueue]] = defaultdict(list)
             for queue in queues:
-                if queue in self._offsets and queue not in self._doubted:
-                    brokers[queue.broker_name][queue] = self._offsets[queue]
-            for part in brokers.values():
-                # Broker by broker, so that one that is down does not hold up the others.
+                brokers[queue.broker_name].append(queue)
+            for theirs in brokers.values():
+                # Broker by broker, so that one that is down does not hold up the others, and read only now: the ones
+                # before may have taken seconds, in which a queue was given up or came into doubt.
+                known = [queue for queue in theirs if queue in self._offsets and queue not in self._doubted]
+                part = {queue: self._offsets[queue] for queue in known}
+                if not part:
+                    continue
                 try:
                     await self._store.commit(part)
                 except MQError as error:
@@ -376,6 +380,16 @@ class Positions:
                 else:
                     self._note_persisted(part)
         return errors
+
+    def to_write(self, queue: MessageQueue) -> int | None:
+        """What is to be written of a queue by now; None: nothing, it was given up meanwhile.
+
+        Raises:
+            LinkLost: it is in doubt.
+        """
+        if queue in self._doubted:
+            raise offset_in_doubt(queue)
+        return self._offsets.get(queue)
 
     def _note_persisted(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import triomq
+from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._consumer.group.positions import (
     IllegalOffset,
     Positions,
@@ -19,9 +20,11 @@ from triomq._consumer.group.positions import (
     start_of_new_group,
 )
 from triomq.errors import InvalidCall, OffsetIllegal
+from triomq_protocol.requests import UpdateConsumerOffsetRequest
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
 Q1 = triomq.MessageQueue("T", "broker-b", 1)
+SAME = [triomq.MessageQueue("T", "broker-a", number) for number in range(3)]
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
 
@@ -335,3 +338,78 @@ async def test_a_commit_waits_for_the_end_of_doubt(autojump_clock) -> None:
         assert not store.commits
         positions.confirm(Q0, 10)
     assert store.commits == [{Q0: 50}]
+
+
+class SlowFirstBroker(Store):
+    """broker-a does not answer for 5 s."""
+
+    async def commit(self, offsets, /):
+        if any(queue.broker_name == "broker-a" for queue in offsets):
+            await trio.sleep(5)
+            raise triomq.errors.RequestTimeout("no answer")
+        await super().commit(offsets)
+
+
+@pytest.mark.parametrize(
+    ("change", "written"),
+    [
+        (lambda _memory: None, {Q1: 10}),
+        (lambda memory: memory.forget(Q1), {}),
+        (lambda memory: memory.doubt(), {}),
+        # Another member had it in between, and got further.
+        (lambda memory: (memory.doubt(), memory.confirm(Q1, 40)), {Q1: 40}),
+        (lambda memory: (memory.forget(Q1), memory.update(Q1, 50, increase_only=True)), {Q1: 50}),
+    ],
+)
+async def test_what_changes_while_a_broker_is_silent(autojump_clock, change, written) -> None:
+    store = SlowFirstBroker()
+    memory = positions(store)
+    for queue in (Q0, Q1):
+        memory.update(queue, 10, increase_only=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.persist, [Q0, Q1])
+        await trio.sleep(1)
+        change(memory)
+    assert store.offsets == written
+
+
+class Brokers:
+    """Whose answers take 4 s each, and what they were sent: (queue id, offset)."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int]] = []
+        self.address = "b:1"
+
+    async def of(self, _queue, *, only_master=False):
+        await trio.lowlevel.checkpoint()
+        return self
+
+    def topic_of(self, queue):
+        return queue.topic
+
+    async def request(self, command, _timeout_s):
+        header = command.header(UpdateConsumerOffsetRequest)
+        self.sent.append((header.queue_id, header.commit_offset))
+        await trio.sleep(4)
+        return command.answer(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sent"),
+    [
+        (lambda _memory: None, [(0, 10), (1, 10), (2, 10)]),
+        (lambda memory: memory.forget(SAME[1]), [(0, 10), (2, 10)]),
+        (lambda memory: (memory.doubt(), memory.confirm(SAME[1], 40), memory.confirm(SAME[2], 9)), [(0, 10), (1, 40), (2, 10)]),
+        (lambda memory: memory.doubt(), [(0, 10)]),
+    ],
+)  # fmt: skip
+async def test_what_changes_while_a_broker_is_slow(autojump_clock, change, sent) -> None:
+    brokers = Brokers()
+    memory = Positions(BrokerOffsets("G", brokers, lambda queue, _offset: memory.to_write(queue)), Bounds())
+    for queue in SAME:
+        memory.update(queue, 10, increase_only=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.persist, SAME)
+        await trio.sleep(1)
+        change(memory)
+    assert brokers.sent == sent
