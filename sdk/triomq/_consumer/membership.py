@@ -206,7 +206,6 @@ class Membership(ABC):
                 start_from=options.start_from,
                 illegal_offset=options.illegal_offset,
                 commit_every_s=options.commit_every_s,
-                memory_first=lite,
                 report=self.report,
             )
             client.heartbeats.add_consumer(self.group, self._heartbeat_data({}))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
@@ -177,7 +176,6 @@ class Positions:
         bounds: looks up the queues' ranges.
         start_from: where queues without an offset start.
         illegal_offset: what to do about offsets that brokers do not have.
-        memory_first: whether :meth:`start` looks into the memory before the store (lite pull).
         commit_every_s: how often :meth:`keep_persisting` does so.
         report: called with events ``offset_illegal``, ``offset_refused``, ``overtaken`` and ``reset``.
     """
@@ -189,7 +187,6 @@ class Positions:
         *,
         start_from: StartFrom = "latest",
         illegal_offset: IllegalOffset | str = IllegalOffset.BROKER,
-        memory_first: bool = False,
         commit_every_s: float = COMMIT_EVERY_S,
         report: Callable[[ConsumerEvent], None] | None = None,
     ) -> None:
@@ -197,14 +194,13 @@ class Positions:
         self.policy = illegal_offset_policy(illegal_offset)
         self._store = store
         self._bounds = bounds
-        self._memory_first = memory_first
         self._commit_every_s = commit_every_s
         self._report = report if report is not None else reporter(None)
         self._offsets: dict[MessageQueue, int] = {}
         self._persisted: dict[MessageQueue, int] = {}
         self._fenced: set[MessageQueue] = set()
         self._moved: set[MessageQueue] = set()
-        self._lowest: dict[MessageQueue, float] = {}
+        self._lowest: dict[MessageQueue, int] = {}
         """Where another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
@@ -230,8 +226,7 @@ class Positions:
         Args:
             queue: which.
             offset: everything below it is done.
-            increase_only: refuse to go back. Only a commit that names its offset may, but not behind what another
-                member has committed; see also :meth:`move`.
+            increase_only: refuse to go back; see also :meth:`commit_at` and :meth:`move`.
 
         Returns:
             Whether it was taken; a refused jump back is reported once per queue.
@@ -247,6 +242,18 @@ class Positions:
         self._offsets[queue] = offset
         return True
 
+    def commit_at(self, queue: MessageQueue, offset: int) -> bool:
+        """A caller's commit that names its offset, forwards or back, but not behind what another member has committed.
+
+        Returns:
+            Whether it was taken. Refused, too, is a queue that is not this member's: its messages may be in the caller's
+            hands still, while another member is further.
+        """
+        if queue not in self._offsets:
+            self._refuse(queue, f"{queue}: committing {offset} is refused, since the queue is not this member's")
+            return False
+        return self.update(queue, offset, increase_only=False)
+
     def _refuse(self, queue: MessageQueue, text: str) -> None:
         if queue not in self._fenced:
             self._fenced.add(queue)
@@ -260,13 +267,11 @@ class Positions:
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue from memory: it belongs to another member now."""
-        if queue in self._doubted:
-            # A message of before may be in a user's hands still, who commits it.
-            self._lowest[queue] = math.inf
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
         self._fenced.discard(queue)
         self._moved.discard(queue)
+        self._lowest.pop(queue, None)
         self._end_doubt(queue)
 
     # --- doubt -----------------------------------------------------------------------------------------------
@@ -409,12 +414,7 @@ class Positions:
         Raises:
             MQError: it is not known now; ask again later.
         """
-        known = self._offsets.get(queue) if self._memory_first else None
-        if known is not None:
-            await trio.lowlevel.checkpoint()
-            return known
         self.forget(queue)
-        self._lowest.pop(queue, None)
         committed = await self._store.read(queue)
         if committed is not None and committed > 0:
             self._offsets[queue] = self._persisted[queue] = committed

@@ -201,6 +201,13 @@ class LitePullConsumer(AssignedQueues):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit now: everything that was given out, or these offsets.
 
+        An offset of a queue that is not this member's, or not any more, is refused with the event ``offset_refused``,
+        since another member may be further; so is one behind what another member has committed while this one was cut
+        off. In ``on_revoked`` the queue is this member's still.
+
+        Args:
+            offsets: queue -> the offset of its next message, forwards or back.
+
         Raises:
             InvalidCall: an offset is negative.
             MQError: some may not be kept.
@@ -210,11 +217,11 @@ class LitePullConsumer(AssignedQueues):
             self._member.finish_polled()
             await self._commit(self._member.owned_queues())
             return
-        for queue, offset in offsets.items():
+        for offset in offsets.values():
             if offset < 0:
                 raise InvalidCall(f"the offset is {offset}, not at least 0")
-            self._member.positions.update(queue, offset, increase_only=False)
-        await self._commit(list(offsets))
+        positions = self._member.positions
+        await self._commit([queue for queue, offset in offsets.items() if positions.commit_at(queue, offset)])
 
     async def _commit(self, queues: Collection[MessageQueue]) -> None:
         # One broker that is waited for is reason enough to repeat all: committing an offset twice does no harm.

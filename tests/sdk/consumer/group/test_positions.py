@@ -108,9 +108,6 @@ async def test_a_committed_offset_always_wins(store) -> None:
     memory.update(Q0, 70, increase_only=False)
     assert await memory.start(Q0) == 33
     assert memory.get(Q0) == 33
-    lite = positions(store, memory_first=True)
-    lite.update(Q0, 70, increase_only=False)
-    assert await lite.start(Q0) == 70
 
 
 async def test_a_brokers_guess_is_committed(store) -> None:
@@ -300,25 +297,30 @@ async def test_an_offset_in_doubt_is_not_written(autojump_clock) -> None:
     assert positions.confirm(Q1, 100) == 100
     assert [event.kind for event in events] == ["overtaken"]
     # A message of before was in a user's hands, who commits it now.
-    assert not positions.update(Q1, 51, increase_only=False)
+    assert not positions.commit_at(Q1, 51)
     assert positions.get(Q1) == 100
     positions.move(Q1, 20)
     assert positions.get(Q1) == 20
-    assert positions.update(Q1, 19, increase_only=False)
+    assert positions.commit_at(Q1, 19)
 
 
-async def test_a_queue_given_up_in_doubt_takes_no_late_commit(autojump_clock) -> None:
-    store = Store()
+@pytest.mark.parametrize("in_doubt", [False, True])
+async def test_a_queue_given_up_takes_no_late_commit(store, in_doubt) -> None:
+    events = []
     store.offsets = {Q0: 10}
-    positions = Positions(store, Bounds())
-    await positions.start(Q0)
-    positions.doubt()
-    positions.forget(Q0)
-    assert not positions.update(Q0, 11, increase_only=False)
-    await positions.commit([Q0])
+    memory = positions(store, report=events.append)
+    await memory.start(Q0)
+    if in_doubt:
+        memory.doubt()
+    memory.forget(Q0)
+    # A message of before may be in a user's hands still, who commits it.
+    assert not memory.commit_at(Q0, 11)
+    assert [(event.kind, event.queue) for event in events] == [("offset_refused", Q0)]
+    await memory.commit([Q0])
     assert not store.commits
-    assert await positions.start(Q0) == 10
-    assert positions.update(Q0, 11, increase_only=False)
+    store.offsets[Q0] = 20
+    assert await memory.start(Q0) == 20
+    assert memory.commit_at(Q0, 11), "a step back of its own queue"
 
 
 async def test_a_commit_waits_for_the_end_of_doubt(autojump_clock) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from consumer_broker import until
 
 import triomq
 from triomq import errors
@@ -108,6 +109,54 @@ async def test_committing_by_hand(autojump_clock, group_cluster):
         assert committed(group_cluster) == 10
         with pytest.raises(errors.InvalidCall, match="not at least 0"):
             await consumer.commit({Q0: -1})
+
+
+async def test_a_commit_of_a_queue_that_was_given_up_is_refused(autojump_clock, group_cluster):
+    """What was polled of it is in the caller's hands still, and the next member is further."""
+    fill(group_cluster, 20)
+    fill(group_cluster, 20, queue_id=1)
+    events = []
+    options = {"start_from": "earliest", "auto_commit": False}
+    async with (
+        group_cluster.client(instance_name="a") as a,
+        group_cluster.client(instance_name="b") as b,
+        a.lite_pull_consumer("G", callbacks=triomq.ConsumerCallbacks(on_event=events.append), **options) as one,
+    ):
+        await one.subscribe("T")
+        await until(lambda: one.assignment() == [Q0, Q1])
+        polled = 0
+        while polled < 40:
+            polled += len(await one.poll())
+        async with b.lite_pull_consumer("G", **options) as two:
+            await two.subscribe("T")
+            await until(lambda: two.assignment() == [Q1])
+            await until(lambda: one.assignment() == [Q0])
+            await two.commit({Q1: 20})
+            events.clear()
+            await one.commit({Q1: 5, Q0: 7})
+            assert (committed(group_cluster), committed(group_cluster, 1)) == (7, 20)
+            assert [(each.kind, each.queue) for each in events] == [("offset_refused", Q1)]
+        await until(lambda: one.assignment() == [Q0, Q1])
+        assert one.position(Q1) == 20
+        assert not await one.poll(), "it goes on where the other member was"
+
+
+async def test_a_commit_in_on_revoked_counts(autojump_clock, group_cluster):
+    fill(group_cluster, 20, queue_id=1)
+
+    async def give_up(queues):
+        await one.commit(dict.fromkeys(queues, 5))
+
+    async with group_cluster.client(instance_name="a") as a, group_cluster.client(instance_name="b") as b:
+        callbacks = triomq.ConsumerCallbacks(on_revoked=give_up)
+        one = a.lite_pull_consumer("G", start_from="earliest", auto_commit=False, callbacks=callbacks)
+        async with one, b.lite_pull_consumer("G", auto_commit=False) as two:
+            await one.subscribe("T")
+            await until(lambda: one.assignment() == [Q0, Q1])
+            await two.subscribe("T")
+            await until(lambda: two.assignment() == [Q1])
+            assert committed(group_cluster, 1) == 5
+            assert (await two.poll())[0].body == b"m1-5"
 
 
 async def test_messages_one_by_one(autojump_clock, group_cluster):
