@@ -33,6 +33,7 @@ from triomq_server.broker.handlers import fast_handlers, main_handlers
 from triomq_server.broker.metrics import write_metrics
 from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
 from triomq_server.broker.requests.clients import link_closed, watch_clients
+from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, may_have_lost, note_slave
 from triomq_server.broker.roles.returning import fetch_lost_delay_offsets, merge_offsets_of_slaves
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.schedule import Schedule, persist_delay_offsets
@@ -194,7 +195,7 @@ class _Run:
                 trio.open_nursery() as background,
             ):
                 broker = self._broker(store, store_host, background)
-                end.callback(_write_tables, broker)
+                end.push_async_callback(_write_tables, broker)
                 try:
                     await self._start(broker, background)
                     task_status.started(BrokerAddresses(broker.address, broker.ha_address))
@@ -302,17 +303,7 @@ class _Run:
         opener = self._set_opener()
         other = None
         if not config.store.is_slave and not config.store.compat_49:
-            members = await members_of_set(config, opener)
-            if config.store.follow_other_master:
-                other = await other_master(members, broker.address, opener)
-            if other is None:
-                await merge_offsets_of_slaves(
-                    config, broker.offsets, store, broker.replication.is_known, broker.address, opener, members=members
-                )
-                if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
-                    await fetch_lost_delay_offsets(
-                        broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members
-                    )
+            other = await self._return_to_set(broker, opener)
         host = bind_host(config.broker_ip1)
         replication = broker.replication
         certificates = self._certificates
@@ -326,6 +317,7 @@ class _Run:
         if other is not None:
             await roles.step_down(other)
         elif config.store.is_slave and not config.store.compat_49:
+            await note_slave(broker)
             await roles.check_id()  # before the registration takes the id from another broker
         limits = Limits(
             output_bytes=config.link_output_limit_bytes,
@@ -378,6 +370,27 @@ class _Run:
         broker.registration.on_answer = roles.handle_registration
         await background.start(broker.registration.run)
 
+    async def _return_to_set(self, broker: Broker, opener: OpenLink) -> str | None:
+        """Before a master takes messages: the address of another master of its set, which it is to follow. Without one,
+        take what only its slaves know, and put consumer offsets right."""
+        config, store = broker.config, broker.store
+        members = await members_of_set(config, opener)
+        if config.store.follow_other_master:
+            other = await other_master(members, broker.address, opener)
+            if other is not None:
+                return other
+        await merge_offsets_of_slaves(
+            config, broker.offsets, store, broker.replication.is_known, broker.address, opener,
+            end_of=partial(end_in, store, broker.topics), members=members,
+        )  # fmt: skip
+        if may_have_lost(broker):
+            await lower_offsets(broker)
+        if broker.delay_offsets.lost and SCHEDULE_TOPIC in {topic for topic, _ in store.readable_queues()}:
+            await fetch_lost_delay_offsets(
+                broker.delay_offsets, store, broker.replication.is_known, broker.address, opener, members
+            )
+        return None
+
     async def _open_metrics(self, broker: Broker, background: trio.Nursery) -> None:
         config = self._config
         if config.metrics_port:
@@ -387,8 +400,14 @@ class _Run:
             )
 
 
-def _write_tables(broker: Broker) -> None:
-    """Write what the tables' tasks have left, when they have ended: what they are writing is older."""
+async def _write_tables(broker: Broker) -> None:
+    """Write what the tables' tasks have left, when they have ended: what they are writing is older. Cannot be
+    cancelled."""
+    with trio.CancelScope(shield=True):
+        try:
+            await broker.store.flush()
+        except OSError as error:
+            _log.error("offsets are written before the log is on the disk: %s", error)
     broker.offsets.persist()
     broker.filters.persist()
     for table in (broker.topics, broker.groups):
@@ -437,7 +456,8 @@ async def _persist_offsets(broker: Broker) -> NoReturn:
     """Write consumer offsets to disk every flushConsumerOffsetInterval if they have changed."""
     while True:
         await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
-        await broker.offsets.persist_in_background()
+        # A slave's offsets may be beyond its log in any case.
+        await broker.offsets.persist_in_background(None if broker.is_slave else broker.store.flush)
         broker.topics.retry_if_unsaved()
         broker.groups.retry_if_unsaved()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -20,11 +21,18 @@ from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import members_of_set
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.consumer_offsets import OffsetTable, QueueEnd
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.config import BrokerConfig
-from triomq_server.replication.divergence import LogRelation, NotComparableError, RemoteLog, compare
+from triomq_server.replication.divergence import (
+    Comparison,
+    LogRelation,
+    NotComparableError,
+    RemoteLog,
+    compare,
+    first_own_offset,
+)
 from triomq_server.store import MessageStore
 from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
 
@@ -49,27 +57,39 @@ async def _has_copy(link: Asking, store: MessageStore) -> bool:
     return compared.common_end is not None and compared.relation is not LogRelation.DIVERGED
 
 
-async def _may_be_believed(link: Asking, store: MessageStore) -> bool:
-    """Whether the consumer offsets of the broker at the other end are taken; errors as with `_has_copy`.
+async def _believed_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> QueueEnd | None:
+    """Up to where the consumer offsets of the broker at the other end are taken, by queue; None: not at all. Errors as
+    with `_has_copy`.
 
-    A broker that has lost its log has nothing to compare, and needs them. A slave whose log has another end since a
-    failure of power is one of the set nevertheless: some records are the same.
+    A slave whose log has another end since a failure of power, or since it was the master, is one of the set
+    nevertheless: some records are the same. What was consumed there behind them is not what is stored here.
     """
-    if store.log_max_offset == store.log_min_offset:
-        return True
     compared = await compare(store, RemoteLog(link))
     first = max(compared.master_begin, store.log_min_offset)
-    return compared.common_end is not None and compared.common_end > first
+    if compared.common_end is None or compared.common_end <= first:
+        return None
+    if compared.relation is LogRelation.DIVERGED:
+        return partial(_common_end_in, store, end_of, compared)
+    return end_of
+
+
+def _common_end_in(
+    store: MessageStore, end_of: QueueEnd, compared: Comparison, topic: str, queue_id: int
+) -> int | None:
+    """The queue offset from which on a queue has messages that the compared log has not; None for an unknown queue."""
+    return None if end_of(topic, queue_id) is None else first_own_offset(store, compared, topic, queue_id)
 
 
 async def _merge_offsets_of(
-    slave: str, offsets: OffsetTable, store: MessageStore, open_link: OpenLink, *, again: bool
+    slave: str, offsets: OffsetTable, store: MessageStore, open_link: OpenLink, end_of: QueueEnd, *, again: bool
 ) -> bool:
     """Ask one slave for its offsets; return whether it answered."""
     log_failure = _log.debug if again else _log.warning
     try:
         async with open_link(slave) as link:
-            if not await _may_be_believed(link, store):
+            is_lost = store.log_max_offset == store.log_min_offset  # nothing to compare: the progress is all there is
+            believed = _no_end if is_lost else await _believed_to(link, store, end_of)
+            if believed is None:
                 log_failure(
                     "%s is registered as a slave, but is not known to have a copy of this log: its consumer offsets are "
                     "not taken", slave,
@@ -84,11 +104,30 @@ async def _merge_offsets_of(
         times = (answer.fields or {}).get(FIELD)
         if times is None and again:
             return False
-        offsets.merge(ConsumerOffsetTable.decode(answer.body).offset_table, times)
+        received = ConsumerOffsetTable.decode(answer.body).offset_table
+        offsets.merge(_bounded(received, offsets.table, believed), times)
     except (*_FAILURES, NotComparableError) as error:
         log_failure("cannot ask slave %s for consumer offsets: %s", slave, failure_reason(error))
         return False
     return True
+
+
+def _no_end(_topic: str, _queue_id: int) -> None:
+    """Every offset is taken."""
+
+
+def _bounded(
+    received: Mapping[str, Mapping[int, int]], own: Mapping[str, Mapping[int, int]], end_of: QueueEnd
+) -> dict[str, dict[int, int]]:
+    """Another broker's offsets; one that is further than ours goes no further than the messages that both have."""
+    found: dict[str, dict[int, int]] = {}
+    for key, queues in received.items():
+        topic, known = key.partition("@")[0], own.get(key, {})
+        bounded = found[key] = dict(queues)
+        for queue_id, offset in queues.items():
+            if offset > known.get(queue_id, 0) and (end := end_of(topic, queue_id)) is not None:
+                bounded[queue_id] = min(offset, end)
+    return found
 
 
 def log_two_masters(members: Mapping[int, str], own_address: str, broker_name: str) -> None:
@@ -110,6 +149,7 @@ async def merge_offsets_of_slaves(
     own_address: str,
     open_link: OpenLink,
     *,
+    end_of: QueueEnd = _no_end,
     again: bool = False,
     members: Mapping[int, str] | None = None,
 ) -> int:
@@ -121,6 +161,8 @@ async def merge_offsets_of_slaves(
         config, offsets, store, own_address: this broker's.
         is_known: whether a slave at this address may have the log (haSlaveAddresses).
         open_link: the network.
+        end_of: where the queues of a master's log end: a slave that was the master may have offsets of messages that this
+            log does not have.
         again: it has been done before. RocketMQ's slaves then have nothing new: they copy this master's offsets, and do
             not know which offset was set back meanwhile.
         members: the set's, by broker id, if they have just been asked for.
@@ -132,7 +174,7 @@ async def merge_offsets_of_slaves(
 
     async def ask(slave: str) -> None:
         nonlocal answered
-        answered += await _merge_offsets_of(slave, offsets, store, open_link, again=again)
+        answered += await _merge_offsets_of(slave, offsets, store, open_link, end_of, again=again)
 
     with trio.move_on_after(LIMIT_S):
         if members is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 import attrs
 import trio
@@ -17,6 +18,7 @@ import trio
 from triomq_protocol.names import MASTER_ID
 from triomq_server.broker.broker import Broker, Following
 from triomq_server.broker.registration import RegistrationAnswer, has_identity, members_of_set
+from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, note_slave
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
 from triomq_server.broker.roles.slave_tasks import SlaveTasks
 from triomq_server.config import BrokerRole, dump_properties
@@ -117,6 +119,7 @@ class Roles:
             master, broker.config.broker_name, broker_id,
             extra={"broker": broker.config.broker_name, "address": master},
         )  # fmt: skip
+        await note_slave(broker)
         await broker.store.demote()
         await self._take_role(BrokerRole.SLAVE, broker_id, keep=False)
 
@@ -155,6 +158,7 @@ class Roles:
                     if isinstance(error, StoreDamaged | OSError):
                         raise RoleError(f"this log cannot be a master's: {error}") from error
                     raise
+                await lower_offsets(broker)
                 # Its slaves may have copied bytes that have just been dropped: let them compare again.
                 broker.replication.close_links()
             await self._take_role(role, 0)
@@ -176,6 +180,7 @@ class Roles:
             broker = self._broker
             broker_id = self._slave_id(broker_id, await self._members(), force=force)
             if not broker.is_slave:
+                await note_slave(broker)
                 await broker.store.demote()
                 broker.replication.close_links()
                 broker.config.store.broker_role = BrokerRole.SLAVE
@@ -252,7 +257,7 @@ class Roles:
         broker = self._broker
         await merge_offsets_of_slaves(
             broker.config, broker.offsets, broker.store, broker.replication.is_known, broker.address, self._open_link,
-            again=again, members=members,
+            end_of=partial(end_in, broker.store, broker.topics), again=again, members=members,
         )  # fmt: skip
 
     async def _members(self) -> Mapping[int, str]:

@@ -6,7 +6,8 @@ to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
 
 import trio
 
@@ -23,6 +24,21 @@ MOST_UNEXPECTED = 10_000
 
 UNKNOWN_OFFSET = -1
 """The result of `OffsetTable.query` for a queue that the group has never committed."""
+
+QueueEnd = Callable[[str, int], int | None]
+"""Topic and queue id to the queue offset of the next message there; None where nobody can say, see `queue_end`."""
+
+
+def queue_end(end: int, *, is_there: bool, is_in_topic: bool) -> int | None:
+    """The queue offset of a queue's next message, None if the broker does not know the queue.
+
+    Args:
+        end: the end of the queue, or where the numbering of a removed queue goes on; 0 if there is neither.
+        is_there: whether there is one of the two.
+        is_in_topic: whether the topic is known and has a queue of that id: its first message gets the number 0. Of
+            a deleted topic, or one of another broker, nothing is known.
+    """
+    return end if is_there or is_in_topic else None
 
 
 class OffsetTable:
@@ -42,6 +58,7 @@ class OffsetTable:
         """`topic@group` to queue id to offset, the file's own form."""
         self.changed = False
         self._snapshots = Snapshots(lambda: self.table)
+        self._writing = trio.Lock()
         self.unexpected = 0
         """Offsets taken for groups, topics or queues that the broker does not know."""
 
@@ -126,6 +143,25 @@ class OffsetTable:
             self._snapshots.keep(key)
             self.table.pop(key, None)
             self.changed = True
+
+    def lower_to_ends(self, end_of: QueueEnd) -> Generator[None, None, int]:
+        """Set each offset beyond the end of its queue to that end, as a reset, so that no merge brings it back.
+
+        For a log that has lost its last messages: others get their numbers, which the group has not seen. In slices.
+
+        Returns:
+            How many there were.
+        """
+        lowered = 0
+        for number, (key, queues) in enumerate(list(self.table.items()), 1):
+            topic, group = _split(key)
+            for queue_id, offset in list(queues.items()):
+                if offset > 0 and (end := end_of(topic, queue_id)) is not None and offset > end:
+                    self.commit(group, topic, queue_id, end)
+                    lowered += 1
+            if not number % KEYS_PER_SLICE:
+                yield
+        return lowered
 
     def merge(
         self,
@@ -223,15 +259,26 @@ class OffsetTable:
         else:
             self.changed = False
 
-    async def persist_in_background(self) -> None:
+    async def persist_in_background(self, flush: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Write `consumerOffset.json`, and before it the times of resets, if anything has changed since the last time.
 
-        Both hold what the tables held at one moment. They are encoded in slices, and written by a worker thread. One
-        call at a time.
+        Both hold what the tables held at one moment. They are encoded in slices, and written by a worker thread.
+
+        Args:
+            flush: waits until the log is on disk, before the files are written: they must not count messages that a
+                power failure can destroy. If it cannot (OSError) they are written nevertheless: the start after that
+                failure sets right what is beyond the ends of the queues.
+
+        Returns:
+            Whether the files hold what the tables held when this was called.
         """
+        async with self._writing:
+            return await self._write_if_changed(flush)
+
+    async def _write_if_changed(self, flush: Callable[[], Awaitable[None]] | None) -> bool:
         if self._file is None or not self.changed:
             await trio.lowlevel.checkpoint()
-            return
+            return True
         resets = self.resets if self.resets is not None and self.resets.changed else None
         if resets is not None:
             for _ in resets.forget_long_gone(self.table):
@@ -246,6 +293,9 @@ class OffsetTable:
                     times = await _encoded(resets.text_in_slices())  # of the same moment: nothing has waited since then
                 slices = fastjson.number_maps_in_slices("offsetTable", snapshot.items(), pretty=True)
                 text = await _encoded(slices)
+            if flush is not None:
+                with suppress(OSError):
+                    await flush()
             if resets is not None and times is not None:
                 await resets.save(times)
             await self._file.save_in_background(text)
@@ -257,6 +307,7 @@ class OffsetTable:
                 self.changed = True
                 if resets is not None:
                     resets.changed = True
+        return written
 
 
 async def _encoded(slices: Generator[None, None, bytes]) -> bytes:

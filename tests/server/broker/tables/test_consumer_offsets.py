@@ -13,7 +13,7 @@ from loop_lines import lines_of_slices
 from text_file import TextFile
 
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.consumer_offsets import OffsetTable, queue_end
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.store.files.config_files import ConfigFileDamaged
@@ -94,6 +94,74 @@ async def test_background_writes_only_changes_and_tries_again() -> None:
     await offsets.persist_in_background()
     await offsets.persist_in_background()
     assert file.saves == 1
+
+
+@pytest.mark.parametrize("disk_takes_log", [True, False])
+async def test_the_log_is_on_disk_before_the_offsets_are_written(disk_takes_log: bool) -> None:
+    file, steps = TextFile(), []
+    offsets = OffsetTable(file)
+
+    async def flush() -> None:
+        steps.append(file.text)
+        offsets.commit("g", "t", 0, 9)  # of a message that came meanwhile
+        await trio.lowlevel.checkpoint()
+        if not disk_takes_log:
+            raise OSError("input/output error")
+
+    assert await offsets.persist_in_background(flush)
+    assert steps == [], "nothing has changed"
+    offsets.commit("g", "t", 0, 1)
+    assert await offsets.persist_in_background(flush)
+    assert steps == [b""]
+    assert b"{0:1\n" in file.text
+    assert offsets.changed
+
+
+async def test_of_two_writes_the_later_one_comes_last(autojump_clock: trio.testing.MockClock) -> None:
+    file = TextFile()
+    offsets = OffsetTable(file)
+    offsets.commit("g", "t", 0, 1)
+
+    async def slow() -> None:
+        await trio.sleep(5)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(offsets.persist_in_background, slow)
+        await trio.sleep(1)
+        offsets.commit("g", "t", 0, 2)
+        assert await offsets.persist_in_background()
+    assert b"{0:2\n" in file.text
+
+
+@pytest.mark.parametrize(
+    ("end", "is_there", "is_in_topic", "expected"),
+    [
+        (7, True, True, 7),
+        (7, True, False, 7),  # a queue of a topic that is deleted, or has become smaller
+        (0, False, True, 0),  # the next message of a known topic is its first
+        (0, False, False, None),
+    ],
+)
+def test_where_the_next_message_of_a_queue_comes(
+    end: int, is_there: bool, is_in_topic: bool, expected: int | None
+) -> None:
+    assert queue_end(end, is_there=is_there, is_in_topic=is_in_topic) == expected
+
+
+def test_offsets_of_lost_messages_are_lowered_for_good() -> None:
+    ends = {("t", 0): 5, ("t", 1): 0, ("%RETRY%g", 0): 0}
+    offsets, elsewhere = (OffsetTable(None, resets=Resets(None, lambda: 1000)) for _ in range(2))
+    for table in (offsets, elsewhere):
+        table.merge({"t@g": {0: 9, 1: 3, 2: 7}, "t@h": {0: 5}, "%RETRY%g@g": {0: 0}, "gone@g": {0: 4}})
+    assert to_the_end(offsets.lower_to_ends(lambda topic, queue_id: ends.get((topic, queue_id)))) == 2
+    lowered = {"t@g": {0: 5, 1: 0, 2: 7}, "t@h": {0: 5}, "%RETRY%g@g": {0: 0}, "gone@g": {0: 4}}
+    assert offsets.table == lowered
+    body, times = to_the_end(elsewhere.for_slaves())
+    assert body != offsets.encode()
+    offsets.merge(elsewhere.table, times)
+    assert offsets.table == lowered, "another broker's old offsets do not come back"
+    elsewhere.merge(offsets.table, to_the_end(offsets.for_slaves())[1])
+    assert elsewhere.table == lowered
 
 
 def test_a_slave_merges_whole_queue_maps() -> None:
