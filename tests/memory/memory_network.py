@@ -121,3 +121,45 @@ class MemoryNetwork:
     def _fresh_port(self) -> int:
         self._next_port += 1
         return self._next_port
+
+
+class LaggingNetwork(MemoryNetwork):
+    """The network of one broker among those of another one; from when `lags` is set, nothing comes to it from HA ports.
+
+    Args:
+        network: where the others are.
+        ha_ports: which ports that is.
+    """
+
+    def __init__(self, network: MemoryNetwork, *ha_ports: int) -> None:
+        super().__init__()
+        self._listeners = network._listeners
+        self._next_port = 50_000
+        self._ha_ports = ha_ports
+        self.lags = False
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        """Connect; raises ConnectionRefusedError without a listener."""
+        stream = await super().dial(address)
+        return _LaggingStream(stream, self) if int(address.rpartition(":")[2]) in self._ha_ports else stream
+
+
+class _LaggingStream(trio.abc.Stream):
+    def __init__(self, inner: trio.abc.Stream, network: LaggingNetwork) -> None:
+        self._inner = inner
+        self._network = network
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._inner.receive_some(max_bytes)
+        if data and self._network.lags:
+            await trio.sleep_forever()
+        return data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

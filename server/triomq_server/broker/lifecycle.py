@@ -236,7 +236,9 @@ class _Run:
         if not config.store.compat_49:
             resets = Resets(self._own_file("offsetResets.json"), clock)
         offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
-        delay_offsets = DelayOffsets(self._file("delayOffset.json"), careful=not config.store.compat_49)
+        delay_offsets = DelayOffsets(
+            self._file("delayOffset.json"), careful=not config.store.compat_49, log_end=store.log_max_offset
+        )
         undelivered = Undelivered(self._own_file("undeliveredDelays.json"))
         filters = ConsumerFilters(self._file("consumerFilter.json"), clock)
         for table in (topics, groups, offsets, delay_offsets, undelivered, filters):

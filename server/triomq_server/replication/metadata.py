@@ -28,6 +28,16 @@ ROUND_S = 15.0
 """One connect and four requests take no longer than this."""
 
 
+LOG_END_FIELD = "triomqLogEnd"
+"""Header field of our answers to code 45: a log offset that all copies of the delivered messages are in front of. In a
+request it asks for that. RocketMQ's brokers do not look at it."""
+
+
+def delay_offsets_request() -> Command:
+    """Code 45, of a broker that looks at LOG_END_FIELD in the answer."""
+    return Command.request(RequestCode.GET_ALL_DELAY_OFFSET, fields={LOG_END_FIELD: "wanted"})
+
+
 class MetadataTables(Protocol):
     """The broker's tables, as the slave's metadata replaces them. Each method takes a response body as it came.
 
@@ -42,8 +52,9 @@ class MetadataTables(Protocol):
         """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over;
         persisted."""
 
-    async def save_delay_offsets(self, body: bytes) -> None:
-        """GET_ALL_DELAY_OFFSET: written to delayOffset.json as it came."""
+    async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+        """GET_ALL_DELAY_OFFSET, with the answer's header fields: written to delayOffset.json as it came, as soon as the
+        log reaches LOG_END_FIELD, if there is one."""
 
     def replace_groups(self, body: bytes) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: like topics."""
@@ -115,14 +126,15 @@ class MetadataSync:
         return (
             (RequestCode.GET_ALL_TOPIC_CONFIG, lambda body, _: tables.replace_topics(body)),
             (RequestCode.GET_ALL_CONSUMER_OFFSET, tables.merge_consumer_offsets),
-            (RequestCode.GET_ALL_DELAY_OFFSET, lambda body, _: tables.save_delay_offsets(body)),
+            (RequestCode.GET_ALL_DELAY_OFFSET, tables.save_delay_offsets),
             (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lambda body, _: tables.replace_groups(body)),
         )
 
     async def _fetch(self, link: Asking, code: RequestCode, take: Take) -> str | None:
         """One table; what failed, None if nothing did. LinkError if the link is of no use for the next one either."""
         try:
-            answer = await link.request(Command.request(code), TIMEOUT_S)
+            request = delay_offsets_request() if code is RequestCode.GET_ALL_DELAY_OFFSET else Command.request(code)
+            answer = await link.request(request, TIMEOUT_S)
         except AnswerTimeoutError as error:
             return f"{code.name}: {error_text(error)}"
         if answer.code != ResponseCode.SUCCESS:

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 import trio
 from memory_disk import MemoryDisk
-from memory_network import MemoryNetwork
+from memory_network import LaggingNetwork, MemoryNetwork
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.properties import decode_properties
 from triomq_protocol.record.view import RecordView, iter_records
+from triomq_protocol.replication import encode_report
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import serve_broker
 from triomq_server.broker.admin.ha import CHANGE_ROLE
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.replication.metadata import delay_offsets_request
 from triomq_server.store.consume_queue import UNIT
 
 NAMESRV = "127.0.0.1:9876"
@@ -432,6 +434,107 @@ async def test_a_slave_delivers_when_it_has_become_the_master(open_broker: Any, 
         assert (await at_slave.put(**delayed(1, b"again"))).code == 0
         await trio.sleep(1.1)
         assert await bodies(at_slave) == [b"1", b"5", b"again"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_slave_without_the_copies_delivers_when_it_has_become_the_master(
+    open_broker: Any, restarted: bool
+) -> None:
+    """Another slave has them; a master that was just started does not know who has what it delivered before."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    slow = LaggingNetwork(network, 10912)
+    change = Command.request(CHANGE_ROLE, fields={"role": "ASYNC_MASTER", "force": "true"})
+    other = {**SLAVE, "brokerId": 2, "listenPort": 10931}
+    async with name_server(network), AsyncExitStack() as stack:
+        if not restarted:
+            await stack.enter_async_context(open_broker(network=network, **other))
+        slave = await stack.enter_async_context(open_broker(network=slow, storePathRootDir="/slave", **SLAVE))
+        at_slave = await slave.peer(SLAVE_PORT)
+        async with open_broker(network=network, disk=disk, namesrvAddr=NAMESRV) as master:
+            peer = await master.peer()
+            await trio.sleep(12)
+            await peer.put(body=b"plain")
+            await peer.put(**delayed(1))
+            await trio.sleep(0.5)
+            slow.lags = True
+            await trio.sleep(23)
+            assert await bodies(peer) == [b"plain", b"later"]
+        if restarted:
+            async with open_broker(network=network, disk=disk, namesrvAddr=NAMESRV):
+                await trio.sleep(23)
+        assert await bodies(at_slave, "SCHEDULE_TOPIC_XXXX") == [b"later"]
+        answer = await at_slave.ask(change)
+        assert answer.code == 0, answer.remark
+        await trio.sleep(1)
+        assert await bodies(at_slave) == [b"plain", b"later"]
+
+
+async def test_a_slave_that_catches_up_takes_the_progress(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, storePathRootDir="/slave", **SLAVE) as slave,
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+    ):
+        peer = await master.peer()
+        for number in range(60):  # one becomes due each second, also while the slave asks
+            await peer.put(**delayed(1, b"%d" % number))
+            await trio.sleep(1)
+        written = slave.disk.read("/slave/config/delayOffset.json")
+        assert int(written.removeprefix(b'{"offsetTable":{1:').removesuffix(b"}}")) > 45
+
+
+async def told(peer: Any) -> tuple[int, bytes]:
+    """What a slave of RocketMQ's gets for its request."""
+    answer = await peer.ask(Command.request(RequestCode.GET_ALL_DELAY_OFFSET))
+    return answer.code, bytes(answer.body)
+
+
+async def test_rocketmqs_slaves_are_told_what_all_of_them_have(open_broker: Any) -> None:
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        one, two = [await broker.network.dial("127.0.0.1:10912") for _ in range(2)]
+        await peer.put(**delayed(1))
+        await trio.sleep(2)
+        whole = await peer.ask(delay_offsets_request())
+        end = int(whole.fields["triomqLogEnd"])
+        assert whole.body == b'{"offsetTable":{1:1}}'
+        for slave, reported, expected in (
+            (one, end, b"{}"),
+            (two, 0, b"{}"),
+            (two, end - 1, b"{}"),
+            (two, end, b"{1:1}"),
+        ):
+            await slave.send_all(encode_report(reported))
+            await trio.sleep(1)
+            assert await told(peer) == (0, b'{"offsetTable":' + expected + b"}"), reported
+    async with open_broker(disk=broker.disk) as broker:
+        peer = await broker.peer()
+        slave = await broker.network.dial("127.0.0.1:10912")
+        assert (await told(peer))[0] == 1, "it had better keep what it knows"
+        await slave.send_all(encode_report(end - 1))
+        await trio.sleep(1)
+        assert (await told(peer))[0] == 1
+        await slave.send_all(encode_report(end))
+        await trio.sleep(1)
+        assert await told(peer) == (0, b'{"offsetTable":{1:1}}')
+
+
+@pytest.mark.parametrize("compat", ["safe", "4.9"])
+async def test_a_master_of_rocketmqs_is_believed_at_once(open_broker: Any, compat: str) -> None:
+    """It does not say which copies its table counts."""
+    network = MemoryNetwork()
+    slow = LaggingNetwork(network, 10912)
+    async with (
+        name_server(network),
+        open_broker(network=slow, storePathRootDir="/slave", compat=compat, **SLAVE) as slave,
+        open_broker(network=network, namesrvAddr=NAMESRV, compat="4.9") as master,
+    ):
+        await trio.sleep(12)
+        slow.lags = True
+        await (await master.peer()).put(**delayed(1))
+        await trio.sleep(13)
+        assert slave.disk.read("/slave/config/delayOffset.json") == b'{"offsetTable":{1:1}}'
 
 
 async def test_a_master_that_becomes_a_slave_delivers_no_more(

@@ -156,7 +156,7 @@ class Tables:
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self.taken["offsets"] += 1
 
-    def save_delay_offsets(self, body: bytes) -> None:
+    def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self.taken["delays"] += 1
 
     def replace_groups(self, body: bytes) -> None:

@@ -61,7 +61,7 @@ class Tables:
     def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("offsets", body)
 
-    async def save_delay_offsets(self, body: bytes) -> None:
+    async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("delays", body)
 
     def replace_groups(self, body: bytes) -> None:
@@ -147,7 +147,7 @@ async def test_a_full_disk_of_the_slave_leaves_the_other_tables_and_is_not_blame
     caplog.set_level("INFO")
     full = True
 
-    async def save(body: bytes) -> None:
+    async def save(body: bytes, fields: Mapping[str, str]) -> None:
         if full:
             raise OSError(28, "No space left on device")
         tables._take("delays", body)
@@ -181,7 +181,7 @@ async def test_a_master_that_is_away_is_asked_again(autojump_clock, sync, master
 
 
 async def test_an_error_without_text_is_named(autojump_clock, sync, master, tables, caplog, monkeypatch) -> None:
-    async def save(body: bytes) -> None:
+    async def save(body: bytes, fields: Mapping[str, str]) -> None:
         raise OSError
 
     async def replace(body: bytes) -> None:

@@ -31,8 +31,10 @@ from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.consumer_offsets import MOST_UNEXPECTED, UNKNOWN_OFFSET
 from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.replication.metadata import LOG_END_FIELD
 from triomq_server.wire import Handlers, Link
 
+NOT_COPIED_REMARK = "no slave is known to have copies of the delayed messages that were delivered before the last start"
 NOT_FOUND_REMARK = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
@@ -140,5 +142,18 @@ def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> G
 
 
 def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:
-    """Code 45: how far each delay level has been delivered, for slaves."""
-    return command.answer(body=broker.delay_offsets.for_slaves(broker.replication.acknowledged_offset))
+    """Code 45: how far each delay level has been delivered, for slaves.
+
+    Ours ask for the log offset that the copies are in front of, too. Others are told what all slaves have, or with an
+    error to keep what they know.
+    """
+    offsets, links = broker.delay_offsets, broker.replication.links
+    if LOG_END_FIELD in (command.fields or {}) and not broker.compat_49:
+        end = min(offsets.log_end, broker.store.log_max_offset)
+        return command.answer(fields={LOG_END_FIELD: str(end)}, body=offsets.encode())
+    if broker.is_slave and not links:
+        return command.answer(body=offsets.encode())  # for a master that comes back
+    body = offsets.for_rocketmq_slaves(min((link.acknowledged_offset or 0 for link in links), default=0))
+    if body is None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, NOT_COPIED_REMARK, Header())
+    return command.answer(body=body)

@@ -33,6 +33,7 @@ from triomq_server.replication.divergence import (
     compare,
     first_own_offset,
 )
+from triomq_server.replication.metadata import delay_offsets_request
 from triomq_server.store import MessageStore
 from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
 
@@ -226,10 +227,12 @@ async def fetch_lost_delay_offsets(
                         "delayed messages is not taken", slave, extra={"address": slave},
                     )  # fmt: skip
                     return
-                answer = await link.request(Command.request(RequestCode.GET_ALL_DELAY_OFFSET), LIMIT_S)
+                answer = await link.request(delay_offsets_request(), LIMIT_S)
             if answer.code == ResponseCode.SUCCESS:
                 delay_offsets.take_later(
-                    bytes(answer.body), lambda level: store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]
+                    bytes(answer.body),
+                    lambda level: store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1],
+                    store.log_max_offset,
                 )
                 answered += 1
         except (*_FAILURES, NotComparableError) as error:

@@ -7,21 +7,23 @@ docs/protocol/ha.md §7.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+import attrs
 import msgspec
 import trio
 
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.admin import SubscriptionGroupTable
-from triomq_protocol.requests.offset import ConsumerOffsetTable
+from triomq_protocol.requests.offset import ConsumerOffsetTable, DelayOffsetTable
 from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.registration import RegistrationAnswer
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.replication.divergence import NotComparableError, RemoteLog
-from triomq_server.replication.metadata import MetadataSync
+from triomq_server.replication.metadata import LOG_END_FIELD, MetadataSync
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
 from triomq_server.restarting import restarted
@@ -34,12 +36,34 @@ FIRST_ANSWER_S = 10.0
 """How long a comparison waits for a name server's first answer; a registration may take six seconds."""
 
 
+LOG_WAIT_S = 1.0
+"""How long a table that has come waits for the log, before the next one is asked for."""
+TABLES_WAITING = 1000
+"""Tables that a slave keeps which is far behind; of more the oldest are dropped."""
+
+
+@attrs.frozen
+class _WaitingTable:
+    """A master's progress with delayed messages, of which this slave has not all copies yet.
+
+    Attributes:
+        log_end: they are in front of this log offset.
+        links: how many links to the master had been opened when it came.
+        body: the table.
+    """
+
+    log_end: int
+    links: int
+    body: bytes
+
+
 class FollowedTables:
     """The broker's tables, as a master's metadata replaces them."""
 
     def __init__(self, broker: Broker, log: HaSlave) -> None:
         self._broker = broker
         self._log = log
+        self._waiting: deque[_WaitingTable] = deque(maxlen=TABLES_WAITING)
         self._before: tuple[int, Mapping[str, Mapping[int, int]]] | None = None
 
     @property
@@ -80,12 +104,49 @@ class FollowedTables:
             self._broker.offsets.merge(received, fields.get(FIELD), before)
             self._before = (status.links, received) if status.connected else None
 
-    async def save_delay_offsets(self, body: bytes) -> None:
-        """The master's progress with delayed messages (code 45)."""
+    async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+        """The master's progress with delayed messages (code 45).
+
+        A master of ours says up to where the log must reach first: a broker that takes over must have the copies of
+        what it counts as delivered. RocketMQ's does not say so.
+        """
         if not self._is_followed:
             return
+        broker, end = self._broker, fields.get(LOG_END_FIELD)
         with _undecodable_as_value_error():
-            await self._broker.delay_offsets.save_received(body)
+            if end is None or broker.compat_49:
+                await broker.delay_offsets.save_received(body, broker.store.log_max_offset)
+                return
+            DelayOffsetTable.decode(body)
+            self._waiting.append(_WaitingTable(int(end), self._log.status.links, body))
+            await self._wait_for_log(int(end))
+            await self._take_reached()
+
+    async def _wait_for_log(self, end: int) -> None:
+        """Wait a moment for what is on its way."""
+        store, reached = self._broker.store, trio.Event()
+
+        def grown(_end: int) -> None:
+            if store.log_max_offset >= end:
+                reached.set()
+
+        grown(0)
+        store.append_listeners.append(grown)
+        try:
+            with trio.move_on_after(LOG_WAIT_S):
+                await reached.wait()
+        finally:
+            store.append_listeners.remove(grown)
+
+    async def _take_reached(self) -> None:
+        """Take the newest table that this log has all copies of; one from before the last link may be of another log."""
+        waiting, log_end, taken = self._waiting, self._broker.store.log_max_offset, None
+        while waiting and (waiting[0].links != self._log.status.links or waiting[0].log_end <= log_end):
+            first = waiting.popleft()
+            if first.links == self._log.status.links:
+                taken = first
+        if taken is not None and self._is_followed:
+            await self._broker.delay_offsets.save_received(taken.body, taken.log_end)
 
     def replace_groups(self, body: bytes) -> None:
         """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""

@@ -1,8 +1,9 @@
 """How far each delay level has been delivered: `delayOffset.json`, and the table that slaves copy.
 
 Two rules keep deliveries from being lost: the log is flushed before the table is written (`persist_in_background`), and
-slaves get only deliveries that they have copies of (`for_slaves`). It answers to `ScheduleMessageService`'s offset
-table; docs/protocol/store.md §19.2.
+no slave counts a delivery before it has the copy. Ours is told up to where its log must reach (`log_end`); RocketMQ's,
+which takes what it is told at once, is told what all slaves have (`for_rocketmq_slaves`). It answers to
+`ScheduleMessageService`'s offset table; docs/protocol/store.md §19.2.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from triomq_protocol.wire import fastjson
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _UNCOPIED_MOST = 10_000
-"""Deliveries remembered until a slave has them; older ones are forgotten, which only makes the answer to a slave
+"""Deliveries remembered until all slaves have them; older ones are forgotten, which only makes the answer to a slave
 smaller."""
 
 
@@ -27,9 +28,10 @@ class DelayOffsets:
     Args:
         file: `config/delayOffset.json`; None keeps the table in memory only.
         careful: False gives slaves the table as it is, as RocketMQ 4.9 does.
+        log_end: where the log ends when the file is read: in front of it are the copies that the file counts.
     """
 
-    def __init__(self, file: ConfigFile | None, *, careful: bool = True) -> None:
+    def __init__(self, file: ConfigFile | None, *, careful: bool = True, log_end: int = 0) -> None:
         self._file = file
         self._careful = careful
         self.table: dict[int, int] = {}
@@ -38,25 +40,41 @@ class DelayOffsets:
         """Whether there is something to write down."""
         self.lost = False
         """Whether `load` has found neither the file nor its backup."""
-        self._copied: dict[int, int] = {}
+        self.log_end = log_end
+        """The log offset that all copies which the table counts are in front of."""
+        self._taken: tuple[int, dict[int, int]] = (log_end, {})
+        """`log_end` and table as they were read or received, before any delivery."""
+        self._copied: dict[int, int] | None = {}
+        """What all slaves have; None until they have what was taken."""
         self._uncopied: deque[tuple[int, int, int]] = deque(maxlen=_UNCOPIED_MOST)
 
     def advance(self, level: int, next_offset: int, log_end: int) -> None:
         """Everything of a level before `next_offset` is delivered; the last copy ends at log offset `log_end`."""
         self.table[level] = next_offset
+        self.log_end = max(self.log_end, log_end)
         self._uncopied.append((log_end, level, next_offset))
         self.changed = True
 
     # -- file and wire
 
-    def for_slaves(self, acknowledged_offset: int) -> bytes:
-        """The compact text that slaves fetch (code 45).
+    def encode(self) -> bytes:
+        """The compact text of the whole table: for a slave that waits for `log_end`."""
+        return fastjson.dumps({"offsetTable": self.table})
+
+    def for_rocketmq_slaves(self, acknowledged_offset: int) -> bytes | None:
+        """The compact text that slaves fetch (code 45) which take the table as it comes; None: they had better keep
+        theirs.
 
         A slave that becomes the master goes on from here. It must not skip a message whose delivered copy it has not
-        received, so only deliveries before `acknowledged_offset`, up to where slaves have the log, are counted.
+        received, so only deliveries before `acknowledged_offset`, up to where every slave has the log, are counted.
         """
         if not self._careful:
-            return fastjson.dumps({"offsetTable": self.table})
+            return self.encode()
+        if self._copied is None:
+            log_end, table = self._taken
+            if acknowledged_offset < log_end:
+                return None
+            self._copied = dict(table)
         while self._uncopied and self._uncopied[0][0] <= acknowledged_offset:
             _, level, next_offset = self._uncopied.popleft()
             self._copied[level] = next_offset
@@ -69,34 +87,41 @@ class DelayOffsets:
         table = data.get("offsetTable") if isinstance(data, Mapping) else None
         if self._file is not None and isinstance(table, Mapping):
             try:
-                self._take({int(level): int(offset) for level, offset in table.items()})
+                self._take({int(level): int(offset) for level, offset in table.items()}, self.log_end)
             except (TypeError, ValueError, OverflowError) as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
-    async def save_received(self, body: bytes) -> None:
-        """Keep the master's table exactly as it came. Raises BodyError for something else than a table, OSError."""
-        self._take(dict(DelayOffsetTable.decode(body).offset_table))
+    async def save_received(self, body: bytes, log_end: int) -> None:
+        """Keep the master's table exactly as it came. Raises BodyError for something else than a table, OSError.
+
+        Args:
+            body: the master's answer.
+            log_end: all copies that it counts are in front of this log offset.
+        """
+        self._take(dict(DelayOffsetTable.decode(body).offset_table), log_end)
         if self._file is not None:
             await self._file.save_in_background(body)
 
-    def take_later(self, body: bytes, end_of: Callable[[int], int]) -> None:
+    def take_later(self, body: bytes, end_of: Callable[[int], int], log_end: int = 0) -> None:
         """Take over from a slave's table what is further than here.
 
         Args:
             body: the slave's answer.
             end_of: delay level to the number of messages that it has had here: no progress is taken beyond that.
+            log_end: where the log ends here.
 
         Raises:
             BodyError: it is something else than a table.
         """
         received = DelayOffsetTable.decode(body).offset_table
         bounded = {level: min(offset, end_of(level)) for level, offset in received.items()}
-        self._take({**self.table, **{n: max(offset, self.table.get(n, 0)) for n, offset in bounded.items()}})
+        self._take({**self.table, **{n: max(offset, self.table.get(n, 0)) for n, offset in bounded.items()}}, log_end)
         self.changed = True
 
-    def _take(self, table: dict[int, int]) -> None:
-        self.table = table
-        self._copied = dict(table)
+    def _take(self, table: dict[int, int], log_end: int) -> None:
+        self.table, self.log_end = table, log_end
+        self._taken = log_end, dict(table)
+        self._copied = None if table else {}
         self._uncopied.clear()
         self.changed = False
 

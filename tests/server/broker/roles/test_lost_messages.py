@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 from memory_disk import MemoryDisk
-from memory_network import MemoryNetwork
+from memory_network import LaggingNetwork, MemoryNetwork
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
@@ -32,30 +32,6 @@ async def name_server(network: MemoryNetwork) -> AsyncIterator[None]:
         await nursery.start(partial(serve_namesrv, NamesrvConfig(), listen=network.listen, disk=MemoryDisk()))
         yield
         nursery.cancel_scope.cancel()
-
-
-class LaggingNetwork(MemoryNetwork):
-    """The network of one slave: from the time on that `lags` is set, nothing comes to it from HA ports."""
-
-    def __init__(self, network: MemoryNetwork) -> None:
-        super().__init__()
-        self._listeners = network._listeners
-        self._next_port = 50_000
-        self.lags = False
-
-    async def dial(self, address: str) -> Any:
-        stream: Any = await super().dial(address)
-        if address.endswith("2"):
-            receive = stream.receive_some
-
-            async def receive_late(max_bytes: int | None = None) -> bytes:
-                data: bytes = await receive(max_bytes)
-                if self.lags and data:
-                    await trio.sleep_forever()
-                return data
-
-            stream.receive_some = receive_late
-        return stream
 
 
 async def committed(peer: Any, offset: int | None = None, topic: str = "T1") -> int:
@@ -176,7 +152,7 @@ async def test_offsets_beyond_their_queues_after_a_start(
 @pytest.mark.parametrize("how", ["order", "configuration"])
 async def test_a_slave_that_lags_becomes_master(open_broker: Any, how: str) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
-    slow = LaggingNetwork(network)
+    slow = LaggingNetwork(network, 10912)
     new = [b"new %d" % n for n in range(25)]
     async with name_server(network):
         async with open_broker(network=slow, disk=disk, **SLAVE) as slave:

@@ -174,32 +174,6 @@ def test_a_slave_merges_whole_queue_maps() -> None:
     assert offsets.changed
 
 
-async def test_delay_offsets_are_kept_as_received() -> None:
-    file = TextFile()
-    delays = DelayOffsets(file)
-    assert delays.for_slaves(0) == b'{"offsetTable":{}}'
-    await delays.save_received(b'{"offsetTable":{1:2,3:4}}')
-    assert file.text == b'{"offsetTable":{1:2,3:4}}'
-    again = DelayOffsets(file)
-    again.load()
-    assert again.for_slaves(0) == b'{"offsetTable":{1:2,3:4}}'
-    assert again.table == {1: 2, 3: 4}
-
-
-def test_slaves_get_only_deliveries_that_they_have_copies_of() -> None:
-    careful, plain = DelayOffsets(None), DelayOffsets(None, careful=False)
-    for delays in (careful, plain):
-        delays.advance(1, 1, 100)
-        delays.advance(2, 5, 200)
-        delays.advance(1, 2, 300)
-        assert delays.table == {1: 2, 2: 5}
-    assert plain.for_slaves(0) == b'{"offsetTable":{1:2,2:5}}'
-    assert careful.for_slaves(99) == b'{"offsetTable":{}}'
-    assert careful.for_slaves(200) == b'{"offsetTable":{1:1,2:5}}'
-    assert careful.for_slaves(0) == b'{"offsetTable":{1:1,2:5}}'
-    assert careful.for_slaves(300) == b'{"offsetTable":{1:2,2:5}}'
-
-
 async def test_a_delivery_is_on_disk_before_the_table_counts_it() -> None:
     file = TextFile()
     delays = DelayOffsets(file)
