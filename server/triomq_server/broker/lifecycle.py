@@ -405,11 +405,15 @@ class _Run:
 async def _write_tables(broker: Broker) -> None:
     """Write what the tables' tasks have left, when they have ended: what they are writing is older. Cannot be
     cancelled."""
+    broker.undelivered.persist()  # before the progress, which counts these messages as delivered
     with trio.CancelScope(shield=True):
         try:
             await broker.store.flush()
         except OSError as error:
-            _log.error("offsets are written before the log is on the disk: %s", error)
+            # Delayed messages then come again; consumer offsets are put right by the start that finds the log cut off.
+            _log.error("the progress with delayed messages is not written, since the log is not on the disk: %s", error)
+        else:
+            broker.delay_offsets.persist()
     broker.offsets.persist()
     broker.filters.persist()
     for table in (broker.topics, broker.groups):

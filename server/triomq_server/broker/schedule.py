@@ -74,17 +74,13 @@ class Schedule:
 
     async def run(self) -> NoReturn:
         """Deliver until cancelled."""
-        try:
-            if self._as_in_49:
-                await trio.sleep(FIRST_RUN_49_S)
-            while True:
-                self._role_changed = trio.Event()
-                if not self._broker.is_slave:
-                    await self._deliver_as_master()
-                await self._role_changed.wait()
-        finally:
-            self._undelivered.persist()
-            self._offsets.persist()
+        if self._as_in_49:
+            await trio.sleep(FIRST_RUN_49_S)
+        while True:
+            self._role_changed = trio.Event()
+            if not self._broker.is_slave:
+                await self._deliver_as_master()
+            await self._role_changed.wait()
 
     async def _deliver_as_master(self) -> None:
         """Deliver until the broker becomes a slave."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -250,6 +251,77 @@ async def test_a_kill_repeats_at_most_what_came_since_the_table_was_written(open
         peer = await broker.peer()
         await trio.sleep(2)
         assert await bodies(peer) == [b"old", b"new", b"new", b"waits"]
+
+
+class SlowDisk(MemoryDisk):
+    """Chores take `chore_s`, as in a worker thread: a cancel counts before one begins, not later."""
+
+    chore_s = 0.0
+
+    async def run(self, chore: Any) -> Any:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self.chore_s)
+            return chore()
+
+
+@pytest.mark.parametrize("stop_s", [9.95, 10.05, 10.15, 10.25])
+async def test_a_stop_while_the_table_is_written_repeats_nothing(open_broker: Any, stop_s: float) -> None:
+    """Ten seconds after the start the log is flushed, then the table is written: 0.1 s each."""
+    disk = SlowDisk()
+    async with open_broker(disk=disk) as broker:
+        peer, start = await broker.peer(), trio.current_time()
+        for number in range(3):
+            await peer.put(**delayed(1, b"%d" % number))
+        await trio.sleep_until(start + 9.9)
+        disk.chore_s = 0.1
+        await peer.put("Other", body=b"something to flush")
+        await trio.sleep_until(start + stop_s)
+    disk.chore_s = 0.0
+    assert disk.read(OFFSETS_FILE) == b'{\n\t"offsetTable":{1:3\n\t}\n}'
+    async with open_broker(disk=disk) as broker:
+        await trio.sleep(3)
+        assert await bodies(await broker.peer()) == [b"0", b"1", b"2"]
+
+
+async def test_a_power_failure_at_a_stop_loses_no_delayed_message(open_broker: Any) -> None:
+    lefts: list[MemoryDisk] = []
+
+    class Disk(MemoryDisk):
+        stopping = False
+
+        def replace(self, source: str, target: str) -> None:
+            super().replace(source, target)
+            if self.stopping and target == OFFSETS_FILE:
+                lefts.extend(self.after_power_loss(random.Random(seed)) for seed in range(8))
+
+    disk = Disk()
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        await trio.sleep(10.1)  # the log is flushed every ten seconds
+        await peer.put(**delayed(2))
+        for path, file in disk.files.items():
+            if "/commitlog/" in path and not isinstance(file, bytes):
+                file.sync(0, file.size)  # the delayed message is on the disk, its copy is not
+        await trio.sleep(6)
+        assert await bodies(peer) == [b"later"]
+        disk.stopping = True
+    assert lefts
+    for left in lefts:
+        async with open_broker(disk=left) as broker:
+            await trio.sleep(12)
+            assert set(await bodies(await broker.peer())) == {b"later"}
+
+
+async def test_a_stop_with_a_failed_disk_counts_no_delivery(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        peer = await broker.peer()
+        await peer.put(**delayed(1))
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"later"]
+        disk.failing_syncs = True
+    assert not disk.exists(OFFSETS_FILE)
 
 
 @pytest.mark.parametrize(("text", "found"), [(b"{1:9}", []), (b"{1:-4}", [b"later"])])

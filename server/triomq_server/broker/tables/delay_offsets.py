@@ -126,7 +126,8 @@ class DelayOffsets:
         self.changed = False
 
     def persist(self) -> None:
-        """Write the table now if it has changed; if the disk fails, it logs an error and the next call tries again."""
+        """Write the table now if it has changed, when the log is on disk and no other call runs; if the disk fails, it
+        logs an error and the next call tries again."""
         if self._file is None or not self.changed:
             return
         try:
@@ -148,12 +149,16 @@ class DelayOffsets:
             return
         self.changed = False
         text = self._text()
+        written = False
         try:
             await flush()
             await self._file.save_in_background(text)
+            written = True
         except OSError as error:
-            self.changed = True
             self._file.log_failure(error)
+        finally:
+            if not written:
+                self.changed = True
 
     def _text(self) -> bytes:
         return fastjson.dumps_pretty({"offsetTable": self.table})

@@ -67,10 +67,15 @@ class Undelivered:
             await trio.lowlevel.checkpoint()
             return
         self._changed = False
+        written = False
         try:
             await self._file.save_in_background(self._text())
+            written = True
         except OSError as error:
             self._note_failure(self._file, error)
+        finally:
+            if not written:  # also at a cancel
+                self._changed = True
 
     def _text(self) -> bytes:
         return fastjson.dumps([list(place) for place in self.places])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import trio
+import trio.testing
 from text_file import TextFile
 
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
@@ -76,3 +78,24 @@ def test_a_master_that_has_delivered_nothing_says_so() -> None:
     delays = DelayOffsets(TextFile(), log_end=1000)
     delays.load()
     assert delays.for_rocketmq_slaves(0) == b'{"offsetTable":{}}'
+
+
+@pytest.mark.parametrize("cancelled_at_s", [1, 3])
+async def test_a_write_that_is_cancelled_is_not_forgotten(
+    cancelled_at_s: float, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while the log is flushed, nor while the file waits for its thread."""
+    file = TextFile()
+    delays = DelayOffsets(file)
+    delays.advance(1, 1, 100)
+
+    async def slow(*_args: object) -> None:
+        await trio.sleep(2)
+
+    monkeypatch.setattr(file, "save_in_background", slow)
+    with trio.move_on_after(cancelled_at_s):
+        await delays.persist_in_background(slow)
+    assert delays.changed
+    delays.persist()
+    assert file.text == b'{\n\t"offsetTable":{1:1\n\t}\n}'
+    assert not delays.changed
