@@ -78,14 +78,14 @@ class _Round:
     """One round.
 
     Attributes:
-        began_ms: when it began, by the broker's clock.
+        end: the end of the half queue when it began: copies of this round are left to the next one.
         offset: the next half message.
         stored: how many have been stored again since the progress was noted.
         log_end: end of the last record stored.
         busy: producer groups of which no member takes more, and until when the round waits for them.
     """
 
-    began_ms: int
+    end: int
     offset: int
     stored: int = 0
     log_end: int = 0
@@ -143,7 +143,8 @@ class CheckBack:
 
     async def _check_once(self) -> None:
         """One round."""
-        current = _Round(self._broker.clock(), self._transactions.position())
+        end = self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        current = _Round(end, self._transactions.position())
         ends = trio.current_time() + ROUND_S
         try:
             while trio.current_time() < ends:
@@ -183,11 +184,10 @@ class CheckBack:
 
     def _slice(self, current: _Round) -> _Handled:
         """Handle some half messages; the last one's result says how to go on."""
-        store, ended = self._store, self._transactions.ended
-        end = store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]
+        ended = self._transactions.ended
         handled_bytes = handled = passed = 0
         while handled < HANDLED_AT_ONCE and handled_bytes < HANDLED_AT_ONCE_BYTES and passed < PASSED_AT_ONCE:
-            if current.offset >= end:
+            if current.offset >= current.end:
                 return _Handled.STOP
             result = _Handled.PASSED
             half = None if current.offset in ended else self._transactions.record(HALF_TOPIC, current.offset)
@@ -214,12 +214,11 @@ class CheckBack:
         original = properties.get(PREPARED_QUEUE_OFFSET)
         state = HalfState(
             half.born_timestamp,
-            half.store_timestamp,
             check_times(properties),
             immunity_ms(properties, limits.time_out_ms),
             ended=original is not None and number(original) in self._transactions.ended,
         )
-        action = decide(state, now_ms=now_ms, round_began_ms=current.began_ms, limits=limits)
+        action = decide(state, now_ms=now_ms, limits=limits)
         if action is Action.PASS:
             return _Handled.PASSED
         if action is Action.WAIT:

@@ -65,24 +65,23 @@ class HalfState:
     """What the decision needs to know of a half message.
 
     Attributes:
-        born_ms: when its producer made it.
-        stored_ms: when this copy of it was stored.
+        born_ms: when its producer made it, by the producer's clock.
         check_times: how often it has been checked; None: never.
         immunity_ms: the age before which its producer does not want to be asked; None: `time_out_ms` counts.
         ended: whether its transaction has been committed or rolled back.
     """
 
     born_ms: int
-    stored_ms: int
     check_times: int | None = None
     immunity_ms: int | None = None
     ended: bool = False
 
 
-def decide(half: HalfState, *, now_ms: int, round_began_ms: int, limits: Limits) -> Action:
-    """What to do with a half message.
+def decide(half: HalfState, *, now_ms: int, limits: Limits) -> Action:
+    """What to do with a half message that was there when the round began.
 
-    A message that seems to come from the future, because its producer's clock is ahead, is checked at once.
+    No time of this broker's clock is compared but now: what was stored while the clock was ahead has a store time that
+    is still to come. A message that seems to come from the future, because its producer's clock is ahead, is checked at once.
     """
     if half.ended:
         return Action.PASS
@@ -90,8 +89,6 @@ def decide(half: HalfState, *, now_ms: int, round_began_ms: int, limits: Limits)
     checked_out = half.check_times is not None and half.check_times >= limits.check_max
     if checked_out or age_ms > limits.reserved_hours * _HOUR_MS:
         return Action.DISCARD
-    if half.stored_ms >= round_began_ms:
-        return Action.WAIT
     if half.immunity_ms is not None:
         return Action.RENEW if 0 <= age_ms < min(half.immunity_ms, limits.immunity_max_ms) else Action.CHECK
     return Action.WAIT if 0 <= age_ms < limits.time_out_ms else Action.CHECK

@@ -23,7 +23,7 @@ LIMITS = Limits(time_out_ms=6000, check_max=15, reserved_hours=72, interval_ms=6
 
 
 def half(age_ms: int, **fields: Any) -> HalfState:
-    return HalfState(**{"born_ms": NOW - age_ms, "stored_ms": NOW - max(age_ms, 1), **fields})
+    return HalfState(**{"born_ms": NOW - age_ms, **fields})
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,6 @@ def half(age_ms: int, **fields: Any) -> HalfState:
         (half(HOUR, check_times=15), Action.DISCARD),
         (half(0, check_times=15), Action.DISCARD),
         (half(HOUR, check_times=-1), Action.CHECK),
-        # Stored while the round goes on, such as a copy of this round.
-        (half(HOUR, stored_ms=NOW), Action.WAIT),
-        (half(HOUR, stored_ms=NOW - 1), Action.CHECK),
-        (half(HOUR, stored_ms=NOW, check_times=15), Action.DISCARD),
         # The producer wants more time, or less.
         (half(6000, immunity_ms=10_000), Action.RENEW),
         (half(9999, immunity_ms=10_000), Action.RENEW),
@@ -62,17 +58,17 @@ def half(age_ms: int, **fields: Any) -> HalfState:
         # Ended: nothing else counts.
         (half(HOUR, ended=True), Action.PASS),
         (half(100 * HOUR, ended=True, check_times=99), Action.PASS),
-        (half(0, ended=True, stored_ms=NOW), Action.PASS),
+        (half(0, ended=True), Action.PASS),
     ],
 )
 def test_decide(state: HalfState, action: Action) -> None:
-    assert decide(state, now_ms=NOW, round_began_ms=NOW, limits=LIMITS) is action
+    assert decide(state, now_ms=NOW, limits=LIMITS) is action
 
 
 def test_a_limit_of_no_checks_gives_up_after_the_first() -> None:
     limits = Limits(time_out_ms=6000, check_max=0, reserved_hours=72, interval_ms=60_000)
-    assert decide(half(HOUR), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.CHECK
-    assert decide(half(HOUR, check_times=0), now_ms=NOW, round_began_ms=NOW, limits=limits) is Action.DISCARD
+    assert decide(half(HOUR), now_ms=NOW, limits=limits) is Action.CHECK
+    assert decide(half(HOUR, check_times=0), now_ms=NOW, limits=limits) is Action.DISCARD
 
 
 @pytest.mark.parametrize(
