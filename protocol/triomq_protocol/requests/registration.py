@@ -85,8 +85,10 @@ class TopicConfig(Body, kw_only=True):
 
     @classmethod
     def from_line(cls, line: str) -> Self:
-        """Read `line()` back. Raises BodyError."""
-        parts = line.split(" ")
+        """Read `line()` back, or that of a broker of version 5, with attributes behind it. Raises BodyError."""
+        parts = line.split(" ", 5)
+        if len(parts) == 6 and (parts[5] in ("", "null") or parts[5].startswith("{")):
+            del parts[5]
         try:
             name, read, write, perm, filter_type = parts
             return cls(

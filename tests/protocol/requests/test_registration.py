@@ -78,6 +78,11 @@ def test_order_and_flag_do_not_travel_in_the_compressed_form() -> None:
     )
 
 
+@pytest.mark.parametrize("attributes", ["", "{}", "null", '{"+message.type":"DELAY","a":"b c"}'])
+def test_lines_of_version_5_have_attributes(attributes: str) -> None:
+    assert TopicConfig.from_line(f"T 4 4 6 SINGLE_TAG {attributes}") == TopicConfig.from_line("T 4 4 6 SINGLE_TAG")
+
+
 def part(data: bytes, size: int | None = None) -> bytes:
     return (len(data) if size is None else size).to_bytes(4, "big", signed=True) + data
 
