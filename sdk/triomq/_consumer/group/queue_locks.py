@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
-
-import trio
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._message.message import MessageQueue
@@ -39,9 +37,6 @@ RETRY_S: Final = 3.0
 BROKER_KEEPS_S: Final = 60.0
 """How long a broker keeps a lock that is not renewed (``rebalanceLockMaxLiveTime``)."""
 
-UNLOCK_DELAY_S: Final = 20.0
-"""How long a queue given up with undelivered messages stays locked (``unlockDelayTimeMills``)."""
-
 
 class QueueLocks:
     """Asks masters for locks on behalf of one group member.
@@ -54,7 +49,7 @@ class QueueLocks:
 
     def __init__(self, group: str, client_id: str, brokers: BrokerLinks) -> None:
         self.leaving: set[MessageQueue] = set()
-        """Queues that were given up and are locked still, for a while."""
+        """Queues that are locked and not, or no longer, consumed: a consumer that ends gives their locks back, too."""
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
@@ -98,15 +93,6 @@ class QueueLocks:
                     link.notify(command)
             except MQError as error:
                 log.info("%d queues of %s could not be unlocked: %s", len(part), part[0].broker_name, error.reason)
-
-    @trio.lowlevel.enable_ki_protection
-    async def unlock_later(self, queue: MessageQueue, is_ours: Callable[[MessageQueue], bool]) -> None:
-        """Give a lock back after a while, unless the queue has come back meanwhile."""
-        self.leaving.add(queue)
-        await trio.sleep(UNLOCK_DELAY_S)
-        self.leaving.discard(queue)
-        if not is_ours(queue):
-            await self.unlock([queue], wait=False)
 
     async def _ask(self, queues: list[MessageQueue]) -> set[MessageQueue]:
         link = await self._brokers.of(queues[0], only_master=True)

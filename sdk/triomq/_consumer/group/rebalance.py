@@ -11,7 +11,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -25,6 +25,7 @@ from triomq._transport.links import Links
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
+from triomq_protocol.names import RETRY_PREFIX
 from triomq_protocol.requests import ConsumerIdList, GetConsumerListByGroupRequest
 from triomq_protocol.wire.command import Command
 
@@ -90,6 +91,22 @@ def plan_moves(
     revoke = sorted_queues({queue for queue in owned if queue not in wanted or queue in set(stuck)})
     kept = set(owned) - set(revoke)
     return Moves(tuple(revoke), tuple(sorted_queues(wanted - kept)))
+
+
+def pause_after_round(every_s: float, *, done: bool, now: float, missing_since: Iterable[float]) -> float:
+    """How long to wait until the next round.
+
+    Args:
+        every_s: seconds between two rounds.
+        done: whether the last one has left nothing undone.
+        now: the time.
+        missing_since: since when subscribed topics have been unknown. One that is created is found about as long
+            after that as it had been missing.
+    """
+    if not done:
+        return min(RETRY_AFTER_S, every_s)
+    missing_s = min((now - at for at in missing_since), default=every_s)
+    return min(max(RETRY_AFTER_S, missing_s), every_s)
 
 
 @attrs.frozen
@@ -245,6 +262,8 @@ class Rebalance:
         self._woken = trio.Event()
         self._suspended = False
         self._absent: set[str] = set()
+        self._missing_since: dict[str, float] = {}
+        """Since when a subscribed topic has been unknown, on trio's clock."""
         self._twice_since: dict[str, float] = {}
         """When an id was first seen twice, on trio's clock; infinity once that is reported."""
         self._round = trio.Lock()
@@ -276,7 +295,9 @@ class Rebalance:
                     await self._woken.wait()
                 self._woken = trio.Event()
                 done = self._suspended or await self.rebalance()
-                pause_s = self._every_s if done else min(RETRY_AFTER_S, self._every_s)
+                pause_s = pause_after_round(
+                    self._every_s, done=done, now=trio.current_time(), missing_since=self._missing_since.values()
+                )
         finally:
             self._routes.changed.remove(self._on_route)
 
@@ -289,6 +310,7 @@ class Rebalance:
         async with self._round:
             self.rounds += 1
             topics = sorted(self._topics())
+            self._missing_since = {topic: at for topic, at in self._missing_since.items() if topic in topics}
             done = await self._drop_unsubscribed(topics)
             for topic in topics:
                 done &= await self._rebalance_topic(topic)
@@ -302,6 +324,10 @@ class Rebalance:
 
     async def _rebalance_topic(self, topic: str) -> bool:
         queues = await self._queues(topic)
+        if queues or topic.startswith(RETRY_PREFIX):  # which comes with the first failure
+            self._missing_since.pop(topic, None)
+        else:
+            self._missing_since.setdefault(topic, trio.current_time())
         if self._members is None:
             return not queues or await self._apply(topic, queues, 0)
         members = await self._members.of(topic) if queues else None
@@ -323,7 +349,10 @@ class Rebalance:
             self._absent.add(topic)
             what = "its queues are given up" if given_up else "its queues stay, and a heartbeat is sent"
             text = f"the broker does not list {self._client_id} in group {self._group}; of topic {topic}, {what}"
-            self._report(ConsumerEvent("not_a_member", text))
+            if given_up or any(queue.topic == topic for queue in self.owned):
+                self._report(ConsumerEvent("not_a_member", text))
+            else:
+                log.debug("%s", text)  # it has just joined, and its heartbeat has not come to this broker yet
             await self._beat()
             if given_up:
                 await self._apply(topic, (), len(members or ()))

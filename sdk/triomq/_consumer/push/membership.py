@@ -295,8 +295,6 @@ class PushMembership(Membership):
         if self._ordered is not None and not await self._ordered.wait_idle(queue):
             return False
         await self._call_revoked(queue)
-        # What is consumed and not committed is the next member's, at once.
-        undelivered = source.process.count > 0 if self._ordered is None else self._ordered.holds_unhandled(queue)
         self.engine.stop(queue)
         if self._ordered is not None:
             self._ordered.remove(queue)
@@ -305,12 +303,11 @@ class PushMembership(Membership):
             # Before the next member can read it (docs/protocol/consumer.md §11.3), and also when this one ends
             # meanwhile.
             await self.positions.persist([queue])
-            if locks is not None and not undelivered:
+            if locks is not None:
+                # At once, also with messages that were pulled and not handled: no handler is at work, and the next member
+                # begins with them. RocketMQ's clients then keep the lock for 20 s, in which nobody handles anything.
                 await locks.unlock([queue], wait=False)
         self.positions.forget(queue)
-        if locks is not None and undelivered:
-            locks.leaving.add(queue)
-            self.spawn(locks.unlock_later, queue, self.engine.queues.__contains__)
         return True
 
     async def topic_changed(self, topic: str, /) -> None:

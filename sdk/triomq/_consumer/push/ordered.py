@@ -219,11 +219,6 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             message.holder.owner.finish(message)
         self._release(batch)
 
-    def holds_unhandled(self, queue: MessageQueue) -> bool:
-        """Whether messages of a queue were pulled that no handler has had."""
-        state = self.states.get(queue)
-        return state is not None and state.source.process.count > len(state.uncommitted)
-
     def _state_of(self, batch: Sequence[HeldMessage]) -> OrderedQueue | None:
         """The queue of messages that still count; None after it was given up, or has started again elsewhere."""
         state = self.states.get(batch[0].queue)

@@ -9,7 +9,15 @@ import trio
 
 import triomq
 from triomq._consumer.group.allocate import Average, ConsistentHash, MachineRoomNearby, hashes_names
-from triomq._consumer.group.rebalance import Moves, Rebalance, Share, duplicate_ids, plan_moves, work_out_share
+from triomq._consumer.group.rebalance import (
+    Moves,
+    Rebalance,
+    Share,
+    duplicate_ids,
+    pause_after_round,
+    plan_moves,
+    work_out_share,
+)
 from triomq._message.namespace import Namespace
 
 Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(8)]
@@ -217,6 +225,45 @@ async def test_not_listed_keeps_once_and_never_takes(autojump_clock) -> None:
     assert [call for call in world.assignee.take_calls() if call[0] == "revoked"] == [("revoked", q) for q in Q[:4]]
     assert not world.rebalance.owned
     assert {event.kind for event in world.events} == {"not_a_member"}
+
+
+async def test_a_member_that_has_just_joined_is_no_event(autojump_clock) -> None:
+    world = World("you")
+    assert not await world.rebalance.rebalance()
+    assert (world.events, world.beats) == ([], 1)
+    assert not await world.rebalance.rebalance()
+    assert [event.kind for event in world.events] == ["not_a_member"]
+
+
+@pytest.mark.parametrize(
+    ("done", "missing_since", "pause_s"),
+    [
+        (False, [], 1),
+        (False, [0], 1),
+        (True, [], 20),
+        (True, [100], 1),
+        (True, [95], 5),
+        (True, [0, 93, 40], 7),
+        (True, [0], 20),
+    ],
+)
+def test_pauses_between_rounds(done, missing_since, pause_s) -> None:
+    assert pause_after_round(20, done=done, now=100, missing_since=missing_since) == pause_s
+    assert pause_after_round(0.5, done=done, now=100, missing_since=missing_since) == 0.5
+
+
+@pytest.mark.parametrize(("topic", "soon"), [("T", True), ("%RETRY%G", False)])
+async def test_a_topic_that_comes_is_taken_soon(autojump_clock, topic: str, soon: bool) -> None:
+    world = World("me")
+    world.topics = {topic}
+    route = world.routes.routes.pop("T")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.rebalance.run)
+        await trio.sleep(4)
+        world.routes.routes[topic] = route
+        await trio.sleep(5)
+        assert bool(world.rebalance.owned) == soon
+        nursery.cancel_scope.cancel()
 
 
 async def test_topics_that_are_no_longer_wanted_are_given_up(autojump_clock) -> None:
