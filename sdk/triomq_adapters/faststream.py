@@ -70,6 +70,8 @@ from triomq_adapters.faststream_messages import (
 )
 from triomq_adapters.topics import ensure_topic
 
+log = logging.getLogger("triomq.adapters.faststream")
+
 __all__ = [
     "PublishOptions",
     "RocketMQBroker",
@@ -244,23 +246,38 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         consumer = await self._join()
         with suppress(triomq.ClosedError):  # a worker that is stopped by its own handler
             async for delivery in consumer:
-                taken = [incoming(delivery.message, delivery)]
+                taken = await self._readable(delivery)
                 while len(taken) < self.batch_max and (more := await consumer.poll()) is not None:
-                    taken.append(incoming(more.message, more))
+                    taken += await self._readable(more)
+                if not taken:
+                    continue
                 await self.consume(taken[0] if self.batch_max == 1 else tuple(taken))
+
+    @staticmethod
+    async def _readable(delivery: triomq.aio.Delivery) -> list[Incoming]:
+        """The message in a list; none if its body cannot be read, and it comes again later."""
+        try:
+            return [incoming(delivery.message, delivery)]
+        except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
+            # It is damaged, or compressed by a library that is missing here. Another member may have it, and a message that nobody can read becomes a dead letter.
+            log.error("%r cannot be read, and comes again later: %s", delivery.message, error)  # noqa: TRY400
+            await delivery.later()
+            return []
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:  # noqa: ASYNC109 - FastStream's name
         """The next message, or None when none comes in time; for subscribers without a handler."""
         self._check_no_handlers()
         consumer = await self._join()
         delivery = await consumer.poll(timeout)
-        return None if delivery is None else await self._processed(delivery)
+        found = [] if delivery is None else await self._readable(delivery)
+        return await self._processed(found[0]) if found else None
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         """Message after message, for subscribers without a handler; answer each by ``ack`` or ``nack``."""
         self._check_no_handlers()
         async for delivery in await self._join():
-            yield await self._processed(delivery)
+            for found in await self._readable(delivery):
+                yield await self._processed(found)
 
     def _check_no_handlers(self) -> None:
         if self.calls:  # the class of the error is FastStream's
@@ -268,10 +285,8 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
                 f"the handlers of the subscriber of {self.topic} take its messages: use one without handlers"
             )
 
-    async def _processed(self, delivery: triomq.aio.Delivery) -> Any:
-        raw: Any = incoming(delivery.message, delivery)
-        if self.batch_max > 1:
-            raw = (raw,)
+    async def _processed(self, found: Incoming) -> Any:
+        raw: Any = (found,) if self.batch_max > 1 else found
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
         return await process_msg(

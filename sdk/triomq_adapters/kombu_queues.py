@@ -30,6 +30,18 @@ Matches = Callable[[str], bool]
 """Whether a binding takes messages with a routing key."""
 
 
+def _body_of(message: triomq.ReceivedMessage) -> bytes:
+    """The body of a message.
+
+    Raises:
+        ValueError: it is compressed, and damaged, or the library for it is not installed.
+    """
+    try:
+        return message.body
+    except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
+        raise ValueError(str(error)) from error
+
+
 class Sender:
     """Sends messages of Kombu to topics.
 
@@ -83,12 +95,13 @@ class WorkQueue:
         """The next message of Kombu, with a delivery tag that :meth:`done` takes; None: there is none now."""
         while (delivery := self._consumer.poll(wait_s)) is not None:
             try:
+                body = _body_of(delivery.message)
                 if remaining_ms(delivery.message.properties, self._sender.clock()) > HELD_MS:
                     # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
                     self._sender.send_on(self._topic, delivery.message)
                     delivery.done()
                     continue
-                message = unpack(delivery.message.body)
+                message = unpack(body)
             except ValueError as error:
                 log.error("%r is no message of Kombu, and comes again later: %s", delivery.message, error)  # noqa: TRY400
                 delivery.later()
@@ -203,7 +216,7 @@ class ExchangeReader:
                 return None
             delivery.done()
             try:
-                message = unpack(delivery.message.body)
+                message = unpack(_body_of(delivery.message))
             except ValueError as error:
                 log.error("%r is no message of Kombu: %s", delivery.message, error)  # noqa: TRY400
                 continue

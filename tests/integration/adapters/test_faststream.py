@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import pydantic
@@ -12,6 +12,7 @@ import pytest
 from fastapi import Depends, FastAPI
 from faststream import AckPolicy, FastStream, Header
 from faststream.exceptions import SubscriberNotFound
+from unreadable import send_unreadable
 
 import triomq
 from triomq_adapters.faststream import (
@@ -346,6 +347,46 @@ def test_with_a_server_in_a_test(rocketmq: RocketMQ) -> None:
             await test.publish("one", "orders")
             await take.wait_call(timeout=TIMEOUT_S)
             take.mock.assert_called_once_with("one")
+
+    run(main)
+
+
+@pytest.mark.parametrize("batch_max", [1, 8])
+def test_an_unreadable_body_stops_no_subscriber(rocketmq: RocketMQ, caplog, batch_max: int) -> None:
+    send_unreadable(rocketmq, "mixed")
+    broker = broker_of(rocketmq, queues=1)
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    @broker.subscriber("mixed", batch_max=batch_max, start_from="earliest")
+    async def take(bodies: Any) -> None:
+        for body in bodies if isinstance(bodies, list) else [bodies]:
+            await seen.put(body)
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            for number in range(9):
+                await broker.publish(f"body {number}", "mixed")
+            assert sorted([await seen.get() for _ in range(9)]) == [f"body {number}" for number in range(9)]
+
+    run(main)
+    assert "cannot be read, and comes again later" in caplog.text
+
+
+def test_a_subscriber_without_handlers_passes_over_an_unreadable_body(rocketmq: RocketMQ) -> None:
+    send_unreadable(rocketmq, "mixed")
+    broker = broker_of(rocketmq, queues=1)
+    subscriber = broker.subscriber("mixed", start_from="earliest")
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            await broker.publish("one", "mixed")
+            async for message in subscriber:
+                assert await message.decode() == "one"
+                await message.ack()
+                break
+            assert await subscriber.get_one(timeout=0.1) is None
 
     run(main)
 

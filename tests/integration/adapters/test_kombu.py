@@ -12,6 +12,7 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.pools import reset
+from unreadable import send_unreadable
 
 import triomq
 import triomq_adapters.kombu  # noqa: F401 - makes the transport known
@@ -88,6 +89,15 @@ def test_what_is_acknowledged_is_gone_and_the_rest_comes_to_the_next(connect, ro
     assert sorted(Receiver(connect()).until(5))[:1] == [0]
     (stored, *_) = rocketmq.messages("jobs%2Eurgent")
     assert stored.body.endswith(b"\n0")
+
+
+def test_an_unreadable_body_does_not_stop_a_worker(connect, rocketmq, caplog) -> None:
+    send_unreadable(rocketmq, "jobs%2Eurgent")
+    connection = connect()
+    send(connection, *range(5))
+    receiver = Receiver(connection)
+    assert sorted(receiver.until(5)) == list(range(5))
+    assert "is no message of Kombu, and comes again later" in caplog.text
 
 
 def test_rejected_messages_are_dropped_or_come_again(connect) -> None:

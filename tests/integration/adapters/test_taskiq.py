@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from taskiq import AckableMessage, BrokerMessage
+from unreadable import send_unreadable
 from worker_process import end, kill_group, lines, wait_until, worker
 
 import triomq
@@ -36,6 +37,24 @@ async def take(listening: AsyncGenerator[AckableMessage, None], count: int = 1) 
 
 def clock_of(rocketmq: RocketMQ) -> int:
     return int(rocketmq.clock.now().timestamp() * 1000)
+
+
+def test_an_unreadable_body_does_not_stop_a_worker(rocketmq: RocketMQ, caplog) -> None:
+    send_unreadable(rocketmq, "taskiq")
+
+    async def main() -> None:
+        broker = RocketMQBroker(rocketmq.namesrv_addr, send_timeout_s=60)
+        await broker.startup()
+        listening = broker.listen()
+        await broker.kick(task(b"one"))
+        (first,) = await take(listening)
+        assert first.data == b"one"
+        await acknowledge(first)
+        await listening.aclose()
+        await broker.shutdown()
+
+    asyncio.run(main())
+    assert "could not be taken, and comes again later" in caplog.text
 
 
 def test_a_task_is_taken_once_when_it_is_acknowledged(rocketmq: RocketMQ) -> None:
