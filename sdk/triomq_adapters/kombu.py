@@ -366,12 +366,8 @@ class Transport(virtual.Transport):
         """
         count, topic = self.lag(queue), self.topic(queue)
         groups = self._opened.groups
-        if _group(topic) in groups.names():
-            groups.reset(_group(topic), topic, groups.END)
-        else:
-            # No worker was there yet: the first one begins behind what is there now.
-            bounds = self._opened.admin.topic_stats(topic).offset_table
-            groups.set_offsets(_group(topic), {where: each.max_offset for where, each in bounds.items()})
+        # If no worker was there yet, the first one begins behind what is there now.
+        groups.reset(_group(topic), topic, groups.END, new_group=True)
         return count
 
 

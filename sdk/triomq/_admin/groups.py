@@ -503,7 +503,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         with suppress(MQError):  # the route that is known serves where no name server answers
             await self._routes.refresh(topic)  # it may lack new queues and brokers
         masters, lacking = await self._masters_of(topic)
-        unknown = new_group and group not in await self.names()
+        unknown = new_group and not await self._is_known(group)
         done: dict[str, list[ResetQueue]] = {}
         failures: dict[str, MQError] = {}
 
@@ -528,13 +528,17 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             )
         return [each for _, queues in sorted(done.items()) for each in queues]
 
+    async def _is_known(self, group: str) -> bool:
+        """Whether some broker has the group, by the name that it has there."""
+        return self._wrap(group) in await self.names()
+
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
         try:
             try:
                 return await self._reset_members(address, group, topic, time_ms)
             except BrokerFault as error:
                 # RocketMQ says so of any group that has no offset yet in one of the queues: of a new queue, or an idle one.
-                if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or group not in await self.names():
+                if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or not await self._is_known(group):
                     raise
             await self._set_first_offsets(group, topic, name, time_ms)
             return await self._reset_members(address, group, topic, time_ms)

@@ -229,6 +229,19 @@ def test_a_queue_can_be_purged(connect) -> None:
     assert Receiver(connection).until(1) == ["after"]
 
 
+def test_a_queue_of_a_virtual_host_can_be_purged_while_a_worker_is_there(rocketmq) -> None:
+    options = {"send_timeout": 60, "queues": 1}
+    with Connection(f"rocketmq://{rocketmq.namesrv_addr}/host", transport_options=options) as connection:
+        send(connection, "one")
+        receiver = Receiver(connection)
+        receiver.until(1)
+        receiver.messages[0].ack()
+        with connection.channel() as channel:
+            QUEUE(channel).purge()
+        send(connection, "after")
+        assert receiver.until(2) == ["one", "after"]
+
+
 def test_a_message_that_is_too_long_is_an_error_that_says_so(connect) -> None:
     connection = connect()
     with pytest.raises(triomq.errors.MessageIllegal, match="more than 4194304"):

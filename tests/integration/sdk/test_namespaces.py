@@ -39,6 +39,36 @@ async def test_administration_and_queries_in_a_namespace() -> None:
             assert "NS%orders" not in await client.admin.topics()
 
 
+async def test_members_in_a_namespace_follow_a_reset_that_may_make_the_group() -> None:
+    async with open_cluster(slaves=0) as cluster, triomq.open_client(cluster.name_servers, namespace="NS") as client:
+        await client.admin.create_topic("orders", queues=1)
+        producer = client.producer("P")
+        for number in range(3):
+            await producer.send(triomq.Message("orders", b"%d" % number))
+        async with client.push_consumer("G", start_from="earliest") as consumer:
+            await consumer.subscribe("orders")
+            for _ in range(3):
+                await (await anext(consumer)).done()
+            (reset,) = await client.groups.reset("G", "orders", 0, new_group=True)
+            assert reset.online
+            with trio.fail_after(60):
+                again = await anext(consumer)
+            assert again.message.body == b"0"
+            await again.done()
+
+
+async def test_a_group_of_a_namespace_gets_its_first_offset_in_an_idle_queue() -> None:
+    async with open_cluster(slaves=0) as cluster, triomq.open_client(cluster.name_servers, namespace="NS") as client:
+        await client.admin.create_topic("orders", queues=1)
+        await client.admin.create_topic("idle", queues=1)
+        async with client.push_consumer("G", start_from="earliest") as consumer:
+            await consumer.subscribe("orders")
+            await consumer.subscribe("idle")
+            await client.producer("P").send(triomq.Message("orders", b"one"))
+            await (await anext(consumer)).done()
+            assert await client.groups.reset("G", "idle", 0)
+
+
 async def test_request_and_reply_in_a_namespace() -> None:
     async with (
         open_cluster(slaves=0) as cluster,
