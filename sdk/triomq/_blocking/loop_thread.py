@@ -54,9 +54,11 @@ class Call(Generic[R]):
         self._give_back = give_back
         self._scope = trio.CancelScope()
         self._begun = False
-        # The end is kept beside the event: who is interrupted between the two can look again.
+        # The end is kept beside what its caller waits for: who is interrupted between the two can look again.
         self._end: outcome.Outcome[R] | None = None
-        self._ended = threading.Event()
+        # Held until there is an end: an event would do, and makes a lock for each wait.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._ended_in_loop: trio.Event | None = None
 
     def _begin(self, context: contextvars.Context) -> None:
@@ -70,7 +72,7 @@ class Call(Generic[R]):
 
     def _set_end(self, end: outcome.Outcome[R]) -> None:
         self._end = end
-        self._ended.set()
+        self._running.release()
         if self._ended_in_loop is not None:
             self._ended_in_loop.set()
 
@@ -115,7 +117,7 @@ class Call(Generic[R]):
         # In the caller's context: hooks see its variables, as a span of a trace.
         token.run_sync_soon(self._begin, contextvars.copy_context())
         while self._end is None:
-            self._ended.wait(SIGNALS_EVERY_S)
+            self._running.acquire(timeout=SIGNALS_EVERY_S)
         return self._end
 
     async def _undo(self) -> None:
