@@ -259,6 +259,7 @@ class Membership(ABC):
             counters=self._client.counters,
             positions=self.positions,
             subscription=self.subscriptions.get,
+            announced=self.announced.get,
             sink=sink,
             settings=settings,
             beat=self._client.heartbeats.beat,

@@ -133,6 +133,22 @@ def next_version_ms(now_ms: int, last_ms: int) -> int:
     return max(now_ms, last_ms + 1)
 
 
+def tags_taken(asked: Subscription, announced: Subscription | None) -> frozenset[str]:
+    """The tags that an answer's messages are compared with; empty: all are taken.
+
+    A broker that holds a pull answers by what it knows by then: messages are not to be lost whose tag was subscribed
+    after the pull was sent.
+
+    Args:
+        asked: the subscription when the pull was sent.
+        announced: what brokers were told since; None: nothing.
+    """
+    if announced is None:
+        return asked.exact_tags
+    takes_all = not asked.exact_tags or not announced.exact_tags
+    return frozenset() if takes_all else asked.exact_tags | announced.exact_tags
+
+
 def retry_topic(group: str) -> str:
     """The topic of a group's retries."""
     return RETRY_PREFIX + group

@@ -6,7 +6,7 @@ import pytest
 
 import triomq
 from triomq import errors
-from triomq._message.subscription import make_subscription, next_version_ms
+from triomq._message.subscription import make_subscription, next_version_ms, tags_taken
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,23 @@ def test_as_it_travels():
 )
 def test_versions_only_grow(now_ms, last_ms, version_ms):
     assert next_version_ms(now_ms, last_ms) == version_ms
+
+
+@pytest.mark.parametrize(
+    ("asked", "announced", "tags"),
+    [
+        ("a", None, {"a"}),
+        ("a", "a", {"a"}),
+        ("a", "b || c", {"a", "b", "c"}),
+        ("*", "b", set()),
+        ("a", "*", set()),
+        ("a", triomq.Sql("n > 5"), set()),
+        ("*", None, set()),
+    ],
+)
+def test_what_is_taken_of_a_pull_that_was_held_meanwhile(asked, announced, tags):
+    newer = None if announced is None else make_subscription("T", announced, 6)
+    assert tags_taken(make_subscription("T", asked, 5), newer) == tags
 
 
 @pytest.mark.parametrize(

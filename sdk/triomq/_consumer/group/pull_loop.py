@@ -24,7 +24,7 @@ from triomq._message.hooks import FilterHook, wanted_messages
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
-from triomq._message.subscription import Subscription
+from triomq._message.subscription import Subscription, tags_taken
 from triomq._transport.links import Backoff
 from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
 
@@ -189,6 +189,7 @@ class PullEngine:
         counters: the client's.
         positions: the group's offsets.
         subscription: topic -> what is wanted of it; None: not subscribed (any more).
+        announced: topic -> what brokers were told of it last, which may be newer; None: nothing.
         sink: takes the messages.
         settings: see :class:`PullSettings`.
         beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
@@ -204,6 +205,7 @@ class PullEngine:
         counters: Counters,
         positions: Positions,
         subscription: Callable[[str], Subscription | None],
+        announced: Callable[[str], Subscription | None],
         sink: PullSink,
         settings: PullSettings,
         beat: Callable[[], Awaitable[None]],
@@ -219,6 +221,7 @@ class PullEngine:
         self._puller = puller
         self._positions = positions
         self._subscription = subscription
+        self._announced = announced
         self._sink = sink
         self._settings = settings
         self._beat = beat
@@ -459,7 +462,7 @@ class PullEngine:
                 original = message.properties.get("RETRY_TOPIC")
                 message.original_topic = namespace.unwrap(original) if original is not None else None
             return messages
-        tags = subscription.exact_tags
+        tags = tags_taken(subscription, self._announced(queue.topic))
         # The broker compares 32-bit hashes only.
         return [message for message in messages if message.tags in tags] if tags else messages
 
