@@ -35,7 +35,7 @@ from triomq._producer.batches import check_batch, encode_batch
 from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
 from triomq._producer.merging import Merging
 from triomq._producer.outgoing import Outgoing, use_properties
-from triomq._producer.queue_selectors import QueueSelector, choose_by_selector
+from triomq._producer.queue_selectors import QueueSelector, check_choice, choose_by_selector
 from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
 from triomq._producer.sender import Sender
 from triomq._producer.transactions import Transactions, half_of
@@ -162,7 +162,7 @@ class Producer(metaclass=NoPublicConstructor):
                 ``on_success`` and ``on_exception``; without one, this call waits for the end itself.
             queue: where it must go; such a message gets a single attempt, so that order is kept.
             selector: chooses the queue; a single attempt too.
-            arg: what the selector chooses by.
+            arg: what the selector chooses by; refused without one.
 
         Returns:
             The result; None as soon as the message is accepted, if there is a callback.
@@ -177,6 +177,8 @@ class Producer(metaclass=NoPublicConstructor):
         is cancelled was not accepted; once accepted, the callback is called exactly once.
         """
         self._in_flight.check_open()
+        if arg is not None or selector is not None:
+            check_choice(queue, selector, arg)
         if callback is None and selector is None and self._join_awaited is not None:
             awaited = AwaitedSend()
             if self._join_awaited(message, awaited, queue):
@@ -212,9 +214,10 @@ class Producer(metaclass=NoPublicConstructor):
         """Send one message without an answer; returns when it is queued for writing.
 
         Raises:
-            MQError: the message is illegal, or no broker could be reached.
+            MQError: the message or another argument is illegal, or no broker could be reached.
         """
         self._in_flight.check_open()
+        check_choice(queue, selector, arg)
         out = self._sender.prepare(message, trio.current_time())
         if queue is not None or selector is not None:
             out.pinned = await self._pin(out, message, queue, selector, arg)
@@ -609,8 +612,6 @@ class Producer(metaclass=NoPublicConstructor):
     async def _pin(
         self, out: Outgoing, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
     ) -> MessageQueue:
-        if queue is not None and selector is not None:
-            raise InvalidCall("give either queue= or selector=, not both")
         if queue is not None:
             if queue.topic != message.topic:
                 raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")

@@ -94,6 +94,22 @@ class SelectRoundRobin:
         return queues[self._next % len(queues)]
 
 
+def check_choice(queue: MessageQueue | None, selector: QueueSelector | None, arg: object) -> None:
+    """Raise :class:`InvalidCall` unless what a send was given says by one rule which queue it goes to."""
+    if queue is not None and selector is not None:
+        raise InvalidCall("give either queue= or selector=, not both")
+    if arg is None or selector is not None:
+        return
+    if queue is not None:
+        raise InvalidCall(
+            f"arg is {arg!r:.100}, and queue= names the queue already; give either queue= or selector= and arg="
+        )
+    raise InvalidCall(
+        f"arg is {arg!r:.100}, and without selector= nothing chooses the queue by it, so messages with the same arg would "
+        "go to different queues; give selector=triomq.plugins.select_by_hash too, or leave arg out"
+    )
+
+
 def choose_by_selector(
     selector: QueueSelector, queues: Sequence[MessageQueue], message: Message, arg: object
 ) -> MessageQueue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from functools import partial
 
@@ -10,6 +11,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._producer.queue_selectors import check_choice
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.requests.send import SendMessageRequestV2
@@ -108,6 +110,82 @@ async def test_selector_sees_the_queues_in_order(autojump_clock, cluster):
     assert seen[0] == (queues, b"x", 2)
     assert result.queue == queues[2]
     assert by_hash.queue == queues[0]  # hash -2147483648, % 4
+
+
+A_QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+BY_HASH = triomq.plugins.select_by_hash
+
+
+@pytest.mark.parametrize(
+    ("queue", "selector", "arg", "what"),
+    [
+        (None, None, None, None),
+        (A_QUEUE, None, None, None),
+        (None, BY_HASH, None, None),
+        (None, BY_HASH, "order-1", None),
+        (A_QUEUE, BY_HASH, "order-1", "give either queue= or selector=, not both"),
+        (A_QUEUE, None, "order-1", "arg is 'order-1', and queue= names the queue already"),
+        (
+            None,
+            None,
+            "order-1",
+            "arg is 'order-1', and without selector= .*give selector=triomq.plugins.select_by_hash",
+        ),
+        (None, None, 0, "arg is 0, and without selector="),
+        (None, None, "", "arg is '', and without selector="),
+    ],
+)
+def test_what_chooses_one_queue(queue, selector, arg, what):
+    if what is None:
+        check_choice(queue, selector, arg)
+        return
+    with pytest.raises(errors.InvalidCall, match=what):
+        check_choice(queue, selector, arg)
+
+
+@pytest.mark.parametrize("linger_s", [0.0, None])
+@pytest.mark.parametrize("given", [{"arg": "order-1"}, {"arg": 0, "queue": A_QUEUE}])
+async def test_an_arg_without_a_selector_is_refused_whatever_the_kind_of_send(
+    autojump_clock, cluster, make_callback, given, linger_s
+):
+    """The order that its caller wants would be lost, and nothing would say so."""
+    callback = make_callback()
+    async with cluster.client() as client:
+        producer = client.producer("G", linger_s=linger_s)
+        with pytest.raises(errors.InvalidCall, match="selector="):
+            await producer.send(triomq.Message("T", b"x"), **given)
+        with pytest.raises(errors.InvalidCall, match="selector="):
+            await producer.send(triomq.Message("T", b"x"), callback, **given)
+        with pytest.raises(errors.InvalidCall, match="selector="):
+            await producer.send_oneway(triomq.Message("T", b"x"), **given)
+        await producer.flush()
+    assert (sends(cluster.broker), len(callback)) == ([], 0)
+
+
+@pytest.mark.parametrize("face", ["blocking", "aio"])
+def test_an_arg_without_a_selector_is_refused_by_the_other_faces(system_cluster, make_callback, face):
+    callback, address, options = make_callback(), system_cluster.name_server.address, system_cluster.options()
+    message = triomq.Message("T", b"x")
+
+    def blocking():
+        with triomq.blocking.open_client(address, **options) as client:
+            producer = client.producer("G")
+            for send in (producer.send, partial(producer.send, callback=callback), producer.send_oneway):
+                with pytest.raises(errors.InvalidCall, match="selector="):
+                    send(message, arg="order-1")
+
+    async def aio():
+        async with triomq.aio.open_client(address, **options) as client:
+            producer = client.producer("G")
+            for send in (producer.send, partial(producer.send, callback=callback), producer.send_oneway):
+                with pytest.raises(errors.InvalidCall, match="selector="):
+                    await send(message, arg="order-1")
+
+    if face == "blocking":
+        blocking()
+    else:
+        asyncio.run(aio())
+    assert (sends(system_cluster.broker), len(callback)) == ([], 0)
 
 
 async def test_oneway(autojump_clock, cluster):
