@@ -361,14 +361,17 @@ class Producer(metaclass=NoPublicConstructor):
     async def end_half(self, half: HalfMessage, state: TransactionState) -> None:
         """Commit or roll back a half message, and wait until the broker has done it.
 
+        While no master of the message's broker set can be reached, it waits: for ``send_timeout_s``, or for the client's
+        ``route_wait_s``. The broker's answer then has 3 s.
+
         Args:
             half: from :meth:`send_half` of a producer of the same group.
             state: ``COMMIT`` or ``ROLLBACK``.
 
         Raises:
             InvalidCall: the producer has no ``transactions=``, or the state is ``UNKNOWN``.
-            MQError: the broker refuses, as for a transaction that has ended before, or its answer is missing: then it may
-                have been done. A Java broker that is told twice to commit delivers the message twice.
+            MQError: the broker refuses, as for a transaction that has ended before, or cannot be reached, or its answer is
+                missing: then it may have been done. A Java broker that is told twice to commit delivers the message twice.
         """
         if state is TransactionState.UNKNOWN:
             raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; UNKNOWN is what it is in until then")

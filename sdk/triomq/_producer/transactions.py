@@ -31,6 +31,7 @@ from triomq._message.transaction import (
 from triomq._producer.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._producer.transaction_checks import TransactionChecks, call_user, checked_state, remark_of
+from triomq._transport.link import Link
 from triomq.errors import InvalidCall, MQError, ProtocolViolation, TransactionRolledBack, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
@@ -43,7 +44,8 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.producer")
 
 END_TIMEOUT_S: Final = 3.0
-"""How long telling a broker the end may take when its connection has to be opened again; nothing cancels it."""
+"""How long a broker may take to answer an end, and telling it one that has no answer, whose connection may have to be opened
+again; nothing cancels that."""
 
 _INNER_GROUPS: Final = ("DEFAULT_PRODUCER", "CLIENT_INNER_PRODUCER")
 _MADE_UP: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
@@ -205,12 +207,21 @@ class Transactions:
     async def end_half(self, half: HalfMessage, state: TransactionState) -> None:
         """Have the end of a transaction carried out, and wait for the broker's answer.
 
+        While the broker's set has no master that can be reached, it waits for one, as a send to a given queue does.
+
         Raises:
             MQError: the broker refuses, cannot be reached or does not answer: then it may have been carried out.
         """
-        targets = self._sender.targets
-        await targets.of(half.queue.topic)  # another process may have sent it
-        link = await targets.master(half.queue)
+        sender, queue = self._sender, half.queue
+        targets = sender.targets
+        out = sender.unwritten(queue.topic, trio.current_time())
+        out.pinned = queue
+
+        async def connect() -> Link:
+            await targets.of(queue.topic)  # another process may have sent it
+            return await targets.master(queue)
+
+        link = await targets.wait_for(connect, out)
         command = Command.request(RequestCode.END_TRANSACTION, self._ending(half, state, half.message_id))
         answer = await link.request(command, END_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:

@@ -387,6 +387,54 @@ async def test_an_end_that_a_broker_refuses_or_does_not_answer_is_an_error(autoj
             await client.producer("other").send_half(MESSAGE)
 
 
+@pytest.mark.parametrize("lost", ["the master", "the route's broker", "the topic's route", "the name server"])
+@pytest.mark.parametrize("new_client", [False, True])
+async def test_an_end_waits_for_the_master_of_its_broker_set(autojump_clock, cluster, lost, new_client):
+    """While it restarts, also when the topic has another broker, which knows nothing of the half message."""
+    queue = triomq.MessageQueue("T", "broker-a", 0)
+    half = triomq.HalfMessage(queue, "0" * 32, 42, 0x12345)
+    other = cluster.add_master("broker-b")
+    for broker in (cluster.broker, other):
+        broker.script(END, lambda command: command.answer(0))
+    async with cluster.client(route_wait_s=30) as client:
+        producer = client.producer("PG", transactions=Listener())
+        if not new_client:
+            await producer.send(MESSAGE, queue=queue)
+        await cluster.broker.stop()
+        if lost == "the route's broker":
+            cluster.name_server.add_route("T", other)
+        elif lost == "the topic's route":
+            del cluster.name_server.routes["T"]
+            cluster.name_server.brokers.clear()
+        elif lost == "the name server":
+            await cluster.name_server.stop()
+
+        async def come_back() -> None:
+            await trio.sleep(20)
+            cluster.broker.up = cluster.name_server.up = True
+            cluster.name_server.add_route("T", cluster.broker, other)
+
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_back)
+            await producer.end_half(half, COMMIT)
+        assert trio.current_time() - begun == pytest.approx(20, abs=5)
+    assert [end.commit_log_offset for end in ends(cluster.broker)] == [0x12345]
+    assert ends(other) == []
+
+
+@pytest.mark.parametrize(("route_wait_s", "waited_s"), [(None, 0.5), (0, 0), (10, 10)])
+async def test_an_end_waits_as_long_as_all_other_calls(autojump_clock, cluster, route_wait_s, waited_s):
+    async with cluster.client(route_wait_s=route_wait_s) as client:
+        producer = client.producer("PG", transactions=Listener(), send_timeout_s=0.5)
+        half = await producer.send_half(MESSAGE)
+        await cluster.broker.stop()
+        begun = trio.current_time()
+        with pytest.raises(errors.ConnectFailed):
+            await producer.end_half(half, COMMIT)
+        assert trio.current_time() - begun == pytest.approx(waited_s, abs=0.1)
+
+
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
