@@ -42,8 +42,8 @@ class ConsumeRetries:
     """What becomes of messages whose handler fails or takes too long; Java's names in brackets.
 
     Args:
-        max_times: failures before a message becomes a dead letter; None: 16, when ordered without end
-            (``maxReconsumeTimes``).
+        max_times: how often a message is delivered again before it becomes a dead letter, so that its handler is called
+            once more than that; -1 or None: 16 times, when ordered without end (``maxReconsumeTimes``).
         suspend_s: how long an ordered queue rests after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
         timeout_s: a message that a handler has had for longer is given out again (``consumeTimeout``).
     """
@@ -56,7 +56,7 @@ class ConsumeRetries:
     timeout_s: float = attrs.field(default=900.0, validator=seconds_between(0.001, math.inf))
 
     def limit(self, *, ordered: bool) -> int:
-        """Failures before a message is a dead letter."""
+        """How often a message is delivered again before it is a dead letter."""
         if self.max_times is not None and self.max_times >= 0:
             return self.max_times
         return 2**31 - 1 if ordered else 16
