@@ -211,8 +211,9 @@ def _check_encodable(name: str, *texts: object) -> None:
 def check_delay_level(level: object) -> None:
     """Raise unless it is 0 or a level of a stock broker's table."""
     if not isinstance(level, int) or isinstance(level, bool) or not 0 <= level <= DELAY_LEVEL_MAX:
+        given = f"{level!r:.100}, which is text," if isinstance(level, str) else f"{level!r:.100},"
         raise InvalidCall(
-            f"delay_level is {level}, neither 0 (no delay) nor a level from 1 (1 s) to {DELAY_LEVEL_MAX} (2 h); levels "
+            f"delay_level is {given} neither 0 (no delay) nor a level from 1 (1 s) to {DELAY_LEVEL_MAX} (2 h); levels "
             "are no seconds, see the broker's messageDelayLevel"
         )
 

@@ -21,11 +21,26 @@ MAX_BATCH_MESSAGES = 9_000
 _UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
 
 
+def messages_of(given: object) -> Sequence[Message]:
+    """The messages of a batch, which are read more than once: those of a generator as a list.
+
+    Raises:
+        InvalidCall: it is one message, or nothing that has several.
+    """
+    if isinstance(given, list | tuple):
+        return given
+    if isinstance(given, Message):
+        raise InvalidCall("messages is one triomq.Message: give a list of several, or send(message)")
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise InvalidCall(f"messages is {type(given).__name__}, not a list of triomq.Message")
+    return list(given)
+
+
 def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
     """Raise unless brokers take these messages as one batch (docs/protocol/client.md §6.11).
 
     Raises:
-        InvalidCall: none at all, several topics or wait flags, a delay level, a retry topic.
+        InvalidCall: none at all, something else among them, several topics or wait flags, a delay level, a retry topic.
         MessageIllegal: one of them breaks a rule of its own, or they are too many.
     """
     if not messages:
@@ -38,6 +53,8 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
         )
     first = messages[0]
     for number, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise InvalidCall(f"message {number} of the batch is {type(message).__name__}, not triomq.Message")
         try:
             message.check(max_body_bytes)
         except CallError as error:

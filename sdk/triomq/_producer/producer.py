@@ -7,7 +7,7 @@ calls.  A message costs no task, no channel and no cancel scope unless something
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, overload
@@ -31,7 +31,7 @@ from triomq._message.transaction import (
     TransactionResult,
     TransactionState,
 )
-from triomq._producer.batches import check_batch, encode_batch
+from triomq._producer.batches import check_batch, encode_batch, messages_of
 from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
 from triomq._producer.merging import Merging
 from triomq._producer.outgoing import Outgoing, use_properties
@@ -239,11 +239,11 @@ class Producer(metaclass=NoPublicConstructor):
             call_after_send(self._hooks, context, None)
         await self._checkpoint_sometimes()
 
-    async def send_batch(self, messages: Sequence[Message], *, queue: MessageQueue | None = None) -> SendResult:
+    async def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> SendResult:
         """Send several messages of one topic in one request; they lie next to each other in one queue.
 
         Args:
-            messages: of one topic, without delay; :func:`triomq.split_batch` cuts larger numbers.
+            messages: a list, or a generator, of one topic, without delay; :func:`triomq.split_batch` cuts larger numbers.
             queue: where they must go.
 
         Returns:
@@ -256,12 +256,13 @@ class Producer(metaclass=NoPublicConstructor):
         """
         self._in_flight.check_open()
         settings = self._sender.settings
-        check_batch(messages, settings.max_body_bytes)
+        batch = messages_of(messages)
+        check_batch(batch, settings.max_body_bytes)
         now = trio.current_time()
         contexts: list[SendContext] = []
 
         def encode(unique_keys: Sequence[str]) -> bytes:
-            plain = encode_batch(messages, unique_keys, settings.max_body_bytes)
+            plain = encode_batch(batch, unique_keys, settings.max_body_bytes)
             if not self._hooks:
                 return plain
             born_ms = self._sender.clock()
@@ -270,25 +271,25 @@ class Producer(metaclass=NoPublicConstructor):
                     self.group,
                     message,
                     unique_key,
-                    batch_count=len(messages),
+                    batch_count=len(batch),
                     born_ms=born_ms,
                     body_bytes=len(message.body),
                     batch_number=number,
                 )
-                for number, (message, unique_key) in enumerate(zip(messages, unique_keys, strict=True))
+                for number, (message, unique_key) in enumerate(zip(batch, unique_keys, strict=True))
             )
             sent = [call_before_send(self._hooks, context) for context in contexts]
             try:
                 return encode_batch(sent, unique_keys, settings.max_body_bytes)
             except MessageIllegal as error:
-                log.warning("a batch of %d messages goes without what hooks added: %s", len(messages), error.reason)
+                log.warning("a batch of %d messages goes without what hooks added: %s", len(batch), error.reason)
                 return plain
 
         out = self._sender.prepare_batch(
-            messages[0].topic, len(messages), encode, wait_store_ok=messages[0].wait_store_ok, now=now
+            batch[0].topic, len(batch), encode, wait_store_ok=batch[0].wait_store_ok, now=now
         )
         try:
-            out.pinned = queue if queue is None else await self._pin(out, messages[0], queue, None, None)
+            out.pinned = queue if queue is None else await self._pin(out, batch[0], queue, None, None)
             result = await self._attempts.deliver_batch(out, now)
         except MQError as error:
             for context in contexts:

@@ -212,6 +212,23 @@ async def test_batch(autojump_clock, cluster):
         assert message_id.encode() in cluster.broker.queues["T", result.queue.queue_id][number]
 
 
+async def test_a_batch_of_a_generator(autojump_clock, cluster):
+    class Hook:
+        def before_send(self, context):
+            return None
+
+        def after_send(self, context, outcome):
+            return None
+
+    async with cluster.client() as client:
+        for group, hooks in (("G", []), ("H", [Hook()])):
+            result = await client.producer(group, hooks=hooks).send_batch(
+                triomq.Message("T", b"b%d" % number) for number in range(3)
+            )
+            assert len(result.message_id.split(",")) == 3
+    assert sorted(cluster.broker.bodies("T")) == [b"b0", b"b0", b"b1", b"b1", b"b2", b"b2"]
+
+
 async def test_a_batch_that_is_encoded_already(autojump_clock, cluster):
     ids = [f"{number:032X}" for number in range(2)]
     elements = b"".join(encode_batch_element(b"b", f"UNIQ_KEY\x01{own}".encode()) for own in ids)
@@ -233,6 +250,12 @@ async def test_a_batch_that_is_encoded_already(autojump_clock, cluster):
     ("messages", "what"),
     [
         ([], "empty"),
+        (iter([]), "empty"),
+        (triomq.Message("T", b"a"), r"messages is one triomq.Message: give a list of several, or send\(message\)"),
+        (b"ab", "messages is bytes, not a list of triomq.Message"),
+        (7, "messages is int, not a list of triomq.Message"),
+        (None, "messages is NoneType, not a list of triomq.Message"),
+        ([triomq.Message("T", b"a"), b"b"], "message 1 of the batch is bytes, not triomq.Message"),
         ([triomq.Message("T", b"a"), triomq.Message("U", b"b")], "goes to topic U"),
         ([triomq.Message("T", b"a", delay_level=1)], "delay"),
         ([triomq.Message("T", b"a"), triomq.Message("T", b"b", wait_store_ok=False)], "wait_store_ok"),
@@ -335,6 +358,11 @@ async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
         (triomq.Message("T", b"x", delay_level=60), errors.InvalidCall, "delay_level is 60.*levels are no seconds"),
         (triomq.Message("T", b"x", delay_level=1.5), errors.InvalidCall, "delay_level is 1.5"),
         (triomq.Message("T", b"x", delay_level=True), errors.InvalidCall, "delay_level is True, neither 0"),
+        (
+            triomq.Message("T", b"x", delay_level="3"),
+            errors.InvalidCall,
+            "delay_level is '3', which is text, neither 0",
+        ),
         (triomq.Message("T", b"x", delay_level=None), errors.InvalidCall, "delay_level is None, neither 0"),
         (triomq.Message("T", b"x", flag=True), errors.InvalidCall, "flag is True, not a whole number"),
         (triomq.Message("T", b"x", keys="a\nb"), errors.InvalidCall, r"keys has 'a\\nb' .*'\\n'.*keys=\['a', 'b'\]"),
