@@ -79,17 +79,18 @@ async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
 
 
 class WritingDisk(MemoryDisk):
-    """Writes of the table of removed queues wait for an event, as in a worker thread."""
+    """Once `waits` is set, writes beside the loop wait for an event, as in a worker thread."""
 
     def __init__(self, now_ms: Any) -> None:
         super().__init__(now_ms=now_ms)
         self.begun, self.goes_on = trio.Event(), trio.Event()
-        self.beside = False
+        self.waits = self.beside = False
         self.in_loop: list[str] = []
 
     async def run(self, chore: Callable[[], Any]) -> Any:
-        self.begun.set()
-        await self.goes_on.wait()
+        if self.waits:
+            self.begun.set()
+            await self.goes_on.wait()
 
         def marked() -> Any:
             self.beside = True
@@ -121,6 +122,7 @@ async def test_removals_are_written_beside_the_loop_before_the_files_go(
             await master.queue_removal.remove_topic("T")
             if not is_slave:
                 await store.promote()
+            disk.waits = True
             removal = store.queue_removal
             async with trio.open_nursery() as nursery:
                 if is_slave:
