@@ -1,7 +1,8 @@
 """Topic routes: which queues a topic has, on which brokers, at which addresses (docs/protocol/client.md §4 and §6.6).
 
 Routes are immutable snapshots: a holder sees a consistent picture, and a look-up gives the newest.  Watched topics are
-refreshed every 30 s, others are asked for when they are needed.  Sending to a topic that no name server knows borrows
+refreshed every 30 s, sooner when a broker does not answer or has lost its master; others are asked for when they are
+needed.  Sending to a topic that no name server knows borrows
 the default topic's queues.
 Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 """
@@ -9,8 +10,9 @@ Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import trio
@@ -52,6 +54,12 @@ NEW_TOPIC_PAUSE_S = 0.02
 
 REFRESH_EVERY_S = 30.0
 """How often known routes are asked for again (``pollNameServerInterval``)."""
+
+DOUBT_EVERY_S = 1.0
+"""How often at most a topic's route is asked for since its brokers do not answer."""
+
+LOST_FIRST_S = 1.0
+"""When a route that has lost a master is asked for again; a master that restarts is often back soon."""
 
 TOPICS_MAX = 10_000
 """How many topics' routes a client keeps; beyond that the least recently used one is dropped."""
@@ -199,6 +207,30 @@ def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
     return picture(old) != picture(new)
 
 
+def lost_masters(lost: frozenset[str], old: Route | None, new: Route) -> frozenset[str]:
+    """The broker sets of a topic that had a master, and have none now.
+
+    Args:
+        lost: those of before.
+        old: the route of before.
+        new: the route now.
+    """
+    if old is None or old.borrowed or new.borrowed:
+        return frozenset()  # the topic's own brokers may be others than those it borrowed
+    had = lost | {name for name in old.addresses if old.master(name) is not None}
+    return frozenset(name for name in had if new.master(name) is None)
+
+
+def pause_after_loss_s(lost_for_s: float, refresh_every_s: float) -> float | None:
+    """The pause until a route that has lost a master is asked for again; None: until all routes are.
+
+    It is as long as the loss has lasted: a master is used again at the latest when it has been back as long as it was
+    away, and one that never comes back costs six questions.
+    """
+    pause_s = max(LOST_FIRST_S, lost_for_s)
+    return pause_s if pause_s < refresh_every_s else None
+
+
 class _Lookup:
     """A topic's route being asked for, by one caller for all."""
 
@@ -216,15 +248,20 @@ class _Topic:
         watched: whether it is kept fresh.
         publishing: whether it may borrow the default topic's queues.
         no_master: it is unknown, and no master at all was registered when it was looked up.
+        lost: its broker sets that have lost their master.
+        lost_at: when the last of them did, on trio's clock.
+        doubted_at: when a broker's silence last had its route asked for, on trio's clock.
     """
 
-    __slots__ = ("no_master", "publishing", "route", "watched")
+    __slots__ = ("doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
 
     def __init__(self) -> None:
         self.route: Route | None = None
         self.watched = False
         self.publishing = False
         self.no_master = False
+        self.lost: frozenset[str] = frozenset()
+        self.lost_at = self.doubted_at = -math.inf
 
 
 class BrokerAddresses:
@@ -265,6 +302,11 @@ class BrokerAddresses:
             del brokers[broker_id]
         if not brokers:
             del self.table[name]
+
+
+def _is_unreachable(error: MQError) -> bool:
+    """Whether a look-up failed since no name server could be asked."""
+    return isinstance(error, TransientError | NoNameServer) and error.code is None
 
 
 class _Topics(LRUCache[str, _Topic]):
@@ -315,6 +357,9 @@ class Routes:
         self._topics = _Topics(max_topics, self._dropped)
         self._addresses = BrokerAddresses()
         self._lookups: dict[str, _Lookup] = {}
+        self._ask_at: dict[str, float] = {}
+        """Topic -> when its route is asked for beside the regular rounds, on trio's clock."""
+        self._asked_earlier = trio.Event()
         self._failing: set[str] = set()
         """Topics whose last refresh in the background failed; `_ALL` while no name server can be asked."""
 
@@ -440,8 +485,70 @@ class Routes:
             lookup.done.set()
         return route
 
+    def doubt(self, topic: str, address: str) -> None:
+        """Have a topic's route asked for soon, as a broker has not answered: another one may have come meanwhile.
+
+        At most once in :data:`DOUBT_EVERY_S`, and by the client's own task, so that no send waits for it.
+
+        Args:
+            topic: whose route.
+            address: the broker's.
+        """
+        known = self._topics.get(topic)
+        now = trio.current_time()
+        if known is None or now < known.doubted_at + DOUBT_EVERY_S:
+            return
+        known.doubted_at = now
+        log.info("no answer of %s in time: asking for the route of %s", address, topic, extra={"topic": topic})
+        self._ask_soon(topic, now)
+
+    def _ask_soon(self, topic: str, at: float) -> None:
+        self._ask_at[topic] = min(at, self._ask_at.get(topic, math.inf))
+        self._asked_earlier.set()
+
     @trio.lowlevel.enable_ki_protection
     async def keep_fresh(self) -> None:
+        """Refresh all watched topics for ever, and those in between whose brokers are away or silent."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_between)
+            await self._ask_regularly()
+            nursery.cancel_scope.cancel()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _ask_between(self) -> None:
+        while True:
+            self._asked_earlier = trio.Event()
+            with trio.move_on_at(min(self._ask_at.values(), default=math.inf)):
+                await self._asked_earlier.wait()
+            now = trio.current_time()
+            due = [topic for topic, at in self._ask_at.items() if at <= now]
+            for topic in due:
+                del self._ask_at[topic]
+            await self._ask_for(due)
+            for topic in due:
+                self._plan_after_loss(topic)
+
+    async def _ask_for(self, topics: Iterable[str]) -> None:
+        """Refresh topics; a name server that cannot be asked ends it."""
+        for topic in topics:
+            try:
+                await self.refresh(topic)
+            except MQError as error:
+                log.info("the route of %s could not be refreshed: %s", topic, error.reason, extra={"topic": topic})
+                if _is_unreachable(error):
+                    break
+
+    def _plan_after_loss(self, topic: str) -> None:
+        """Say when the route of a topic that has lost a master is asked for again."""
+        known = self._topics.get(topic)
+        if known is None or not known.lost:
+            return
+        now = trio.current_time()
+        pause_s = pause_after_loss_s(now - known.lost_at, self._refresh_every_s)
+        if pause_s is not None:
+            self._ask_soon(topic, now + pause_s)
+
+    async def _ask_regularly(self) -> None:
         """Refresh all watched topics for ever; a name server that cannot be asked ends the round.
 
         What fails is logged once as a warning, until it has succeeded again.
@@ -454,7 +561,7 @@ class Routes:
                 except ClientClosed:
                     return  # the end of the client, not a fault
                 except MQError as error:
-                    unreachable = isinstance(error, TransientError | NoNameServer) and error.code is None
+                    unreachable = _is_unreachable(error)
                     self._log_failed_refresh(topic, error, _ALL if unreachable else topic)
                     if unreachable:
                         break
@@ -537,6 +644,11 @@ class Routes:
         if old is not None and old.borrowed == borrowed and not route_differs(old.data, data):
             return old
         known.route = route = make_route(topic, data, borrowed=borrowed)
+        lost = lost_masters(known.lost, old, route)
+        if lost - known.lost:
+            known.lost_at = trio.current_time()
+        known.lost = lost
+        self._plan_after_loss(topic)
         self._addresses.add(route)
         if old is not None:
             self._addresses.remove(old)
@@ -558,6 +670,7 @@ class Routes:
 
     def _dropped(self, topic: str, dropped: _Topic) -> None:
         self._failing.discard(topic)
+        self._ask_at.pop(topic, None)
         if dropped.route is not None:
             self._addresses.remove(dropped.route)
         for forgotten in self.forgotten:

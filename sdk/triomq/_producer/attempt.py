@@ -34,7 +34,7 @@ from triomq._producer.retry import (
 )
 from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
-from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady
+from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady, RequestTimeout
 from triomq.errors import Attempt as FailedAttempt
 from triomq_protocol.wire.command import Command
 
@@ -351,6 +351,9 @@ class Attempts:
         now = trio.current_time()
         out.attempts.append(FailedAttempt(outcome.address or attempt.address, outcome, now - attempt.started))
         out.refresh_route = out.refresh_route or outcome.refresh_route
+        if isinstance(outcome, RequestTimeout) and not isinstance(outcome, NotReady):
+            # For the sends that follow: the attempts of this one may have taken all of its time.
+            self._targets.doubt(out.topic, attempt.address)
         if faults is not None and out.last_broker is not None:
             faults.update(out.last_broker, now - attempt.started, now, isolate=True)
 

@@ -280,6 +280,10 @@ class Targets:
             )
         return await self._links.get(address)
 
+    def doubt(self, topic: str, address: str) -> None:
+        """A broker has not answered a send to a topic: its route is asked for; see :meth:`Routes.doubt`."""
+        self._routes.doubt(topic, address)
+
     def _master_address(self, queue: MessageQueue) -> str | None:
         targets = self.known(queue.topic)
         return targets.route.master(queue.broker_name) if targets is not None else None

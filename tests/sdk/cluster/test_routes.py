@@ -11,7 +11,14 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._cluster.routes import BrokerAddresses, borrow, make_route, route_differs
+from triomq._cluster.routes import (
+    BrokerAddresses,
+    borrow,
+    lost_masters,
+    make_route,
+    pause_after_loss_s,
+    route_differs,
+)
 from triomq._consumer.group.rebalance import Members
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import BrokerData, ConsumerIdList, QueueData, TopicRouteData
@@ -140,6 +147,92 @@ async def test_known_topics_are_refreshed_every_thirty_seconds(autojump_clock, c
         await trio.sleep(60)
     assert len(cluster.name_server.requests(ROUTE)) == 4
     assert other.requests(RequestCode.HEART_BEAT)
+
+
+A, A_AND_B = ("a", 1, 1, 6), (("a", 1, 1, 6), ("b", 1, 1, 6))
+
+
+@pytest.mark.parametrize(
+    ("lost", "old", "new", "expected"),
+    [
+        ((), None, make_route("T", route_data(A)), ()),
+        ((), make_route("T", route_data(A)), make_route("T", route_data(*A_AND_B)), ()),
+        ((), make_route("T", route_data(*A_AND_B)), make_route("T", route_data(A)), ("b",)),
+        ((), make_route("T", route_data(A)), make_route("T", route_data(A, without_master=["a"])), ("a",)),
+        (("b",), make_route("T", route_data(A)), make_route("T", route_data(A, without_master=["a"])), ("a", "b")),
+        (("b",), make_route("T", route_data(A)), make_route("T", route_data(*A_AND_B)), ()),
+        ((), make_route("T", route_data(*A_AND_B), borrowed=True), make_route("T", route_data(A)), ()),
+        ((), make_route("T", route_data(*A_AND_B)), make_route("T", route_data(A), borrowed=True), ()),
+    ],
+)
+def test_which_broker_sets_have_lost_their_master(lost, old, new, expected):
+    assert lost_masters(frozenset(lost), old, new) == frozenset(expected)
+
+
+@pytest.mark.parametrize(("lost_for_s", "pause_s"), [(0, 1), (0.5, 1), (1, 1), (2, 2), (16, 16), (29, 29), (30, None)])
+def test_a_lost_master_is_asked_for_after_as_long_as_it_has_been_away(lost_for_s, pause_s):
+    assert pause_after_loss_s(lost_for_s, 30) == pause_s
+
+
+async def test_a_master_that_comes_back_soon_is_used_soon(autojump_clock, cluster):
+    """And not after up to 30 s, in which a send finds no other broker when the last one fails."""
+    other = cluster.add_master("broker-b")
+    async with cluster.client() as client:
+        producer = client.producer("G", linger_s=None)
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.name_server.add_route("T", cluster.broker)
+        await other.stop()
+        for _ in range(8):
+            await producer.send(triomq.Message("T", b"x"))  # some of them are refused by the other broker
+        assert len(await producer.queues("T")) == 2
+        await trio.sleep(4)
+        other.up = True
+        cluster.name_server.add_route("T", cluster.broker, other)
+        await trio.sleep(4.5)
+        assert len(await producer.queues("T")) == 4
+        cluster.name_server.seen.clear()
+        await trio.sleep(20)
+        assert len(cluster.name_server.requests(ROUTE)) <= 2, "nothing is lost any more"
+
+
+async def test_silence_has_the_route_asked_for_once_a_second(autojump_clock, cluster):
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        cluster.name_server.seen.clear()
+        for _ in range(50):
+            client._routes.doubt("T", "broker-a-0:10911")
+            client._routes.doubt("unknown", "broker-a-0:10911")
+            await trio.sleep(0.1)
+        assert len(cluster.name_server.requests(ROUTE)) == 5
+
+
+async def test_doubts_do_not_end_when_no_name_server_answers(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        await cluster.name_server.stop()
+        client._routes.doubt("T", "broker-a-0:10911")
+        await trio.sleep(10)
+        cluster.name_server.up = True
+        cluster.add_master("broker-b")
+        client._routes.doubt("T", "broker-a-0:10911")
+        await trio.sleep(1)
+        assert len(await producer.queues("T")) == 4
+
+
+async def test_a_master_that_stays_away_costs_few_questions(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    async with cluster.client() as client:
+        producer = client.producer("G", linger_s=None)
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.name_server.add_route("T", cluster.broker)
+        await other.stop()
+        for _ in range(8):
+            await producer.send(triomq.Message("T", b"x"))
+        assert len(await producer.queues("T")) == 2
+        cluster.name_server.seen.clear()
+        await trio.sleep(301)
+        assert len(cluster.name_server.requests(ROUTE)) == 10 + 6
 
 
 async def test_callers_of_an_unknown_topic_share_one_question(autojump_clock, cluster):

@@ -241,6 +241,45 @@ async def test_a_single_silent_broker_gets_the_whole_deadline_once(autojump_cloc
     assert len(caught.value.attempts) == 1
 
 
+@pytest.mark.parametrize("form", ["awaited", "callback", "pinned", "batch"])
+async def test_after_a_timeout_the_route_is_asked_for(autojump_clock, cluster, make_callback, form):
+    """Another broker may have come: without the question nobody would use it for up to 30 s."""
+    callback, message = make_callback(), triomq.Message("T", b"x")
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        other = cluster.add_master("broker-b")
+        cluster.broker.scripts[SEND].extend([None] * 20)
+        cluster.broker.script(RequestCode.SEND_BATCH_MESSAGE, None)
+        if form == "callback":
+            for _ in range(10):
+                await producer.send(message, callback)
+            await producer.flush()
+            assert {type(error) for error in callback.errors} == {errors.RequestTimeout}
+        else:
+            options = {"queue": triomq.MessageQueue("T", "broker-a", 0)} if form == "pinned" else {}
+            with pytest.raises(errors.RequestTimeout):
+                await (
+                    producer.send_batch([message, message]) if form == "batch" else producer.send(message, **options)
+                )
+        await trio.sleep(0.1)
+        assert len(await producer.queues("T")) == 4
+        for _ in range(2):
+            await producer.send(message)
+    assert other.requests(SEND)
+
+
+async def test_a_send_that_could_not_be_written_asks_for_no_route(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = await warm_up(client, send_timeout_s=1)
+        cluster.name_server.seen.clear()
+        await cluster.broker.cut()
+        cluster.network.hanging.add(cluster.broker.address)
+        with pytest.raises(errors.NotReady):
+            await producer.send(triomq.Message("T", b"x"))
+        await trio.sleep(0.5)
+    assert cluster.name_server.requests(ROUTE) == []
+
+
 async def test_a_pinned_send_gets_one_attempt(autojump_clock, cluster, brokers):
     queue = triomq.MessageQueue("T", "broker-a", 0)
     async with cluster.client() as client:
