@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import attrs
 import click
 import trio
+from click.core import ParameterSource
 
 from triomq import Client, TopicRouteData, TopicTraffic
 from triomq._cli.options import (
@@ -43,6 +45,10 @@ ROUTES_AT_ONCE = 16
 
 TOPICS_AT_ONCE = 16
 """Topics whose traffic is asked for at one time."""
+
+
+ORDER_SETTING: Final = "orderMessageEnable"
+"""A name server that does not have it on keeps an ordered topic's queues to itself."""
 
 
 @attrs.frozen
@@ -94,7 +100,7 @@ def _queues_text(read: int, write: int) -> str:
 @click.option("--perm", type=click.Choice(["2", "4", "6"]),
               help="Permission, with --create: 6 read and write, 4 read only, 2 write only. Default: unchanged, or 6.")  # fmt: skip
 @click.option("--order/--no-order", default=None,
-              help="With --create: producers use exactly these queues, also of brokers that are away.")  # fmt: skip
+              help="With --create: producers use exactly these queues, also of brokers that are away. It has an effect only where name servers have orderMessageEnable=true.")  # fmt: skip
 @click.option("--all", "with_system", is_flag=True, help="The system's own topics and retry topics, too.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before messages become unreadable.")
 @json_option
@@ -179,7 +185,7 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
         if failures:
             raise failures[0]
         if wanted.order is not None:
-            await _set_order(client, topic, wanted)
+            await _set_order(client, topic, wanted, name_servers)
 
     with_client(name_servers, work, route_wait_s=0)
 
@@ -194,16 +200,45 @@ async def _wanted_by_broker(
     return [(name, wanted.on(existing.get(name))) for name in sorted(await client.admin.broker_sets())]
 
 
-async def _set_order(client: Client, topic: str, wanted: Wanted) -> None:
+async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: str) -> None:
     """Write down at the name servers which queues an ordered topic has, or that it is not ordered."""
     if not wanted.order:
         await client.servers.kv_delete(ORDER_TOPIC_CONFIG, topic)
         return
-    # The brokers register what was changed just now a moment later; what was asked for is known here.
-    with suppress(RouteNotFound):
+    try:
         existing = _settings(await client.admin.route(topic))
-        parts = [f"{name}:{wanted.on(each).write_queues}" for name, each in sorted(existing.items())]
-        await client.servers.kv_put(ORDER_TOPIC_CONFIG, topic, ";".join(parts))
+    except RouteNotFound:
+        click.echo(f"Warning: no name server knows topic {topic} yet: give --order once more in a moment", err=True)
+        return
+    # The brokers register what was changed just now a moment later; what was asked for is known here.
+    parts = [f"{name}:{wanted.on(each).write_queues}" for name, each in sorted(existing.items())]
+    await client.servers.kv_put(ORDER_TOPIC_CONFIG, topic, ";".join(parts))
+    given = click.get_current_context().get_parameter_source("name_servers") is ParameterSource.COMMANDLINE
+    cure = f"triomq name-servers set {ORDER_SETTING}=true --yes" + (f" -n {shlex.quote(name_servers)}" if given else "")
+    try:
+        warning = order_warning(await client.servers.name_server_config(), cure)
+    except MQError as error:
+        warning = (
+            f"whether name servers have {ORDER_SETTING}=true, without which --order has no effect, is unknown: {error}"
+        )
+    if warning is not None:
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def order_warning(settings: Mapping[str, Mapping[str, str]], cure: str) -> str | None:
+    """What to say when --order has no effect; None: it has.
+
+    Args:
+        settings: name server -> its settings.
+        cure: the command that changes that.
+    """
+    off = [address for address, there in settings.items() if there.get(ORDER_SETTING, "").lower() != "true"]
+    if not off:
+        return None
+    return (
+        f"--order has no effect as long as {ORDER_SETTING} is not true at name server {', '.join(off)}: producers use the "
+        f"queues of the brokers that are there, and a key may move to another queue when a broker comes or goes (`{cure}`)"
+    )
 
 
 def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:

@@ -128,9 +128,15 @@ async def test_permission_and_order_of_a_topic(call, client):
     assert (await call("topics", "T", "--create", "--perm", "4"))[0] == 0
     found = await shown(lambda data: data.perm == 4)
     assert (found.read_queue_nums, found.write_queue_nums) == (3, 3)  # as before
-    assert (await call("topics", "T", "--create", "--perm", "6", "--order"))[0] == 0
+    code, _, err = await call("topics", "T", "--create", "--perm", "6", "--order")
+    assert (code, "triomq name-servers set orderMessageEnable=true --yes" in err) == (0, True)
     assert (await shown(lambda data: data.perm == 6)).read_queue_nums == 3
     assert await client.servers.kv_get("ORDER_TOPIC_CONFIG", "T") == "broker-a:3"
+    assert (await client.admin.route("T")).order_topic_conf is None
+    assert (await call("name-servers", "set", "orderMessageEnable=true", "--yes"))[0] == 0
+    code, _, err = await call("topics", "T", "--create", "--order")
+    assert (code, "Warning" in err) == (0, False)
+    assert (await client.admin.route("T")).order_topic_conf == "broker-a:3"
     assert (await call("topics", "T", "--create", "--no-order"))[0] == 0
     with pytest.raises(triomq.MQError):
         await client.servers.kv_get("ORDER_TOPIC_CONFIG", "T")

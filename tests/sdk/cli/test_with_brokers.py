@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from triomq._cli.topics import order_warning
+from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MASTER_ID
 
 VIRTUAL_S = 1.0
@@ -63,3 +65,50 @@ def test_without_any_broker_a_topic_is_not_called_unknown(command_line, change):
     assert "--create" not in err
     assert "`triomq cluster-status` lists the brokers that are registered" in err
     assert command_line.passed_s < VIRTUAL_S
+
+
+ON, OFF = {"orderMessageEnable": "true"}, {"orderMessageEnable": "false"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"a:1": ON}, None),
+        ({"a:1": {"orderMessageEnable": "TRUE"}}, None),
+        ({"a:1": OFF}, "a:1"),
+        ({"a:1": ON, "b:1": OFF, "c:1": {}}, "b:1, c:1"),
+    ],
+)
+def test_where_the_order_of_a_topic_has_no_effect(settings, named):
+    warning = order_warning(settings, "CURE")
+    if named is None:
+        assert warning is None
+    else:
+        assert f"at name server {named}: producers" in warning
+        assert "(`CURE`)" in warning
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["-n", "a:1;b:1"]])
+@pytest.mark.parametrize("value", ["true", "false", None])
+def test_an_ordered_topic_without_effect_is_warned_about(command_line, value, more):
+    name_server = command_line.cluster.name_server
+    name_server.script(RequestCode.PUT_KV_CONFIG, lambda command: command.answer(0))
+    if value is not None:
+        body = f"listenPort=9876\norderMessageEnable={value}\n".encode()
+        name_server.script(RequestCode.GET_NAMESRV_CONFIG, lambda command: command.answer(0, body=body))
+    _, _, err = command_line("topics", "T", "--create", "--order", *more)
+    assert len(name_server.requests(RequestCode.PUT_KV_CONFIG)) == 1
+    if value == "true":
+        assert "Warning" not in err
+    elif value == "false":
+        options = " -n 'a:1;b:1'" if "-n" in more else ""
+        assert "Warning: --order has no effect as long as orderMessageEnable is not true at name server ns:9876" in err
+        assert f"(`triomq name-servers set orderMessageEnable=true --yes{options}`)" in err
+    else:
+        assert "Warning: whether name servers have orderMessageEnable=true" in err
+
+
+def test_an_ordered_topic_whose_route_is_not_there_yet_is_warned_about(command_line):
+    _, _, err = command_line("topics", "U", "--create", "--order")
+    assert "Warning: no name server knows topic U yet: give --order once more in a moment" in err
+    assert not command_line.cluster.name_server.requests(RequestCode.PUT_KV_CONFIG)
