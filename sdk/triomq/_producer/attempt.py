@@ -188,7 +188,7 @@ class Attempts:
             attempt = Attempt(out, trio.current_time() if started is None else started)
             started = None
             # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
-            if ready is None and out.last_broker is None:
+            if ready is None and out.last_broker is None and out.unready_queue is None:
                 ready = self._targets.ready_nowait(out)
             if ready is not None:
                 (target, link, timeout_s), ready = ready, None

@@ -38,6 +38,7 @@ class Outgoing:
         attempts: those that failed.
         result: of the latest attempt that stored it, if the policy asked for another one nevertheless.
         last_broker: the broker of the latest attempt.
+        unready_queue: the queue that was chosen for the first attempt, if something must be waited for before it.
         refresh_route: whether the next attempt asks for the route again first.
         own_properties: names and values that the client adds, as those of a half message; users cannot set them.
         retry_state: tenacity's record of the attempts; None as long as there was nothing to decide.
@@ -45,8 +46,8 @@ class Outgoing:
 
     __slots__ = (
         "attempts", "body", "born_ms", "code", "deadline", "flag", "last_broker", "own_properties", "pinned",
-        "properties", "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key", "wait_until",
-        "waited_in_vain",
+        "properties", "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key",
+        "unready_queue", "wait_until", "waited_in_vain",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,7 @@ class Outgoing:
         self.pinned: MessageQueue | None = None
         self.attempts: list[Attempt] = []
         self.last_broker: str | None = None
+        self.unready_queue: MessageQueue | None = None
         self.refresh_route = False
         self.result: SendResult | None = None
         self.retry: tuple[int, int] | None = None

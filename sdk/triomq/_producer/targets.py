@@ -156,6 +156,9 @@ class Targets:
             target = targets.of(self._faults.choose(targets.queues, None, targets.count, trio.current_time()))
         link = self._links.ready(target.address)
         if link is None or not link.has_capacity:
+            # Else the wait would be for the next queue, and where the round robin always comes to another broker's, this
+            # one would never be dialled.
+            out.unready_queue = target.queue
             return None
         return target, link, self._first_timeouts_s[elsewhere]
 
@@ -231,7 +234,7 @@ class Targets:
                 out.refresh_route = False
                 await self._refresh(out.topic)
             targets = await self.of(out.topic)
-            target = targets.of(out.pinned if out.pinned is not None else self._choose(targets, out.last_broker))
+            target = targets.of(self._queue_for(out, targets))
             out.last_broker = target.queue.broker_name
             if not target.address:
                 out.refresh_route = True
@@ -303,6 +306,16 @@ class Targets:
     @staticmethod
     def _awaited_master(out: Outgoing, targets: TopicTargets) -> str:
         return (targets.route.master(out.last_broker) if out.last_broker is not None else None) or ""
+
+    def _queue_for(self, out: Outgoing, targets: TopicTargets) -> MessageQueue:
+        if out.pinned is not None:
+            return out.pinned
+        queue, out.unready_queue = out.unready_queue, None
+        if queue is not None and queue in targets.queues:
+            master = targets.route.master(queue.broker_name)
+            if master is not None and not self._links.is_down(master):
+                return queue
+        return self._choose(targets, out.last_broker)
 
     def _choose(self, targets: TopicTargets, last_broker: str | None) -> MessageQueue:
         faults = self._faults

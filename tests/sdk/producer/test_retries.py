@@ -142,6 +142,23 @@ async def test_a_dead_broker_is_passed_over(autojump_clock, cluster, brokers):
     assert cluster.network.dials.count(brokers[0].address) <= 4  # not once per message
 
 
+@pytest.mark.parametrize("form", ["awaited", "alone", "callback"])
+@pytest.mark.parametrize("queues", [1, 2, 3])
+async def test_a_broker_without_a_link_gets_its_turn(autojump_clock, cluster, brokers, make_callback, form, queues):
+    """Whatever the number of queues: the turn of one that must be dialled does not go to the next queue."""
+    cluster.name_server.add_route("T", *brokers, queues=queues)
+    callback = make_callback()
+    async with cluster.client() as client:
+        producer = await warm_up(client, linger_s=None if form == "alone" else 0.0)
+        await brokers[1].cut()
+        await trio.sleep(0.1)
+        brokers[1].seen.clear()
+        for _ in range(3 * queues):
+            await producer.send(triomq.Message("T", b"x"), *([callback] if form == "callback" else []))
+            await producer.flush()
+    assert brokers[1].requests(SEND)
+
+
 async def test_a_lost_link_is_tried_elsewhere_at_once(autojump_clock, cluster, brokers):
     async def cut_now(command):
         await brokers[0].cut()
