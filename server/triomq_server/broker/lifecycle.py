@@ -33,7 +33,13 @@ from triomq_server.broker.handlers import fast_handlers, main_handlers
 from triomq_server.broker.metrics import write_metrics
 from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
 from triomq_server.broker.requests.clients import link_closed, watch_clients
-from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, may_have_lost, note_slave
+from triomq_server.broker.roles.lost_messages import (
+    end_in,
+    lower_offsets,
+    may_have_lost,
+    note_power_failure,
+    note_slave,
+)
 from triomq_server.broker.roles.returning import fetch_lost_delay_offsets, merge_offsets_of_slaves
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.schedule import Schedule, persist_delay_offsets
@@ -181,6 +187,7 @@ class _Run:
         self._load_certificates()
         if config.acl_credentials_file is not None:
             self._account = read_tool_account(config.acl_credentials_file)
+        note_power_failure(self._disk, config)
         with trio.CancelScope() as scope:
             store_host = await packed_address(config.broker_ip1, config.listen_port)
             async with (

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 from cluster_audit import Contents, Ledger, differing, missing, queue_faults, read_log
 from cluster_traffic import query_offset, query_offsets, read_to_end
-from cluster_world import MASTER, NAME_SERVER, PORTS, TOPIC, World
+from cluster_world import COMMITTED, MASTER, NAME_SERVER, PORTS, TOPIC, World
 
 import triomq
 from triomq_protocol.codes import RequestCode
@@ -20,6 +20,8 @@ from triomq_server.wire import LinkError, OpenLink, open_link
 CATCH_UP_LIMIT_S = 90.0
 METADATA_S = 12.0
 """Slaves ask their master every ten seconds."""
+PATIENTS = (COMMITTED, COMMITTED + 1)
+"""The queues of a group that commits while the master is down."""
 
 
 def contents_of(world: World, name: str) -> Contents:
@@ -72,7 +74,7 @@ async def check_offsets(world: World) -> None:
 async def return_of_the_master(world: World) -> None:
     """While the master is down consumers commit to a slave, and one is reset there: both survive the master's
     restart."""
-    ahead, back = (triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in (0, 1))
+    ahead, back = (triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in PATIENTS)
 
     async def commit(consumer: triomq.PullConsumer, offsets: dict[triomq.MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
@@ -87,9 +89,9 @@ async def return_of_the_master(world: World) -> None:
 
     async def check(name: str, when: str) -> None:
         with trio.move_on_after(60):
-            while set(found := await _offsets_of(world, name, "patients")) != {0, 1}:  # noqa: ASYNC110 -- a broker that starts
+            while set(found := await _offsets_of(world, name, "patients")) != set(PATIENTS):  # noqa: ASYNC110 -- a broker that starts
                 await trio.sleep(0.02)
-        if found != {0: 9, 1: 7}:
+        if found != dict(zip(PATIENTS, (9, 7), strict=True)):
             world.faults.append(f"rolled back: {name} has {found} {when}, not 9 as committed and 7 as reset")
 
     async with world.client("patient") as client, client.pull_consumer("patients") as consumer:
@@ -110,7 +112,7 @@ async def _offsets_of(world: World, name: str, group: str) -> dict[int, int]:
     found = {}
     with suppress(OSError, LinkError, trio.TooSlowError), trio.fail_after(5):
         async with open_link(f"127.0.0.1:{PORTS[name]}", dial=world.network.host("auditor").dial) as link:
-            for queue_id in (0, 1):
+            for queue_id in PATIENTS:
                 offset = await query_offset(link, group, queue_id)
                 if offset is not None:
                     found[queue_id] = offset

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 
 import trio
 from cluster_offsets import Key
-from cluster_world import MASTER, PORTS, QUEUES, TOPIC, World
+from cluster_world import COMMITTED, MASTER, PORTS, QUEUES, TOPIC, World
 
 import triomq
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -99,7 +99,7 @@ async def commit(world: World) -> None:
             number += 1
             async with AsyncExitStack() as stack:
                 consumer = await stack.enter_async_context(client.pull_consumer(group))
-                queues = [triomq.MessageQueue(TOPIC, "broker-a", queue_id) for queue_id in range(QUEUES)]
+                queues = [triomq.MessageQueue(TOPIC, "broker-a", COMMITTED + n) for n in range(QUEUES)]
                 offsets = dict.fromkeys(queues, 0)
                 while queues and world.sending:
                     await trio.sleep(chance.uniform(0.05, 0.5))

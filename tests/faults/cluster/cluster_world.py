@@ -22,6 +22,9 @@ from triomq_server.namesrv import serve_namesrv
 
 TOPIC = "ledger"
 QUEUES = 3
+COMMITTED = 1000
+"""Consumers commit to queues of these ids, which the topic does not have: then any number may be committed, and stays
+whatever messages a power failure or a new master has lost."""
 NAME_SERVER = "127.0.0.1:9876"
 MASTER = "broker-a"
 EPOCH_MS = 1_795_000_000_000

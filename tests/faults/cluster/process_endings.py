@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 from cluster_audit import Ledger, differing, missing
 from process_nodes import MASTER, Nodes
-from process_traffic import QUEUES, create_topic, log_end, query_offset, query_offsets, queue, queue_ends
+from process_traffic import COMMITTED, QUEUES, create_topic, log_end, query_offset, query_offsets, queue, queue_ends
 from separate_nodes import SeparateNodes
 
 import triomq
@@ -99,13 +99,14 @@ async def _return_of_the_master(schedule: Schedule, nodes: Nodes) -> None:
     """While the master is down consumers commit to a slave, and one is reset there if it is ours: both survive the
     master's restart."""
     slave = schedule.slaves[0]
-    expected = {0: 9, 1: 7}
+    first, second = COMMITTED, COMMITTED + 1
+    expected = {first: 9, second: 7}
     if schedule.pair.slave is Kind.JAVA:
-        del expected[1]  # it does not report that a group was reset
+        del expected[second]  # it does not report that a group was reset
     async with triomq.open_client(nodes.name_servers) as client, client.pull_consumer("patients") as consumer:
         await _until_registered(client, {nodes.addresses[name] for name in (MASTER, *schedule.slaves)})
-        await _commit(consumer, {0: 5, 1: 50})
-        await _until_offsets(schedule, nodes, slave, {0: 5, 1: 50})
+        await _commit(consumer, {first: 5, second: 50})
+        await _until_offsets(schedule, nodes, slave, {first: 5, second: 50})
         schedule.events.append("the master is down for a while")
         await schedule.kill(nodes, MASTER)
         await _commit(consumer, expected)

@@ -20,6 +20,9 @@ from triomq_server.wire import Link, LinkError, open_link
 
 TOPIC = "ledger"
 QUEUES = 4
+COMMITTED = 1000
+"""Consumers commit to queues of these ids, which the topic does not have: then any number may be committed, and stays
+whatever messages a power failure or a new master has lost."""
 ASK_LIMIT_S = 3.0
 
 More = Callable[[], bool]
@@ -82,7 +85,7 @@ async def commit(nodes: Nodes, offsets: OffsetLedger, seed: int, more: More) -> 
             number += 1
             async with AsyncExitStack() as stack:
                 consumer = await stack.enter_async_context(client.pull_consumer(group))
-                reached = dict.fromkeys(range(QUEUES), 0)
+                reached = dict.fromkeys(range(COMMITTED, COMMITTED + QUEUES), 0)
                 while more() and reached:
                     await trio.sleep(chance.uniform(0.01, 0.1))
                     queue_id = chance.choice(list(reached))

@@ -2,9 +2,10 @@
 the master now had not received them.
 
 Messages that are stored from then on get the numbers of the lost ones, and a group with such an offset would never see
-them. So a broker that is about to take messages sets these offsets to the ends of their queues, once after a start
-that found the store not closed in order, and once when it has been a slave. An offset that a client has set beyond the
-end of a queue stays otherwise, as with RocketMQ 4.9, which corrects none of them.
+them. So a broker that is about to take messages sets these offsets to the ends of their queues, once after the machine
+went down, and once when it has been a slave. A mark on the disk says that it is still to be done. An offset that a
+client has set beyond the end of a queue stays otherwise, also after a kill, which loses nothing that was stored; as with
+RocketMQ 4.9, which corrects none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import trio
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.consumer_offsets import queue_end
 from triomq_server.broker.tables.topics import TopicTable
+from triomq_server.config import BrokerConfig
 from triomq_server.store import Disk, MessageStore
 from triomq_server.wire import in_turns
 
@@ -42,9 +44,23 @@ async def note_slave(broker: Broker) -> None:
     if broker.compat_49:
         return
     try:
-        await broker.store.disk.run(partial(_write_mark, broker.store.disk, _mark_of(broker)))
+        await broker.store.disk.run(partial(_write_mark, broker.store.disk, _mark_of(broker.config)))
     except OSError as error:
-        _log.error("%s cannot be written: %s", _mark_of(broker), error)
+        _log.error("%s cannot be written: %s", _mark_of(broker.config), error)
+
+
+def note_power_failure(disk: Disk, config: BrokerConfig) -> None:
+    """Remember, before the store is opened, that the machine went down while the store was open: the start that opens it
+    may be killed before offsets are put right, and the next one does not see it any more. OSError."""
+    root = config.store.store_path_root_dir
+    if config.store.compat_49 or not disk.exists(f"{root}/abort"):
+        return
+    try:
+        boot_id = disk.read(f"{root}/triomq/boot_id")
+    except FileNotFoundError:
+        boot_id = b""
+    if not boot_id or boot_id != disk.boot_id().encode():
+        _write_mark(disk, _mark_of(config))
 
 
 async def lower_offsets(broker: Broker) -> None:
@@ -67,24 +83,20 @@ async def lower_offsets(broker: Broker) -> None:
             )
         if await broker.offsets.persist_in_background(broker.store.flush):
             with suppress(OSError):  # then it is done once more
-                await broker.store.disk.run(partial(broker.store.disk.remove, _mark_of(broker)))
+                await broker.store.disk.run(partial(broker.store.disk.remove, _mark_of(broker.config)))
 
 
 def may_have_lost(broker: Broker) -> bool:
-    """Whether the last messages may be gone that the offsets of a starting master count: it has not been stopped in
-    order, or was a slave then.
+    """Whether the last messages may be gone that the offsets of a starting master count.
 
     A log that has no file at all has been taken away: then the slaves have the messages, and must not lose the offsets.
     """
     store = broker.store
-    if store.disk.exists(_mark_of(broker)):
-        return True
-    report = store.recovery_report
-    return bool(store.commitlog.segments.items) and (report is None or not report.clean or report.dropped_bytes > 0)
+    return bool(store.commitlog.segments.items) and store.disk.exists(_mark_of(broker.config))
 
 
-def _mark_of(broker: Broker) -> str:
-    return f"{broker.config.store.store_path_root_dir}/triomq/slave"
+def _mark_of(config: BrokerConfig) -> str:
+    return f"{config.store.store_path_root_dir}/triomq/offsetsUnchecked"
 
 
 def _write_mark(disk: Disk, path: str) -> None:

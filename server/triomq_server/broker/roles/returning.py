@@ -63,7 +63,8 @@ async def _believed_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> Q
     with `_has_copy`.
 
     A slave whose log has another end since a failure of power, or since it was the master, is one of the set
-    nevertheless: some records are the same. What was consumed there behind them is not what is stored here.
+    nevertheless: some records are the same. What was consumed there behind them is not what is stored here. Of a slave
+    that has nothing of its own every offset is taken.
     """
     compared = await compare(store, RemoteLog(link))
     first = max(compared.master_begin, store.log_min_offset)
@@ -71,7 +72,7 @@ async def _believed_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> Q
         return None
     if compared.relation is LogRelation.DIVERGED:
         return partial(_common_end_in, store, end_of, compared)
-    return end_of
+    return end_of if compared.relation is LogRelation.BEHIND else _no_end
 
 
 def _common_end_in(
