@@ -342,7 +342,9 @@ async def _order(name_servers: str, broker: str, command: Command, open_link: Op
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise AdminError(f"{address} is a RocketMQ broker: it can do this only by a restart with another configuration")
     if answer.code != ResponseCode.SUCCESS:
-        raise AdminError(f"{address} refuses: {answer.remark}")
+        # The answer to a role that is taken, and not kept, names the broker all the same.
+        taken = command.code == CHANGE_ROLE and "brokerName" in (answer.fields or {})
+        raise AdminError(f"{address} {'has taken the role, but' if taken else 'refuses:'} {answer.remark}")
     return answer
 
 

@@ -77,7 +77,9 @@ def broker(
             f"role {config.store.broker_role}, store {config.store.store_path_root_dir}"
         )
 
+    config_path = options.absolute(config_file) if config_file else None
+
     async def serve(*, task_status: trio.TaskStatus[object]) -> None:
-        await serve_broker(config, config_path=config_file, task_status=task_status)
+        await serve_broker(config, config_path=config_path, task_status=task_status)
 
     run_server(serve, ready, config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -43,7 +42,10 @@ def namesrv(
     try:
         values = options.configured(config_file, assignments, flags)
         if config_file:
-            values.setdefault("configStorePath", str(Path(config_file).absolute()))
+            values.setdefault("configStorePath", config_file)
+        for key in ("configStorePath", "kvConfigPath"):
+            if key in values:
+                values[key] = options.absolute(values[key])
         config, warnings = NamesrvConfig.from_properties(values, strict=strict)
     except (ConfigError, PropertiesError) as error:
         options.fail(f"bad configuration: {error}", options.EXIT_USAGE)

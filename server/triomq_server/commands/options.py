@@ -56,6 +56,12 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
     return values | read_assignments(assigned) | dict(flags)
 
 
+def absolute(path: str) -> str:
+    """A path of the command line or of a configuration file, in full: the directory of a bare name is "" otherwise, and
+    cannot be opened. An empty one stays empty, which is refused with its key."""
+    return str(Path(path).absolute()) if path else ""
+
+
 def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:
     """The values of ``--set KEY=VALUE``."""
     values = {}

@@ -37,9 +37,11 @@ def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comple
 
 
 @contextmanager
-def started(*arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *arguments: str, stdin: int = subprocess.DEVNULL, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*SERVER, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*SERVER, *arguments], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd
     )
     try:
         yield process
@@ -111,6 +113,22 @@ def test_broker_serves_and_stops_in_order(tmp_path: Path, port: int) -> None:
     assert code == 0
     assert "Traceback" not in errors
     assert not (tmp_path / "abort").exists()
+
+
+def test_files_that_are_named_without_a_directory_are_written(call: Call, tmp_path: Path, port: int) -> None:
+    file = tmp_path / "s.conf"
+    file.write_text(f"listenPort={port}\nbrokerIP1=127.0.0.1\nstorePathRootDir={tmp_path}/store\n")
+    with started("broker", "-c", "s.conf", "--json", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        changed = call("admin", "role", f"127.0.0.1:{port}", "sync-master")
+        assert stopped_by(process, signal.SIGTERM)[0] == 0
+    assert (changed.returncode, changed.stderr) == (0, "")
+    assert f"takes this role from {file}." in changed.stdout
+    assert "brokerRole=SYNC_MASTER" in file.read_text()
+    printed = call("namesrv", "-p", "--set", "kvConfigPath=kv.json", "--set", "configStorePath=ns.conf").stdout
+    assert f"kvConfigPath={Path.cwd()}/kv.json\n" in printed
+    assert f"configStorePath={Path.cwd()}/ns.conf\n" in printed
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])

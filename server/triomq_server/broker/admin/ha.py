@@ -15,7 +15,7 @@ from triomq_protocol.wire.body import Body
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.roles.roles import RoleError, Roles
+from triomq_server.broker.roles.roles import RoleError, RoleNotKept, Roles
 from triomq_server.config import BrokerRole
 from triomq_server.replication.log_copy import READ_LOG, READ_MOST_BYTES, ReadLogRequest
 from triomq_server.wire import Handlers, Link
@@ -273,16 +273,21 @@ async def change_role(broker: Broker, roles: Roles, _link: Link, command: Comman
             await roles.become_slave(header.broker_id, force=header.force)
         else:
             await roles.become_master(role, force=header.force, despite_contest=header.despite_contest)
+    except RoleNotKept as error:
+        # With who the broker is now, as where all went well: a refusal has no header.
+        return command.answer(ResponseCode.SYSTEM_ERROR, str(error), _changed(broker, kept_in=None))
     except RoleError as error:
         return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
     kept = broker.role_file or broker.config_file
-    return command.answer(
-        header=ChangeRoleResponse(
-            broker_name=broker.config.broker_name,
-            broker_addr=broker.address,
-            broker_id=broker.config.broker_id,
-            kept_in=None if kept is None else kept.path,
-        )
+    return command.answer(header=_changed(broker, kept_in=None if kept is None else kept.path))
+
+
+def _changed(broker: Broker, kept_in: str | None) -> ChangeRoleResponse:
+    return ChangeRoleResponse(
+        broker_name=broker.config.broker_name,
+        broker_addr=broker.address,
+        broker_id=broker.config.broker_id,
+        kept_in=kept_in,
     )
 
 

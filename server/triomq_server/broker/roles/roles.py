@@ -49,6 +49,10 @@ class RoleError(Exception):
     """The broker cannot take another role, or cannot keep the one that it has taken; the text says which and why."""
 
 
+class RoleNotKept(RoleError):  # noqa: N818 - named after the state one is in
+    """The role is taken, and the next start takes another one: the file that keeps it cannot be written."""
+
+
 class _QueuesWatchedBySlave(Collection[tuple[str, int]]):
     """The queues whose arrivals matter on a slave: those with held pulls, and those of topics that its table lacks."""
 
@@ -141,8 +145,8 @@ class Roles:
 
         Raises:
             RoleError: there is another master, or another broker with this id; the log's end holds something that would be lost, or the disk is too
-                full to recover the log: nothing has changed. Or the configuration file cannot be written: then the role
-                is taken until the broker stops.
+                full to recover the log: nothing has changed.
+            RoleNotKept: the configuration file cannot be written; the role is taken until the broker stops.
         """
         async with self._changing:
             broker = self._broker
@@ -173,8 +177,8 @@ class Roles:
 
         Raises:
             RoleError: the id belongs to another member of the set, or none is given and no name server says which are
-                taken: nothing has changed. Or the configuration file cannot be written: then the role is taken until
-                the broker stops.
+                taken: nothing has changed.
+            RoleNotKept: the configuration file cannot be written; the role is taken until the broker stops.
         """
         async with self._changing:
             broker = self._broker
@@ -378,7 +382,7 @@ class Roles:
                 unwritten = error
         await registration.register_now()
         if unwritten is not None:
-            raise RoleError(
+            raise RoleNotKept(
                 f"this broker is {role} with id {broker_id} until it stops, but its configuration file cannot be "
                 f"written, so the next start takes the role that the file names: {unwritten}"
             )

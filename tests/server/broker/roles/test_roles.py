@@ -20,6 +20,7 @@ from triomq_protocol.requests.route import ClusterInfo
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaStatus
 from triomq_server.broker.lifecycle import serve_broker
+from triomq_server.commands.admin import AdminError, change_role
 from triomq_server.config import BrokerConfig, NamesrvConfig, load_properties
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.store import MessageStore
@@ -234,6 +235,8 @@ async def test_a_role_that_cannot_be_saved_is_registered_all_the_same(open_broke
         remark = await change(peer, "SLAVE", brokerId="3")
         assert "is SLAVE with id 3 until it stops" in remark
         assert "No space left" in remark
+        with pytest.raises(AdminError, match="10911 has taken the role, but this broker is SLAVE with id 3"):
+            await change_role(NAMESRV, "127.0.0.1:10911", "SLAVE", open_link=partial(open_link, dial=network.dial))
         assert await registered(await helper.peer(NAMESRV_PORT)) == {3: "127.0.0.1:10911"}
         nursery.cancel_scope.cancel()
 
