@@ -337,6 +337,9 @@ class MemoryDisk:
         self._make_parents(path)
         self.files[path] = bytes(data)
 
+    def take_permissions(self, path: str, model: str) -> None:
+        """Files in memory are nobody's."""
+
     def replace(self, source: str, target: str) -> None:
         """Rename."""
         self.files[target] = self._file(source)

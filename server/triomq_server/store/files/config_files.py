@@ -84,14 +84,17 @@ class ConfigFile:
     def save(self, data: bytes) -> None:
         """Replace the file by this text; returns when it is on disk. OSError leaves the old file in place.
 
-        The `.bak` gets the same text, so that nothing is missing when it has to stand in.
+        The `.bak` gets the same text, so that nothing is missing when it has to stand in. Both have the permissions of
+        the file that is replaced: a configuration may have passwords in it.
         """
         with self._guard:
             temporary = self.path + ".tmp"
+            self._disk.take_permissions(temporary, self.path)
             self._disk.write(temporary, data)
             self._disk.replace(temporary, self.path)
             # Only now, so that at every moment one of the two is whole.
             try:
+                self._disk.take_permissions(self._backup, self.path)
                 self._disk.write(self._backup, data, sync=False)
             except OSError as error:
                 self._log_once(logging.WARNING, self._backup, error)

@@ -223,6 +223,13 @@ class Disk(Protocol):
         """Write a small file from scratch and, with `sync`, force it to the disk."""
         ...
 
+    def take_permissions(self, path: str, model: str) -> None:
+        """Give a file the mode of another one, and its owner and group where that is allowed, before it is written.
+
+        It is made if it is not there. Nothing happens where there is no model. OSError.
+        """
+        ...
+
     def replace(self, source: str, target: str) -> None:
         """Rename, replacing the target in one step, durably."""
         ...
@@ -629,6 +636,29 @@ class RealDisk:
             f.flush()
             if sync:
                 os.fsync(f.fileno())
+
+    def take_permissions(self, path: str, model: str) -> None:
+        """Through a descriptor; the file is never more readable than its model."""
+        try:
+            wanted = os.stat(model)
+        except FileNotFoundError:
+            return
+        mode = wanted.st_mode & 0o777 | 0o200  # a file that its owner must not write was replaced all the same
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode & 0o700)
+        try:
+            now = os.fstat(fd)
+            if now.st_gid != wanted.st_gid:
+                try:
+                    os.fchown(fd, -1, wanted.st_gid)
+                except OSError:
+                    mode &= ~0o070 | (mode & 0o007) << 3  # another group has the rights of all others at most
+            if now.st_uid != wanted.st_uid:
+                with contextlib.suppress(OSError):  # for root only
+                    os.fchown(fd, wanted.st_uid, -1)
+            if now.st_mode & 0o777 != mode:
+                os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
 
     def replace(self, source: str, target: str) -> None:
         """Rename, and force the directory to the disk."""

@@ -58,6 +58,31 @@ async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
         file.load()
 
 
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, backup = tmp_path / "broker.conf", tmp_path / "broker.conf.bak"
+    file = ConfigFile(str(path), RealDisk())
+    path.write_bytes(b"tls.server.keyPassword=x")
+    backup.write_bytes(b"an older one, which all may read")
+    for mode in (0o600, 0o640, 0o664):
+        path.chmod(mode)
+        file.save(b"[1]")
+        assert [each.stat().st_mode & 0o777 for each in (path, backup)] == [mode, mode]
+    owner = (path.stat().st_uid, path.stat().st_gid)
+    assert (backup.stat().st_uid, backup.stat().st_gid) == owner
+
+    # A file of another group, which this process may not give away.
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    real = os.stat
+    path.chmod(0o640)
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(os, "stat", lambda name: os.stat_result([*real(name)[:5], owner[1] + 1, *real(name)[6:10]]))
+    file.save(b"[2]")
+    monkeypatch.undo()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_table_that_is_empty_is_said(tmp_path: Path, caplog: Any) -> None:
     path = f"{tmp_path}/topics.json"
     disk = RealDisk()
