@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
+import io
+import os
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -35,6 +36,9 @@ from triomq_command.running import QuietGroup, exit_code_of
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""
+
+_PIECE_BYTES = 65_536
+"""Read at once from standard input."""
 
 EXTRAS = {
     "namesrv": "server",
@@ -246,7 +250,7 @@ def _bodies(body: str | None) -> Iterator[bytes]:
         yield body.encode("utf-8", "surrogateescape")
         return
     empty = 0
-    for line in sys.stdin.buffer:
+    for line in _lines(_standard_input()):
         text = line.rstrip(b"\r\n")
         if text:
             yield text
@@ -258,9 +262,44 @@ def _bodies(body: str | None) -> Iterator[bytes]:
 
 def _whole(file: str) -> Iterator[bytes]:
     """The bytes of a file, or of standard input, as one message; of a file that is too large no more than shows it."""
-    with contextlib.ExitStack() as files:
-        stream = sys.stdin.buffer if file == "-" else files.enter_context(open(file, "rb"))
-        yield stream.read(FILE_MAX_BYTES + 1)
+    if file != "-":
+        with open(file, "rb") as stream:
+            yield stream.read(FILE_MAX_BYTES + 1)
+        return
+    found = bytearray()
+    for piece in _standard_input():
+        found += piece
+        if len(found) > FILE_MAX_BYTES:
+            break
+    yield bytes(found[: FILE_MAX_BYTES + 1])
+
+
+def _standard_input() -> Iterator[bytes]:
+    """What comes in, piece by piece.
+
+    Without the interpreter's buffer: Ctrl-C leaves the thread that waits here behind, and the interpreter would abort at
+    its end because that thread holds the buffer's lock.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # a program has put something else there
+        yield sys.stdin.buffer.read()
+        return
+    while piece := os.read(descriptor, _PIECE_BYTES):
+        yield piece
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in pieces of a text, without their line feeds; behind the last one there may be one without."""
+    begun: list[bytes] = []
+    for piece in pieces:
+        *ended, rest = piece.split(b"\n")
+        for end in ended:
+            yield b"".join([*begun, end])
+            begun.clear()
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield last
 
 
 def _pair(text: str) -> tuple[str, str]:

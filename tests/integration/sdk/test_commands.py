@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shlex
 import signal
 import subprocess
 import sys
+import termios
 from functools import partial
 
+import pytest
 import trio
 
 import triomq
+from triomq._cli.messages import _lines
 
 TRIOMQ = [sys.executable, "-m", "triomq"]
 
@@ -141,6 +145,34 @@ async def test_ctrl_c_ends_a_pull_quietly(call, cluster):
         assert (await process.stderr.receive_some()).strip() == b""
     await process.stdout.aclose()
     await process.stderr.aclose()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"], ["--file", "-"]])
+async def test_ctrl_c_ends_a_send_that_waits_for_standard_input(cluster, arguments):
+    process = await trio.lowlevel.open_process(
+        [*TRIOMQ, "send", "T", *arguments, "-n", cluster.name_servers],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    with trio.fail_after(120):
+        await process.stdin.send_all(b"begun")
+        unread = 1
+        while unread:
+            await trio.sleep(0.01)
+            unread = int.from_bytes(fcntl.ioctl(process.stdin.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+        assert (await process.stderr.receive_some()).strip() == b""
+    await process.stdin.aclose()
+    await process.stderr.aclose()
+
+
+def test_lines_that_come_in_pieces():
+    assert list(_lines([b"a\nb", b"c", b"\r\n\n", b"last"])) == [b"a", b"bc\r", b"", b"last"]
+    assert list(_lines([b"a\n"])) == [b"a"]
+    assert list(_lines([])) == []
 
 
 async def test_a_reader_that_leaves_early_is_no_error(call, cluster):
