@@ -332,6 +332,8 @@ class NameServer:
                 await self.kv.put(header.namespace, header.key, header.value)
             except KvConfigFullError as error:
                 return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            except OSError as error:
+                return _unwritten(command, "the value is", error)
         return command.answer()
 
     def get_kv(self, _link: Link, command: Command) -> Command:
@@ -346,7 +348,10 @@ class NameServer:
     async def delete_kv(self, _link: Link, command: Command) -> Command:
         """102."""
         header = command.header(DeleteKVConfigRequest)
-        await self.kv.delete(header.namespace, header.key)
+        try:
+            await self.kv.delete(header.namespace, header.key)
+        except OSError as error:
+            return _unwritten(command, "that the value is deleted is", error)
         return command.answer()
 
     def get_kv_list(self, _link: Link, command: Command) -> Slices:
@@ -379,7 +384,11 @@ class NameServer:
             return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
         for warning in warnings:
             self.peer_log.write(logging.WARNING, link.peer, "configuration of %s: %s", link.peer, warning)
-        await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
+        try:
+            await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
+        except OSError as error:
+            self.config_file.log_failure(error)
+            return _unwritten(command, "the settings are", error)
         return command.answer()
 
     def get_config(self, _link: Link, command: Command) -> Command:
@@ -393,6 +402,12 @@ def refuse_unknown(_link: Link, command: Command) -> Command:
     if command.code in _CONTROLLER_CODES:
         remark += ": there is no controller; `triomq admin role` changes the role of a broker"
     return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+
+def _unwritten(command: Command, what: str, error: OSError) -> Command:
+    """The answer to a change that is made, and that a restart forgets."""
+    remark = f"{what} in force until the name server stops, but its file cannot be written: {error}"
+    return command.answer(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _table_of_old_broker(body: bytes) -> TopicConfigTable:

@@ -96,7 +96,11 @@ class KvConfig:
                 return
             covered = self._changes
             table = {namespace: dict(pairs) for namespace, pairs in self._table.items()}
-            await self._file.in_background(lambda: self._file.save(_content_of(table)))
+            try:
+                await self._file.in_background(lambda: self._file.save(_content_of(table)))
+            except OSError as error:
+                self._file.log_failure(error)
+                raise
             self._written = covered
 
 

@@ -94,6 +94,15 @@ def test_units_start_what_there_is(tmp_path: Path, name: str) -> None:
     (line,) = re.findall(r"^ExecStart=/opt/triomq/bin/triomq (.*)$", unit, flags=re.MULTILINE)
     file = tmp_path / "settings.conf"
     file.write_text("brokerName=broker-a\n" if "broker" in name else "listenPort=9876\n")
-    printed([str(file) if word.endswith(".conf") else word for word in line.split()], "127.0.0.1:9876")
+    settings = printed([str(file) if word.endswith(".conf") else word for word in line.split()], "127.0.0.1:9876")
+    key = (
+        "storePathRootDir=/var/lib/triomq/%i"
+        if "broker" in name
+        else "kvConfigPath=/var/lib/triomq/namesrv/kvConfig.json"
+    )
+    (state,) = re.findall(r"^StateDirectory=(.*)$", unit, flags=re.MULTILINE)
+    assert key in settings
+    assert f"=/var/lib/{state}" in key
+    assert "ReadWritePaths=/etc/triomq\n" in unit
     assert "User=triomq" in unit
     assert "NoNewPrivileges=yes" in unit

@@ -243,6 +243,22 @@ async def test_own_configuration_is_shown_changed_and_written(desk) -> None:
     assert written["kvConfigPath"] == "/namesrv/kvConfig.json"
 
 
+async def test_what_cannot_be_written_is_in_force_and_said(desk, caplog) -> None:
+    desk.disk.failing_syncs = True
+    pair = {"namespace": "N", "key": "k"}
+    put = await desk.ask(Code.PUT_KV_CONFIG, {**pair, "value": "v"})
+    assert (await desk.ask(Code.GET_KV_CONFIG, pair)).fields == {"value": "v"}
+    deleted = await desk.ask(Code.DELETE_KV_CONFIG, pair)
+    assert (await desk.ask(Code.GET_KV_CONFIG, pair)).code == 22
+    changed = await desk.ask(Code.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=true\n")
+    assert desk.config.order_message_enable
+    for answer in (put, deleted, changed):
+        assert answer.code == 1
+        assert "in force until the name server stops, but its file cannot be written: " in answer.remark
+    logged = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert logged == [f"/namesrv/{name} cannot be written" for name in ("kvConfig.json", "namesrv.properties")]
+
+
 @pytest.mark.parametrize(
     ("body", "code", "remark"),
     [
