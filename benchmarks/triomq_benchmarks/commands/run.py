@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import secrets
 import sys
 import time
@@ -146,6 +147,9 @@ def run(
         _fail('--find-max-rate needs an open loop (loop = "open"): a closed one has no rate to look for', EXIT_USAGE)
     if importlib.util.find_spec("pyarrow") is None:
         _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
+    place = out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if reason := _why_unusable(place):
+        _fail(f"results cannot be written to {place}: {reason}; give another --out", EXIT_USAGE)
     options = Options(
         workload=workload,
         payload=payload,
@@ -159,7 +163,7 @@ def run(
             py_files=py_files,
             keep_classes=keep_classes,
         ),
-        folder=out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}",
+        folder=place,
         seed=secrets.randbits(32) if seed is None else seed,
         audit=audit,
         find_max_rate=find_max_rate,
@@ -170,6 +174,19 @@ def run(
     _write_report(found, options.folder)
     _print(found, as_json)
     sys.exit(code)
+
+
+def _why_unusable(folder: Path) -> str | None:
+    """Why no files can be made in a folder, or the folder itself cannot be made; None if they can.
+
+    Looked at before the start: what was measured would be lost.
+    """
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no directory"
+    return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
 def _fail(text: str, code: int) -> None:
