@@ -21,6 +21,7 @@ from triomq_server.broker.tables.consumer_offsets import queue_end
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
 from triomq_server.store import Disk, MessageStore
+from triomq_server.store.last_run import last_run
 from triomq_server.wire import in_turns
 
 _log = logging.getLogger(__name__)
@@ -55,11 +56,7 @@ def note_power_failure(disk: Disk, config: BrokerConfig) -> None:
     root = config.store.store_path_root_dir
     if config.store.compat_49 or not disk.exists(f"{root}/abort"):
         return
-    try:
-        boot_id = disk.read(f"{root}/triomq/boot_id")
-    except FileNotFoundError:
-        boot_id = b""
-    if not boot_id or boot_id != disk.boot_id().encode():
+    if not last_run(disk, root).same_boot:
         _write_mark(disk, _mark_of(config))
 
 
