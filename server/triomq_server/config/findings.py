@@ -35,6 +35,9 @@ _LIKENESS = 0.8
 _HINTS_MOST = 20
 """Unknown keys that are compared with all known ones; a file may have any number."""
 
+LOG_FILE_LEAST_BYTES = 65_536
+"""Of a log file: a record's topic and properties alone may take 32 KiB."""
+
 _LINES_MOST = 10
 """Findings named in one error."""
 
@@ -98,6 +101,23 @@ def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -
         return []
     problem = f"brokerIP1={shown(broker_ip1)} is set and brokerIP2 is not"
     return [Finding("brokerIP2", problem, f"slaves are sent to this machine's first address, {broker_ip2}")]
+
+
+def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
+    """Log files in which hardly any message has a place.
+
+    Args:
+        file_bytes: mappedFileSizeCommitLog.
+        message_bytes: maxMessageSize.
+    """
+    if file_bytes >= LOG_FILE_LEAST_BYTES:
+        return []
+    key = "mappedFileSizeCommitLog"
+    problem = (
+        f"{key}={file_bytes} has no place for messages of maxMessageSize={message_bytes}, and at most for the smallest; "
+        f"it must be at least {LOG_FILE_LEAST_BYTES}"
+    )
+    return [Finding(key, problem, safety=True)]
 
 
 def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:

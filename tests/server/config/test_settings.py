@@ -492,3 +492,11 @@ def test_a_name_that_is_empty_is_ignored(key: str) -> None:
 def test_what_a_name_server_needs_is_not_empty(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}=: it is empty"):
         NamesrvConfig.from_properties({key: ""})
+
+
+def test_log_files_that_hold_no_message_are_refused() -> None:
+    refused = r"mappedFileSizeCommitLog=10 .*maxMessageSize=4194304.*at least 65536"
+    for compat in ("safe", "4.9"):
+        with pytest.raises(ConfigError, match=refused):
+            BrokerConfig.from_properties({"mappedFileSizeCommitLog": "10", "compat": compat})
+    assert BrokerConfig.from_properties({"mappedFileSizeCommitLog": "65536"})[1] == []
