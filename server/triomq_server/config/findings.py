@@ -103,6 +103,19 @@ def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -
     return [Finding("brokerIP2", problem, f"slaves are sent to this machine's first address, {broker_ip2}")]
 
 
+def id_of_master(broker_id: int, role: str) -> list[Finding]:
+    """A master with an id of its own: members of a set know it by id 0.
+
+    Args:
+        broker_id: brokerId as given.
+        role: brokerRole, a master's.
+    """
+    if not broker_id:
+        return []
+    problem = f"brokerId={broker_id} is a slave's, and brokerRole={role} is a master's"
+    return [Finding("brokerId", problem, "the broker runs with id 0")]
+
+
 def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
     """Log files in which hardly any message has a place.
 

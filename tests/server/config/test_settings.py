@@ -113,7 +113,8 @@ def test_every_key_can_be_set_from_a_file(key: str) -> None:
     config, warnings = BrokerConfig.from_properties({key: after})
     forced = {"brokerId": "0", "haListenPort": "10912", "mappedFileSizeConsumeQueue": "6000020"}
     assert config.to_properties()[key] == forced.get(key, after)
-    assert [warning for warning in warnings if not warning.startswith(f"{key}={after} has no effect")] == []
+    expected = (f"{key}={after} has no effect", "brokerId=1 is a slave's")
+    assert [warning for warning in warnings if not warning.startswith(expected)] == []
 
 
 def test_old_spelling_of_mapped_is_taken_with_a_warning() -> None:
@@ -500,3 +501,13 @@ def test_log_files_that_hold_no_message_are_refused() -> None:
         with pytest.raises(ConfigError, match=refused):
             BrokerConfig.from_properties({"mappedFileSizeCommitLog": "10", "compat": compat})
     assert BrokerConfig.from_properties({"mappedFileSizeCommitLog": "65536"})[1] == []
+
+
+def test_a_masters_id_that_is_not_0_is_said() -> None:
+    given = {"brokerId": "5", "brokerRole": "SYNC_MASTER"}
+    config, warnings = BrokerConfig.from_properties(given)
+    assert config.broker_id == 0
+    assert warnings == ["brokerId=5 is a slave's, and brokerRole=SYNC_MASTER is a master's; the broker runs with id 0"]
+    with pytest.raises(ConfigError, match="brokerId=5 is a slave's"):
+        BrokerConfig.from_properties(given, strict=True)
+    assert BrokerConfig.from_properties({"brokerId": "0", "brokerRole": "SYNC_MASTER"})[1] == []
