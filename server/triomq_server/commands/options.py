@@ -67,7 +67,7 @@ def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:
     values = {}
     for assignment in assigned:
         key, sign, value = assignment.partition("=")
-        if not sign:
+        if not sign or not key.strip():
             raise click.BadParameter(f"{assignment!r} is not KEY=VALUE", param_hint="--set")
         values[key.strip()] = value.strip()
     return values

@@ -238,6 +238,8 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.without_effect(_without_effect(config)),
             *findings.slaves_sent_elsewhere(config.broker_ip1, config.broker_ip2, only_ip1=only_ip1),
             *([] if config.store.is_slave else findings.id_of_master(config.broker_id, config.store.broker_role)),
+            *findings.hours(config.store.delete_when),
+            *findings.name_with_separators(config.broker_name),
             *findings.small_log_files(config.store.mapped_file_size_commit_log, config.store.max_message_size),
             *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig), *keys_of(TlsConfig)]),
         ]

@@ -19,6 +19,9 @@ from triomq_server.config.settings import ConfigError, Unusable, shown
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 """One word of a key in camel case, or behind a dot."""
 
+_HOUR = re.compile(r"[01]?[0-9]|2[0-3]")
+"""One hour of deleteWhen."""
+
 _SAFETY_WORDS = frozenset(
     {
         "acl", "auth", "password", "secret", "ssl", "tls",  # who may connect, and what is encrypted
@@ -114,6 +117,23 @@ def id_of_master(broker_id: int, role: str) -> list[Finding]:
         return []
     problem = f"brokerId={broker_id} is a slave's, and brokerRole={role} is a master's"
     return [Finding("brokerId", problem, "the broker runs with id 0")]
+
+
+def hours(delete_when: str) -> list[Finding]:
+    """Parts of deleteWhen that are no hour of a day. They stay in force: to put 04 in their place would delete files."""
+    wrong = [part for part in delete_when.split(";") if not _HOUR.fullmatch(part.strip())]
+    if not wrong:
+        return []
+    problem = f"deleteWhen={shown(delete_when)}: {shown(wrong[0])!r} is no hour from 00 to 23"
+    return [Finding("deleteWhen", problem, "no file is deleted at it, unless the disk is full")]
+
+
+def name_with_separators(broker_name: str) -> list[Finding]:
+    """A name that commands cannot tell from an id or a queue behind it, or from two names."""
+    if not {":", ";"} & set(broker_name):
+        return []
+    problem = f"brokerName={shown(broker_name)} has ':' or ';' in it"
+    return [Finding("brokerName", problem, "commands read it as NAME:ID or BROKER:QUEUE, or as several")]
 
 
 def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:

@@ -283,7 +283,10 @@ def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
         if isinstance(value, float) and not math.isfinite(value):
             return "not a finite number"
         if value < (0 if least is None else least) or value > (_INT64 - 1 if most is None else most):
-            return f"must lie between {least or 0} and {most}" if most is not None else f"must be at least {least or 0}"
+            too_large = value > 0 and most is None and value >= _INT64
+            if most is not None or too_large:
+                return f"must lie between {least or 0} and {_INT64 - 1 if most is None else most}"
+            return f"must be at least {least or 0}"
         return None
     text = str(value)
     accepted = field.metadata.get(_ONE_OF)

@@ -216,6 +216,7 @@ def test_help(call: Call, command: list[str]) -> None:
         (["namesrv", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
         (["cluster", "--base-port", "65530"], 2, "3 nodes from port 65530 on need the ports 65528 to 65539"),
         (["cluster", "--set", "flushDiskTyp=SYNC_FLUSH"], 2, "unknown key flushDiskTyp (did you mean flushDiskType?)"),
+        (["broker", "--set", "=5"], 2, "'=5' is not KEY=VALUE"),
         (["cluster", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
     ],
 )

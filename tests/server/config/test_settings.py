@@ -511,3 +511,30 @@ def test_a_masters_id_that_is_not_0_is_said() -> None:
     with pytest.raises(ConfigError, match="brokerId=5 is a slave's"):
         BrokerConfig.from_properties(given, strict=True)
     assert BrokerConfig.from_properties({"brokerId": "0", "brokerRole": "SYNC_MASTER"})[1] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"deleteWhen": "99"}, "deleteWhen=99: '99' is no hour"),
+        ({"deleteWhen": "04;x"}, "deleteWhen=04;x: 'x' is no hour"),
+        ({"brokerName": "a:b"}, "brokerName=a:b has ':' or ';' in it"),
+        ({"brokerName": "a;b"}, "brokerName=a;b has ':' or ';' in it"),
+    ],
+)
+def test_values_that_do_not_do_what_they_say_are_taken_with_a_warning(values: dict[str, str], warning: str) -> None:
+    config, (line,) = BrokerConfig.from_properties(values)
+    assert line.startswith(warning)
+    assert values.items() <= config.to_properties().items()
+    with pytest.raises(ConfigError, match=re.escape(warning)):
+        BrokerConfig.from_properties(values, strict=True)
+
+
+def test_hours_are_written_in_either_way() -> None:
+    for hour in ("04", "4", "00; 23;7"):
+        assert BrokerConfig.from_properties({"deleteWhen": hour})[1] == []
+
+
+def test_a_number_that_is_too_large_is_told_the_most() -> None:
+    with pytest.raises(ConfigError, match=f"brokerId={1 << 63}: must lie between 0 and {(1 << 63) - 1}"):
+        BrokerConfig.from_properties({"brokerId": str(1 << 63)})
