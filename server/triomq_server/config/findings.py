@@ -38,8 +38,8 @@ _LIKENESS = 0.8
 _HINTS_MOST = 20
 """Unknown keys that are compared with all known ones; a file may have any number."""
 
-LOG_FILE_LEAST_BYTES = 65_536
-"""Of a log file: a record's topic and properties alone may take 32 KiB."""
+LOG_FILE_LEAST_BYTES = 32_768
+"""Of a log file: the properties of one message alone may take as much."""
 
 _LINES_MOST = 10
 """Findings named in one error."""

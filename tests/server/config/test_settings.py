@@ -496,11 +496,11 @@ def test_what_a_name_server_needs_is_not_empty(key: str) -> None:
 
 
 def test_log_files_that_hold_no_message_are_refused() -> None:
-    refused = r"mappedFileSizeCommitLog=10 .*maxMessageSize=4194304.*at least 65536"
+    refused = r"mappedFileSizeCommitLog=10 .*maxMessageSize=4194304.*at least 32768"
     for compat in ("safe", "4.9"):
         with pytest.raises(ConfigError, match=refused):
             BrokerConfig.from_properties({"mappedFileSizeCommitLog": "10", "compat": compat})
-    assert BrokerConfig.from_properties({"mappedFileSizeCommitLog": "65536"})[1] == []
+    assert BrokerConfig.from_properties({"mappedFileSizeCommitLog": "32768"})[1] == []
 
 
 def test_a_masters_id_that_is_not_0_is_said() -> None:
