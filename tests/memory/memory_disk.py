@@ -360,6 +360,16 @@ class MemoryDisk:
             raise StoreLocked(f"{path} is locked: the store directory is already open")
         self._locked.add(path)
         self.load(path, b"lock")
+        return self._releasing(path)
+
+    def lock_directory(self, path: str) -> Callable[[], None]:
+        """Note the directory as locked."""
+        if path in self._locked:
+            raise StoreLocked(f"the directory {path} is locked: another store has its log there")
+        self._locked.add(path)
+        return self._releasing(path)
+
+    def _releasing(self, path: str) -> Callable[[], None]:
 
         def release() -> None:
             with contextlib.suppress(KeyError):

@@ -191,17 +191,18 @@ async def repair(
             with this one.
 
     Raises:
-        StoreLocked: the broker of this store runs.
+        StoreLocked: the broker of this store, or another one with this log, runs.
         StoreDamaged: there is no log, or its files have different lengths.
         OSError: a file cannot be read or written.
     """
     from triomq_server.store import RealDisk
+    from triomq_server.store.files.disk import lock_store
     from triomq_server.store.stopped.checking import log_end_by_queues, log_files
     from triomq_server.store.stopped.log_repair import Survey, damaged_places
     from triomq_server.wire import open_link as open_tcp_link
 
     disk = RealDisk()
-    release = disk.lock(f"{root}/lock")
+    release = lock_store(disk, str(root), str(log or root / "commitlog"))
     try:
         segments = list(log_files(log or root / "commitlog"))
         survey = Survey()

@@ -30,10 +30,11 @@ def repair_from_log(
 ) -> None:
     """Look at the store, ask, repair it, look again, and report. Exits with 1 if something is damaged still."""
     from triomq_server.store import RealDisk, StoreDamaged, StoreLocked
+    from triomq_server.store.files.disk import lock_store
 
     config = _settings(directory, log, config_file)
     try:
-        release = RealDisk().lock(f"{directory}/lock")
+        release = lock_store(RealDisk(), str(directory), config.store_path_commit_log)
         try:
             found = _look(directory, config, as_json=as_json)
             aside, left = None, found

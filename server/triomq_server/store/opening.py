@@ -12,7 +12,7 @@ import trio
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.restarting import restarted
-from triomq_server.store.files.disk import Disk, RealDisk
+from triomq_server.store.files.disk import Disk, RealDisk, lock_store
 from triomq_server.store.index import IndexFile
 from triomq_server.store.last_run import last_run, note_run
 from triomq_server.store.message_store import MessageStore
@@ -53,11 +53,11 @@ async def open_store(
         is_slave: whether a master feeds the log; follows the configured role unless given.
         clock_waits: wakes the expiry when the clock is set.
 
-    Raises StoreLocked if the directory is open elsewhere, StoreDamaged if a file has a wrong length or name; neither
+    Raises StoreLocked if the directory or that of the log is open elsewhere, StoreDamaged if a file has a wrong length or name; neither
     has changed anything then.
     """
     disk = disk if disk is not None else RealDisk()
-    release = disk.lock(f"{config.store_path_root_dir}/lock")
+    release = lock_store(disk, config.store_path_root_dir, config.store_path_commit_log, new_log=True)
     try:
         slave = config.is_slave if is_slave is None else is_slave
         store = MessageStore(config, disk, clock, local_time, is_slave=slave, clock_waits=clock_waits)
@@ -184,7 +184,6 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.recovery_report = recovery.report
     store.dispatcher.start_at_end()
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
-    disk.make_directory(config.store_path_commit_log)
     note_run(disk, root, is_slave=store.is_slave)
 
 

@@ -246,6 +246,44 @@ class Disk(Protocol):
         """Take the store lock (docs/protocol/store.md §11.3); returns what releases it. Raises StoreLocked."""
         ...
 
+    def lock_directory(self, path: str) -> Callable[[], None]:
+        """Lock a directory without a file in it; returns what releases it. Raises StoreLocked.
+
+        Where the file system cannot do that, nothing is locked.
+        """
+        ...
+
+
+def lock_store(disk: Disk, root: str, log: str, *, new_log: bool = False) -> Callable[[], None]:
+    """Take both locks of a store, of its directory and of its log's; returns what releases them.
+
+    RocketMQ knows only the first, which does not keep stores with directories of their own from sharing one log.
+
+    Args:
+        disk: where they are.
+        root: `storePathRootDir`.
+        log: `storePathCommitLog`.
+        new_log: whether to make the log's directory if there is none; else it is not locked then.
+
+    Raises:
+        StoreLocked: another broker, or a tool, has one of them.
+    """
+    release_root = disk.lock(f"{root}/lock")
+    try:
+        if new_log:
+            disk.make_directory(log)
+        release_log = disk.lock_directory(log) if disk.exists(log) else None
+    except BaseException:
+        release_root()
+        raise
+
+    def release() -> None:
+        if release_log is not None:
+            release_log()
+        release_root()
+
+    return release
+
 
 def find_only_files(
     disk: Disk, paths: Iterable[str], length: int, most_bytes: int
@@ -706,6 +744,31 @@ class RealDisk:
             with _locked_paths_guard:
                 _locked_paths.discard(path)
                 os.close(fd)
+
+        return release
+
+    def lock_directory(self, path: str) -> Callable[[], None]:
+        """`flock` on the directory itself: RocketMQ takes every name in a log's directory for a log file."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            if e.errno == errno.EWOULDBLOCK:
+                os.close(fd)
+                raise StoreLocked(
+                    f"the directory {os.path.realpath(path)} is locked: another broker process has its log there; stop "
+                    "it, or set another storePathCommitLog"
+                ) from None
+            # NFS has only locks of files that are open for writing, which a directory never is.
+            if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                os.close(fd)
+                raise
+
+        def release() -> None:
+            # A child process that has not reached its exec has this descriptor too: closing is not enough.
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
 
         return release
 

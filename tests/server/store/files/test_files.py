@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import sys
 import tempfile
@@ -166,6 +167,44 @@ async def test_the_lock_holds_between_processes(tmp_path: Path, make_config: Mak
         assert refused.returncode == 1
         assert b"another broker process" in refused.stderr
     assert (await trio.run_process([sys.executable, "-c", taker], check=False)).returncode == 0
+
+
+async def test_one_store_per_log(disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord) -> None:
+    log = str(tmp_path / "log")
+    one, other = (make_config(tmp_path / name, store_path_commit_log=log) for name in ("one", "other"))
+    async with open_store(one, disk=disk) as store:
+        store.append(make_record(0))
+        for _ in range(2):  # the refusal holds nothing
+            with pytest.raises(StoreLocked, match=rf"the directory {log} is locked"):
+                async with open_store(other, disk=disk):
+                    pass
+        assert disk.list(log) == [f"{0:020d}"], "RocketMQ takes every name for a log file"
+        assert not disk.exists(f"{tmp_path}/other/abort")
+    async with open_store(other, disk=disk):
+        pass
+
+
+async def test_the_lock_of_the_log_holds_between_processes_and_against_tools(
+    tmp_path: Path, make_config: MakeConfig
+) -> None:
+    log = str(tmp_path / "log")
+    (tmp_path / "other").mkdir()
+    tool = [sys.executable, "-m", "triomq_server", "admin", "repair-store", str(tmp_path / "other"), "--log", log]
+    async with open_store(make_config(tmp_path / "one", store_path_commit_log=log)):
+        for options in (["--yes"], ["--from", "127.0.0.1:1"]):
+            refused = await trio.run_process([*tool, *options], capture_stderr=True, check=False)
+            assert refused.returncode == 2
+            assert f"the directory {log} is locked: another broker process has its log there" in refused.stderr.decode()
+
+
+def test_a_file_system_without_locks_of_directories_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.EBADF, "not open for writing")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    RealDisk().lock_directory(str(tmp_path))()
 
 
 @pytest.mark.parametrize("name", ["abc", "0000000000000000000x", ".DS_Store"])
