@@ -87,6 +87,7 @@ class LiveBroker:
         channel: the connection it came by.
         ha_server_addr: where slaves of this broker connect to.
         broker_name: its set.
+        cluster_name: the cluster that it named.
     """
 
     updated_at_ms: int
@@ -94,6 +95,7 @@ class LiveBroker:
     channel: Hashable
     ha_server_addr: str
     broker_name: str
+    cluster_name: str
 
 
 @attrs.frozen
@@ -114,7 +116,7 @@ class RouteTable:
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
             over it, and a broker that unregisters removes the entry of its id, even if another broker has taken that
-            id.
+            id. And a set stays in each cluster that a broker of it has ever named, until the set goes.
     """
 
     def __init__(self, *, compat_49: bool = False) -> None:
@@ -198,10 +200,16 @@ class RouteTable:
         self._sets_of.setdefault(broker.broker_addr, {})[broker.broker_name] = broker.broker_id
         takes_topics = broker.broker_id == 0 and (is_first or self._is_new(broker.broker_addr, data_version))
         live = LiveBroker(
-            now_ms, NO_VERSION if takes_topics else data_version, channel, broker.ha_server_addr, broker.broker_name
+            now_ms,
+            NO_VERSION if takes_topics else data_version,
+            channel,
+            broker.ha_server_addr,
+            broker.broker_name,
+            broker.cluster_name,
         )
         self._drop_live(broker.broker_addr)
         self._live[broker.broker_addr] = live
+        self._leave_clusters(data)
         self._addresses_of.setdefault(channel, {})[broker.broker_addr] = None
         if filter_servers:
             self._filter_servers[broker.broker_addr] = list(filter_servers)
@@ -490,6 +498,24 @@ class RouteTable:
         if live is not None:
             _discard(self._addresses_of, live.channel, broker_addr)
         return live
+
+    def _leave_clusters(self, data: BrokerData) -> None:
+        """Take a set from the clusters that no live broker of it names any more: a broker that was restarted with
+        another `brokerClusterName` has been forgotten in between, so that any registration may be the one that tells."""
+        name = data.broker_name or ""
+        clusters = self._clusters_of[name]
+        if self._compat_49 or len(clusters) == 1:
+            return
+        named = {
+            live.cluster_name: None
+            for address in _addresses(data).values()
+            if (live := self._live.get(address)) is not None and live.broker_name == name
+        }
+        for cluster in [one for one in clusters if one not in named]:
+            _discard(self._clusters, cluster, name)
+            _discard(self._clusters_of, name, cluster)
+        if data.cluster not in named:
+            data.cluster = next(iter(named))
 
     def _take_address(self, data: BrokerData, broker_id: int) -> None:
         """Take the address of an id from a set, if there is one."""

@@ -138,6 +138,25 @@ def test_set_keeps_its_first_cluster(table) -> None:
     assert info.cluster_addr_table == {"C1": ["a"], "C2": ["a"]}
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("compat_49", [False, True])
+def test_a_set_leaves_the_cluster_that_all_its_brokers_have_left(compat_49: bool, restarted: bool) -> None:
+    table = RouteTable(compat_49=compat_49)
+    for cluster in ("C1", "C2"):
+        for number in (0, 1):
+            if restarted:
+                table.channel_closed(f"link-{number}", "p")
+            register(table, broker("a", number, cluster=cluster), "T", channel=f"link-{number}")
+            if number == 0:
+                both = to_the_end(table.cluster_info())
+    assert both.cluster_addr_table == {"C1": ["a"], "C2": ["a"]}, "the slave is still in the first one"
+    assert both.broker_addr_table["a"].cluster == "C1"
+    info = to_the_end(table.cluster_info())
+    assert info.cluster_addr_table == ({"C1": ["a"], "C2": ["a"]} if compat_49 else {"C2": ["a"]})
+    assert info.broker_addr_table["a"].cluster == ("C1" if compat_49 else "C2")
+    assert to_the_end(table.topics_of_cluster("C1")) == (["T"] if compat_49 else [])
+
+
 def test_slave_keeps_the_topics_when_its_master_leaves(table) -> None:
     register(table, broker("a", 0), "T")
     register(table, broker("a", 1))
