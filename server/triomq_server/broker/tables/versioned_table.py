@@ -62,6 +62,7 @@ class VersionedTable(ABC, Generic[V]):
         self._wanted = trio.Event()
         self._urgent = trio.Event()
         self._ended = trio.Event()  # a writing has ended, whatever came of it
+        self._failure: OSError | None = None  # of the last writing
 
     def get(self, name: str) -> V | None:
         """The configuration of that name, or None; creates nothing."""
@@ -102,9 +103,11 @@ class VersionedTable(ABC, Generic[V]):
             self._file.save(self.pretty())
         except OSError as error:
             self.unsaved = True
+            self._failure = error
             self._file.log_failure(error)
         else:
             self.unsaved = False
+            self._failure = None
 
     def persist_if_unsaved(self) -> None:
         """Write the file if it lacks a change: the last attempt failed, or the task has not come to it."""
@@ -116,15 +119,20 @@ class VersionedTable(ABC, Generic[V]):
         if self.unsaved:
             self._save()
 
-    async def saved(self) -> None:
-        """Wait until all changes so far are on the disk, or the disk has refused them.
+    async def saved(self) -> str | None:
+        """Wait until all changes so far are on the disk; returns what is to be said if the disk has refused them.
 
-        A large table is not waited for: its changes come with the next writing.
+        A large table is not waited for: its changes come with the next writing, and the one before tells.
         """
         change = self._change
         while self._writing and self._tried < change and len(self.table) <= SMALL_TABLE:
             self._urgent.set()
             await self._ended.wait()
+        if self._failure is None or self._file is None:
+            return None
+        return (
+            f"the change is in force until the broker stops, but {self._file.path} cannot be written: {self._failure}"
+        )
 
     async def write_changes(self) -> NoReturn:
         """Task: write the file after each change, or once for several."""
@@ -149,8 +157,10 @@ class VersionedTable(ABC, Generic[V]):
         try:
             await file.in_background(lambda: file.save(snapshot.encode_pretty()))
         except OSError as error:
+            self._failure = error
             file.log_failure(error)
         else:
+            self._failure = None
             self.unsaved = self._change != change
         finally:
             self._tried = change

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from triomq_protocol.requests import (
     TopicConfigTable,
     TopicStatsTable,
 )
+from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin.topics import attributes_refusal
 from triomq_server.config import BrokerConfig, BrokerRole
@@ -67,6 +71,35 @@ def topic(name: str = "T", queues: int = 4, **more: Any) -> CreateTopicRequest:
 async def test_answers_are_those_of_the_real_broker(desk: Any, exchanges: Any, name: str) -> None:
     request, response = exchanges[name]
     assert await desk.frame(request) == response
+
+
+async def test_a_change_that_the_disk_refuses_is_answered_so(
+    open_broker: Callable[..., AbstractAsyncContextManager[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    group = SubscriptionGroupConfig(group_name="g").encode()
+    listed = CreateTopicListBody(topic_config_list=[TopicConfigInList(topic_name="U")]).encode()
+    async with open_broker() as running:
+        peer = await running.peer()
+        with monkeypatch.context() as full:
+            full.setattr(running.disk, "write", refuse)
+            for code, header, body, table in (
+                (RequestCode.UPDATE_AND_CREATE_TOPIC, topic("T"), b"", "topics"),
+                (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, listed, "topics"),
+                (RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="U"), b"", "topics"),
+                (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group, "subscriptionGroup"),
+                (RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupRequest(group_name="g"), b"",
+                 "subscriptionGroup"),
+            ):  # fmt: skip
+                answer = await peer.ask(Command.request(code, header, body=body))
+                assert answer.code == 1
+                refused = f"/store/config/{table}.json cannot be written: [Errno 28] No space left on device"
+                assert answer.remark == f"the change is in force until the broker stops, but {refused}"
+        assert (await peer.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("V")))).code == 0
+        names = json.loads(running.disk.read("/store/config/topics.json"))["topicConfigTable"].keys()
+        assert {"T", "V"} <= names
 
 
 async def test_a_created_topic_replaces_the_old_one_and_counts_a_change(desk: Any) -> None:
