@@ -271,12 +271,12 @@ def _silence_text(row: Row) -> str:
 
 
 def _connected_slave(rows: list[Row], name: str) -> Member | None:
-    """The first slave of a set that is connected to a master."""
-    for row in rows:
-        following = row.status.following if row.status is not None else None
-        if row.member.name == name and following is not None and following.connected:
-            return row.member
-    return None
+    """The first slave of a set that is connected to a master, None if slaves may only be connected to each other: a
+    master that was made a slave goes on taking their links."""
+    states = [(row.member, row.status) for row in rows if row.member.name == name and row.status is not None]
+    links = sum(len(status.slaves) for _, status in states if status.role == "SLAVE")
+    found = [member for member, status in states if status.following is not None and status.following.connected]
+    return found[0] if len(found) > links else None
 
 
 def contest_text(rows: list[Row]) -> str:

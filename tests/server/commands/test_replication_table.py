@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from triomq_server.broker.admin.ha import FollowingState, HaStatus
+from triomq_server.broker.admin.ha import FollowingState, HaStatus, SlaveState
 from triomq_server.commands.admin import Member, Row, _hidden, outage_text, slave_state
 
 
@@ -54,6 +54,19 @@ def test_no_promotion_is_advised_while_a_slave_is_connected_to_its_master() -> N
     text = outage_text([slave("CLEAN")])
     assert text.startswith("broker a: its master runs, since slave a:1 is connected to it, but is not registered (")
     assert "admin role" not in text
+
+
+def test_a_slave_that_is_connected_to_a_demoted_master_is_no_sign_of_a_master() -> None:
+    link = SlaveState(
+        peer="127.0.0.1:3", acknowledged=100, behind_bytes=0, sent_bytes=0, silent_s=0.0, lost_position=False
+    )
+    demoted = slave("CLEAN", connected=False)
+    assert demoted.status is not None
+    demoted.status.slaves.append(link)
+    text = outage_text([demoted, slave("CLEAN")])
+    assert text.startswith("broker a: no master is registered (")
+    assert "make a slave the master: `triomq admin role`" in text
+    assert "its master runs" in outage_text([demoted, slave("CLEAN"), slave("CLEAN")]), "one has another master"
 
 
 def test_a_master_that_may_only_hang_is_looked_at_before_a_slave_is_promoted() -> None:
