@@ -24,6 +24,8 @@ _CURES = {
     errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
 }
 
+_UNREADABLE = "this user may not read or write it; look at its owner and mode (ls -l), and at those of its directories"
+
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """The plain errors inside any number of groups."""
@@ -57,7 +59,8 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
         return f"{error.strerror}: a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or bindAddress (name server)"
     if isinstance(error, OSError) and error.errno in _CURES:
         where = error.filename or _ports(settings) if error.errno != errno.ENOSPC else settings.get("storePathRootDir")
-        return f"{error.strerror or error} ({where}): {_CURES[error.errno]}"
+        cure = _UNREADABLE if error.errno == errno.EACCES and error.filename else _CURES[error.errno]
+        return f"{error.strerror or error} ({where}): {cure}"
     return None
 
 

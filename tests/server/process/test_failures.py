@@ -29,7 +29,7 @@ def failed(number: int, path: str | None = None) -> OSError:
         (ConfigFileDamaged("broken"), "broken"),
         (failed(errno.EADDRINUSE), "port 10911 or its neighbours 10909 and 10912"),
         (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
-        (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not do that"),
+        (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not read or write it; look at its owner"),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "a host name cannot be resolved"),
         (failed(errno.EADDRNOTAVAIL), "set brokerIP1 (broker) or bindAddress (name server)"),
     ],
