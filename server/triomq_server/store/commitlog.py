@@ -76,8 +76,8 @@ def enters_queue(sys_flag: int) -> bool:
     return not sys_flag & _NO_ENTRY
 
 
-def _ignore() -> None:
-    """The default of `CommitLog.space_wanted`: appends reserve the space they need."""
+def _ignore(*_: int) -> None:
+    """The default of `CommitLog.space_wanted`: appends reserve the space they need. And of `time_went_back`."""
 
 
 class PreparedBatch(NamedTuple):
@@ -102,6 +102,7 @@ class CommitLog:
     Attributes:
         min_offset, max_offset: first byte kept, and first byte not written yet.
         store_timestamp: of the last record appended, ms.
+        time_went_back: called with the store time, ms, of a record that is about to be appended behind later ones.
         space_wanted: called (at most once per preparation) when space should be prepared ahead, see `prepare`.
     """
 
@@ -113,6 +114,7 @@ class CommitLog:
         self.min_offset = 0
         self.max_offset = 0
         self.store_timestamp = 0
+        self.time_went_back: Callable[[int], None] = _ignore
         self.space_wanted: Callable[[], None] = _ignore
         self._current: Segment | None = None
         self._buffer: mmap.mmap = _NO_FILE
@@ -511,6 +513,8 @@ class CommitLog:
 
     def _now(self) -> int:
         now = self._clock()
-        if now < self.store_timestamp <= now + _CLOCK_STEP_BACK_MS:
-            return self.store_timestamp  # a small step back must not unsort the times that lookups search
+        if now < self.store_timestamp:
+            if self.store_timestamp <= now + _CLOCK_STEP_BACK_MS:
+                return self.store_timestamp  # a small step back must not unsort the times that lookups search
+            self.time_went_back(now)
         return now

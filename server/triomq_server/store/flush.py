@@ -86,6 +86,8 @@ class Flusher:
         self._wanted = trio.Event()
         self._space_wanted = trio.Event()
         self._one_at_a_time = trio.Lock()
+        self._saving = trio.Lock()
+        self._lowering_failed = False
         log.space_wanted = self._want_space
 
     def _want_space(self) -> None:
@@ -147,6 +149,8 @@ class Flusher:
     async def flush_log(self, least_pages: int = 0) -> None:
         """Force what has been appended so far to the disk, if it is at least so many pages."""
         async with self._one_at_a_time:
+            if self._checkpoint.is_too_high:
+                await self._lower_checkpoint()
             target = self._commitlog.max_offset
             timestamp = self._commitlog.store_timestamp
             dirty = self._commitlog.dirty()
@@ -175,6 +179,22 @@ class Flusher:
             if dirty:
                 self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
+
+    async def _lower_checkpoint(self) -> None:
+        """The log's times have gone back: let the checkpoint's file do so before anything with the lower times is
+        confirmed."""
+        try:
+            async with self._saving:
+                await self._disk.run(partial(self._checkpoint.write, self._checkpoint.encode_lower()))
+            self._lowering_failed = False
+        except OSError as error:
+            if not self._lowering_failed:
+                _log.error(
+                    "the clock was set back, and the checkpoint cannot be saved: %s. Until it is, messages may be out of "
+                    "reach after a failure of the machine",
+                    error,
+                )
+            self._lowering_failed = True
 
     def _confirm(self, dirty: list[Unflushed], target: int, timestamp: int) -> None:
         """The log is on disk up to this offset."""
@@ -255,7 +275,7 @@ class Flusher:
             at_once: how many files are flushed side by side: file systems write what they flush together, but a flush
                 of the log has to wait for them.
         """
-        timestamp = self._checkpoint.logics_timestamp
+        timestamp, steps_back = self._checkpoint.logics_timestamp, self._checkpoint.steps_back
         queues = enumerate(self._queues)
         failures: list[OSError] = []
         if at_once == 1:
@@ -266,8 +286,11 @@ class Flusher:
                     nursery.start_soon(self._flush_some, queues, least_pages, failures)
         if failures:
             raise failures[0]
+        # Where times have gone back meanwhile, records that came later have lower ones.
+        if not least_pages and not self._queues_in_doubt and steps_back == self._checkpoint.steps_back:
+            self._checkpoint.queues_timestamp = timestamp
         if checkpoint:
-            await self.save_checkpoint(timestamp)
+            await self.save_checkpoint()
 
     async def _flush_some(
         self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
@@ -294,15 +317,12 @@ class Flusher:
             await self._disk.run(partial(sync_segments, dirty))
             _mark_flushed(dirty)
 
-    async def save_checkpoint(self, logics_timestamp: int) -> None:
-        """Write the checkpoint with this time for the queues, whatever has been dispatched since. OSError.
-
-        Not while queues may have been lost.
-        """
+    async def save_checkpoint(self) -> None:
+        """Write the checkpoint, not while queues may have been lost. OSError."""
         if self._queues_in_doubt:
             return
-        data = self._checkpoint.encode(logics_timestamp)
-        await self._disk.run(partial(self._checkpoint.write, data))
+        async with self._saving:
+            await self._disk.run(partial(self._checkpoint.write, self._checkpoint.encode()))
 
     async def _flush_filled_index_files(self) -> None:
         while self._index is not None and self._index.filled:
@@ -311,7 +331,7 @@ class Flusher:
             if self._index.filled and self._index.filled[0] is file:
                 del self._index.filled[0]
             self._checkpoint.index_timestamp = file.end_timestamp
-            await self.save_checkpoint(self._checkpoint.logics_timestamp)
+            await self.save_checkpoint()
 
     async def flush_everything(self) -> bool:
         """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""
@@ -320,7 +340,7 @@ class Flusher:
             many = len(self._queues.table) > MANY_QUEUES
             await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE if many else 1)
             await self._flush_filled_index_files()
-            await self.save_checkpoint(self._checkpoint.logics_timestamp)
+            await self.save_checkpoint()
         except OSError as error:
             self._doubt_queues(error)
             _log.exception("the store could not be flushed; the next start will check it as after a crash")

@@ -130,6 +130,7 @@ class MessageStore:
         self.arrival_listeners = self.dispatcher.arrival_listeners
         self.append_listeners = self.dispatcher.append_listeners
         self.delay_listener: Callable[[int], None] = lambda _: None
+        self.commitlog.time_went_back = self.checkpoint.went_back
         self.dispatcher.index_full = self._no_space
         self.flusher.failed = self._disk_failed
         self.flusher.recovered = self._disk_recovered

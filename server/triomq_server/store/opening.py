@@ -154,13 +154,16 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:
-        newest = store.checkpoint.index_timestamp
+        newest, latest = store.checkpoint.index_timestamp, 0
 
         def keep(file: IndexFile) -> bool:
+            nonlocal latest
             # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
             # that was not known to be on disk.
             # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
-            known = file.end_timestamp <= newest and (file.full or config.compat_49)
+            # Nor is it where times go back from one file to the next: the older file may have been the known one.
+            known = file.end_timestamp <= newest and (config.compat_49 or (file.full and file.end_timestamp >= latest))
+            latest = max(latest, file.end_timestamp)
             return clean or same_boot or known
 
         reindex_from = store.index.load(keep, exact=clean and not is_repair, rebuild=not config.compat_49)
@@ -183,6 +186,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         await trio.lowlevel.checkpoint()
     store.recovery_report = recovery.report
     store.dispatcher.start_at_end()
+    if store.commitlog.store_timestamp < min(store.checkpoint.physic_timestamp, store.checkpoint.queues_timestamp):
+        store.checkpoint.went_back(store.commitlog.store_timestamp)  # what the file vouches for is no longer there
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
 

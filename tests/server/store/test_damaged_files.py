@@ -224,7 +224,8 @@ async def test_a_flipped_bit_of_the_checkpoint_does_not_count(closed: StoreConfi
         for at in (byte, byte + 64):
             checkpoint = Checkpoint(memory_disk, "/checkpoint")
             checkpoint.physic_timestamp = checkpoint.index_timestamp = 1_795_300_000_000
-            data = bytearray(checkpoint.encode(1_795_300_000_000))
+            checkpoint.queues_timestamp = 1_795_300_000_000
+            data = bytearray(checkpoint.encode())
             data[at] ^= 0x40
             memory_disk.write("/checkpoint", bytes(data))
             again = Checkpoint(memory_disk, "/checkpoint")

@@ -10,10 +10,12 @@ import gc
 import random
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
-from memory_disk import MemoryDisk
+import trio
+from memory_disk import MemoryDisk, MemoryFile
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record import encode
@@ -119,6 +121,196 @@ async def test_a_last_record_without_its_end_is_dropped(
         kept = missing < 4
         assert store.log_max_offset == (last.end_offset if kept else last.physical_offset)
         assert store.recovery_report.stopped_by == ("nothing" if kept else "a record whose last part was never written")
+
+
+class NothingMore(random.Random):
+    """What a power failure leaves of pages that have not been forced to the disk: nothing."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("back_ms", [0, 5_000, 3_600_000])
+@pytest.mark.parametrize("is_slave", [False, True], ids=["master", "slave"])
+async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, back_ms: int, is_slave: bool
+) -> None:
+    """The first record of a log file is older than what the checkpoint vouches for, but not what lies in front of it."""
+    config, disk = make_config(ROOT, mapped_file_size_consume_queue=20 * 1000), MemoryDisk(now_ms=clock)
+    async with (
+        open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master,
+        open_store(config, disk=disk, clock=clock, is_slave=True) as slave,
+    ):
+        store = slave if is_slave else master
+
+        async def flush() -> None:
+            while (part := master.log_slice(slave.log_max_offset, FOREVER)) is not None:
+                slave.append_raw(bytes(part), slave.log_max_offset)
+                slave.dispatch()
+            master.notify_arrivals()
+            await store.flush()
+
+        master.append(make_record(0))
+        await flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        clock.now += 10_000
+        for n in range(5):
+            master.append(make_record(n, topic="Quiet"))
+        await flush()
+        clock.now -= back_ms
+        while master.log_max_offset < config.mapped_file_size_commit_log - 500:
+            master.append(make_record(1, topic="Filling"))
+        assert master.append(make_record(2, topic="Following", size=500)).physical_offset == 65536
+        await flush()
+        disk = store.disk
+        assert isinstance(disk, MemoryDisk)
+        lost = disk.after_power_loss(NothingMore())
+    async with open_store(config, disk=lost, clock=clock, is_slave=False) as store:
+        assert store.queue_bounds("Quiet", 0) == (0, 5)
+        assert store.append(make_record(9, topic="Quiet")).queue_offset == 5
+
+
+async def test_a_flush_of_the_queues_vouches_for_nothing_when_the_clock_is_set_back_amid_it(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    class SlowDisk(MemoryDisk):
+        chore_s = 0
+
+        async def run(self, chore: Callable[[], Any]) -> Any:
+            await trio.sleep(self.chore_s)
+            return chore()
+
+    config = make_config(ROOT, flush_interval_commit_log=3_600_000, flush_interval_consume_queue=3_600_000)
+    disk = SlowDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        clock.now += 10_000
+        store.append(make_record(1))
+        store.notify_arrivals()
+        await store.flush()
+        disk.chore_s = 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(store.flusher.flush_queues, 0, checkpoint=True))
+            await trio.sleep(0.5)
+            store.append(make_record(2, topic="Quiet"))
+            clock.now -= 3_600_000
+            store.append(make_record(3))
+            store.notify_arrivals()
+        disk.chore_s = 0
+        assert saved_times(disk)[1] == clock.now
+        clock.now += 1
+        store.append(make_record(4))
+        store.notify_arrivals()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        assert saved_times(disk)[1] == clock.now
+
+
+def saved_times(disk: MemoryDisk) -> tuple[int, ...]:
+    """The checkpoint's file: times of log, queues and index."""
+    return struct.unpack_from(">3q", disk.read(f"{ROOT}/checkpoint"))
+
+
+async def test_a_checkpoint_later_than_the_end_of_the_log_goes_back(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Records that come later may be earlier than what it vouches for."""
+    async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        store.append(make_record(0))
+        first = clock.now
+        clock.now += 60_000
+        last = store.append(make_record(1))
+    file = memory_disk.open(f"{ROOT}/commitlog/{0:020d}")
+    file.buffer[last.physical_offset : last.end_offset] = bytes(last.end_offset - last.physical_offset)
+    assert saved_times(memory_disk)[:2] == (first + 60_000, first + 60_000)
+    async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        await store.flush()
+        assert saved_times(memory_disk)[:2] == (first, first)
+
+
+async def test_a_checkpoint_that_cannot_go_back_is_told_once(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        clock.now -= 60_000
+        store.append(make_record(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "write", refuse)
+            await store.flush()
+            await store.flush()
+        assert caplog.text.count("the clock was set back, and the checkpoint cannot be saved") == 1
+        await store.flush()
+        assert max(saved_times(memory_disk)[:2]) == clock.now
+
+
+async def test_a_full_index_file_vouches_for_no_queue(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    config = make_config(ROOT, max_index_num=5, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        flushed = clock.now
+        clock.now += 10_000
+        for n in range(5):
+            store.append(make_record(n, topic="Quiet"))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher._flush_filled_index_files()
+        assert saved_times(memory_disk) == (clock.now, flushed, clock.now)
+
+
+@pytest.mark.parametrize("flushed_first", [False, True])
+async def test_an_index_file_from_after_the_clock_was_set_back_is_not_taken_for_a_known_one(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, flushed_first: bool
+) -> None:
+    """The file before is on the disk, and has later times; of this one, the machine has lost all but the header."""
+    config = make_config(ROOT, max_index_num=600, flush_interval_consume_queue=3_600_000)
+    disk = MemoryDisk(now_ms=clock)
+
+    def append(*numbers: int) -> None:
+        for n in range(*numbers):
+            store.append(make_record(n))
+        store.notify_arrivals()
+
+    async with open_store(config, disk=disk, clock=clock) as store:
+        append(700)
+        if flushed_first:
+            await store.flusher._flush_filled_index_files()
+        clock.now -= 60_000
+        append(700, 800)
+        await store.flush()
+        if not flushed_first:
+            await store.flusher._flush_filled_index_files()
+        append(800, 1300)
+        await store.flush()
+        assert store.index is not None
+        known, following, _last = store.index.files
+        assert following.full
+        assert following.end_timestamp < known.end_timestamp
+        file = disk.files[following.path]
+        assert isinstance(file, MemoryFile)
+        file.durable[0] = file.page(0)
+        lost = disk.after_power_loss(NothingMore())
+    async with open_store(config, disk=lost, clock=clock) as store:
+        for n in range(0, 1300, 10):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
 
 
 async def kill_behind_zeros(

@@ -325,6 +325,8 @@ class Dispatcher:
 
         RocketMQ 4.9 does so before anything is on disk.
         """
+        if store_timestamp < self._commitlog.store_timestamp:
+            self._checkpoint.went_back(store_timestamp)
         self._commitlog.store_timestamp = store_timestamp
         if self._checkpoints_early:
             self._checkpoint.physic_timestamp = store_timestamp

@@ -18,14 +18,28 @@ _MARGIN_MS = 3000
 
 
 class Checkpoint:
-    """Three store times in ms; all records up to each are on disk in the respective files."""
+    """Three store times in ms; all records up to each are on disk in the respective files.
+
+    A start after a crash takes a log file whose first record is no younger as one that lacks nothing in front of it. So
+    where the log's times go back, the file has to go back first.
+
+    Attributes:
+        physic_timestamp: of the log.
+        logics_timestamp: up to here records are in their queues, on the disk or not.
+        queues_timestamp: up to here the queues are on the disk; this is what the file says of them.
+        index_timestamp: of the index files that are full.
+        steps_back: how often the log's times have gone back.
+    """
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
         self.physic_timestamp = 0
         self.logics_timestamp = 0
+        self.queues_timestamp = 0
         self.index_timestamp = 0
+        self.steps_back = 0
+        self._in_file = (0, 0, 0)
 
     def load(self) -> None:
         """Read the file; a missing or damaged one counts as all zero, which makes recovery start at the first file.
@@ -47,17 +61,45 @@ class Checkpoint:
         if min(times) < 0:
             _log.error("%s is damaged: it has negative times; not used", self._path)
             return
-        self.physic_timestamp, self.logics_timestamp, self.index_timestamp = times
+        self._in_file = times[0], times[1], times[2]
+        self.physic_timestamp, self.logics_timestamp, self.index_timestamp = self._in_file
+        self.queues_timestamp = self.logics_timestamp
 
-    def encode(self, logics_timestamp: int) -> bytes:
-        """The file's bytes, with the queues known to be on disk up to the given time."""
-        times = _TIMES.pack(self.physic_timestamp, logics_timestamp, self.index_timestamp)
-        return (times.ljust(_COPY_AT, b"\0") + times).ljust(_FILE_BYTES, b"\0")
+    def went_back(self, timestamp: int) -> None:
+        """A record with this store time, ms, comes behind others with later ones: the clock was set back, or that of a
+        new master is behind.
+
+        Until the queues have been flushed once more, nothing is known that a record from before could not be part of.
+        """
+        self.steps_back += 1
+        self.physic_timestamp = min(self.physic_timestamp, timestamp)
+        self.logics_timestamp = min(self.logics_timestamp, timestamp)
+        self.queues_timestamp = min(self.queues_timestamp, timestamp)
+        self.index_timestamp = min(self.index_timestamp, timestamp)
+
+    @property
+    def is_too_high(self) -> bool:
+        """Whether the file vouches for more than is known now: a log file that begins with the lower times might count
+        as one that lacks nothing in front of it."""
+        physic, queues, index = self._in_file
+        return min(physic, queues) > min(self.physic_timestamp, self.queues_timestamp) or index > self.index_timestamp
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return _encode(self.physic_timestamp, self.queues_timestamp, self.index_timestamp)
+
+    def encode_lower(self) -> bytes:
+        """The file's bytes, with none of the times later than in the file as it is."""
+        physic, queues, index = self._in_file
+        return _encode(
+            min(physic, self.physic_timestamp), min(queues, self.queues_timestamp), min(index, self.index_timestamp)
+        )
 
     def write(self, data: bytes) -> None:
         """Replace the file, whole or not at all, and force it to the disk; blocks. OSError."""
         self._disk.write(self._path + ".tmp", data)
         self._disk.replace(self._path + ".tmp", self._path)
+        self._in_file = _TIMES.unpack_from(data)
 
     @property
     def min_timestamp(self) -> int:
@@ -68,3 +110,8 @@ class Checkpoint:
     def min_timestamp_index(self) -> int:
         """The same, with the index included."""
         return min(self.min_timestamp, self.index_timestamp)
+
+
+def _encode(*times_ms: int) -> bytes:
+    times = _TIMES.pack(*times_ms)
+    return (times.ljust(_COPY_AT, b"\0") + times).ljust(_FILE_BYTES, b"\0")
