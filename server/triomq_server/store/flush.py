@@ -343,7 +343,7 @@ class Flusher:
             await self.save_checkpoint()
         except OSError as error:
             self._doubt_queues(error)
-            _log.exception("the store could not be flushed; the next start will check it as after a crash")
+            _log.error("the store could not be flushed: %s; the next start will check it as after a crash", error)
             return False
         return not (self._broken or self._queues_in_doubt)
 

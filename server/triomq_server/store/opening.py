@@ -53,8 +53,8 @@ async def open_store(
         is_slave: whether a master feeds the log; follows the configured role unless given.
         clock_waits: wakes the expiry when the clock is set.
 
-    Raises StoreLocked if the directory or that of the log is open elsewhere, StoreDamaged if a file has a wrong length or name; neither
-    has changed anything then.
+    Raises StoreLocked if the directory or that of the log is open elsewhere, StoreDamaged if a file has a wrong length
+    or name; neither has changed anything then.
     """
     disk = disk if disk is not None else RealDisk()
     release = lock_store(disk, config.store_path_root_dir, config.store_path_commit_log, new_log=True)
