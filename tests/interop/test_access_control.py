@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from mqadmin_commands import comparable, guarded_cases
+from replaced_files import text_of
 
 import triomq
 from triomq_benchmarks.clusters.processes import DriverError
@@ -170,7 +171,7 @@ def copied(home: Path) -> tuple[bool, bool]:
     """Whether a slave has the topic, and the message."""
     topics, log = home / "store" / "config" / "topics.json", home / "store" / "commitlog" / f"{0:020}"
     return (
-        topics.exists() and '"Guarded"' in topics.read_text(),
+        '"Guarded"' in text_of(topics),
         log.exists() and b"for the slave" in log.read_bytes(),
     )
 

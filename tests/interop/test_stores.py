@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replaced_files import text_of
 
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.clusters.servers import Kind, Server
@@ -48,8 +49,7 @@ def fill(client: Any, servers: str, topic: str, make_samples: Any) -> list[Any]:
 
 
 def is_in_table(home: Path, table: str, entry: str) -> bool:
-    file = home / "store" / "config" / table
-    return file.exists() and entry in file.read_text()
+    return entry in text_of(home / "store" / "config" / table)
 
 
 def saved_offsets(home: Path, topic: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from replaced_files import text_of
 
 import triomq
 from triomq import TransactionState
@@ -32,9 +33,9 @@ writers = pytest.mark.parametrize("writer", [Kind.OURS, Kind.JAVA], ids=["writte
 def progress(home: Path, topic: str) -> int:
     """How far the check has come, by consumerOffset.json, whose integer keys carry no quotes."""
     file = home / "store" / "config" / "consumerOffset.json"
-    if not file.exists():
+    if not (text := text_of(file)):
         return -1
-    table = json.loads(re.sub(r"(\d+):", r'"\1":', file.read_text()))["offsetTable"]
+    table = json.loads(re.sub(r"(\d+):", r'"\1":', text))["offsetTable"]
     return int(table.get(f"RMQ_SYS_TRANS_{topic}@CID_RMQ_SYS_TRANS", {}).get("0", -1))
 
 
