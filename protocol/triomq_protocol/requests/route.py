@@ -62,7 +62,7 @@ class TopicRouteData(Body, kw_only=True):
 
     @property
     def names(self) -> int:
-        """How many brokers, addresses of them and filter servers there are: what takes the time of encoding."""
+        """The number of brokers, of their addresses and of filter servers, which encoding takes its time for."""
         return sum(1 + len(broker.broker_addrs or ()) for broker in self.broker_datas or ()) + sum(
             map(len, (self.filter_server_table or {}).values())
         )

@@ -177,8 +177,8 @@ async def test_what_strangers_register_is_bounded(desk: Any, monkeypatch: pytest
     assert answer.code == 1
     assert "over this connection" in answer.remark
     assert (await desk.register("b2", peer=peer)).code == 0, "a known one may come again"
-    assert (await desk.register("b2", cluster="C2", peer=peer)).code == 0
-    assert "clusters are named" in (await desk.register("b2", cluster="C3", peer=peer)).remark
+    assert (await desk.register("b2", 1, cluster="C2")).code == 0
+    assert "clusters are named" in (await desk.register("b2", 2, cluster="C3")).remark
     # One address under many names of sets, which leaves one live broker.
     codes = [(await desk.register(f"n{number}", address="x:1")).code for number in range(4)]
     assert codes == [0, 0, 1, 1]
