@@ -2,8 +2,7 @@
 
 Routes are immutable snapshots: a holder sees a consistent picture, and a look-up gives the newest.  Watched topics are
 refreshed every 30 s, sooner when a broker does not answer or has lost its master; others are asked for when they are
-needed.  Sending to a topic that no name server knows borrows
-the default topic's queues.
+needed.  Sending to a topic that no name server knows borrows the default topic's queues.
 Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 """
 

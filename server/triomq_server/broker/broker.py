@@ -26,7 +26,6 @@ from triomq_server.broker.tables.notifications import Notifications
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
-from triomq_server.broker.traffic import BrokerTraffic
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
 from triomq_server.repeats import PeerLog
@@ -110,7 +109,7 @@ class Broker:
     replication: HaMaster
     incomplete_frames: Budget = attrs.Factory(Budget)
     unsent: Budget = attrs.Factory(Budget)
-    traffic: Traffic = attrs.Factory(BrokerTraffic)
+    traffic: Traffic = attrs.Factory(Traffic)
     notifications: Notifications = attrs.Factory(lambda: Notifications(lambda _group: iter(())))
     peer_log: PeerLog = attrs.Factory(lambda: PeerLog(_log))
     config_file: ConfigFile | None = None

@@ -131,8 +131,8 @@ class RouteTable:
         self._own_topics: dict[str, dict[str, None]] = {}
         # The same of sets that have gone: what is still to be removed from `_topics`.
         self._gone_topics: dict[str, dict[str, None]] = {}
-        # Address -> the sets in which it stands, and under which id, and connection -> the addresses that registered over it last: a
-        # connection that ends must not be looked for among all brokers.
+        # Address -> the sets in which it stands, and under which id, and connection -> the addresses that registered over
+        # it last: a connection that ends must not be looked for among all brokers.
         self._sets_of: dict[str, dict[str, int]] = {}
         self._addresses_of: dict[Hashable, dict[str, None]] = {}
         # Address -> the connection that has ended, and with which it is still to be forgotten.

@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Sized
 from typing import Protocol
 
+from triomq_protocol.codes import ResponseCode
 from triomq_server.metrics.histogram import Histogram
+
+OTHER_CODE = -1
+"""Stands for all response codes that RocketMQ does not have."""
+
+_KNOWN = frozenset(ResponseCode)
 
 
 class LinkHolder(Protocol):
@@ -26,7 +32,8 @@ class Traffic:
         hubs: those that serve now.
         receive_times: how long the handlers of what was received together took, their answers included.
         requests: how many came, by request code. Those of unknown codes are those of -1.
-        errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1.
+        errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1, and
+            so are answers: brokers pass on the code that a client answers (307, 309), which may be any number.
         refused: connections beyond `Limits.connections`.
     """
 
@@ -49,4 +56,4 @@ class Traffic:
 
     def count_error(self, request_code: int, code: int, *, known: bool = True) -> None:
         """A request is answered with an error."""
-        self.errors[request_code if known else -1, code] += 1
+        self.errors[request_code if known else -1, code if code in _KNOWN else OTHER_CODE] += 1

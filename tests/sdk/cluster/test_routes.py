@@ -174,16 +174,22 @@ def test_a_lost_master_is_asked_for_after_as_long_as_it_has_been_away(lost_for_s
     assert pause_after_loss_s(lost_for_s, 30) == pause_s
 
 
+async def lose(cluster, other, client):
+    """A producer whose route has lost a broker set, as its name server and refused sends say."""
+    producer = client.producer("G", linger_s=None)
+    await producer.send(triomq.Message("T", b"x"))
+    cluster.name_server.add_route("T", cluster.broker)
+    await other.stop()
+    for _ in range(8):
+        await producer.send(triomq.Message("T", b"x"))  # some of them are refused by the other broker
+    return producer
+
+
 async def test_a_master_that_comes_back_soon_is_used_soon(autojump_clock, cluster):
     """And not after up to 30 s, in which a send finds no other broker when the last one fails."""
     other = cluster.add_master("broker-b")
     async with cluster.client() as client:
-        producer = client.producer("G", linger_s=None)
-        await producer.send(triomq.Message("T", b"x"))
-        cluster.name_server.add_route("T", cluster.broker)
-        await other.stop()
-        for _ in range(8):
-            await producer.send(triomq.Message("T", b"x"))  # some of them are refused by the other broker
+        producer = await lose(cluster, other, client)
         assert len(await producer.queues("T")) == 2
         await trio.sleep(4)
         other.up = True
@@ -223,12 +229,7 @@ async def test_doubts_do_not_end_when_no_name_server_answers(autojump_clock, clu
 async def test_a_master_that_stays_away_costs_few_questions(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     async with cluster.client() as client:
-        producer = client.producer("G", linger_s=None)
-        await producer.send(triomq.Message("T", b"x"))
-        cluster.name_server.add_route("T", cluster.broker)
-        await other.stop()
-        for _ in range(8):
-            await producer.send(triomq.Message("T", b"x"))
+        producer = await lose(cluster, other, client)
         assert len(await producer.queues("T")) == 2
         cluster.name_server.seen.clear()
         await trio.sleep(301)

@@ -50,7 +50,7 @@ async def update_group(broker: Broker, _link: Link, command: Command) -> Command
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
         broker.groups.put(group)
-        return _answer(command, await broker.groups.saved())
+        return await broker.groups.answer_when_saved(command)
     return command.answer()
 
 
@@ -69,12 +69,7 @@ async def update_groups(broker: Broker, _link: Link, command: Command) -> Comman
         broker.groups.put(group)
         if not number % GROUPS_PER_SLICE:
             await trio.lowlevel.checkpoint()
-    return _answer(command, await broker.groups.saved())
-
-
-def _answer(command: Command, unsaved: str | None) -> Command:
-    """Success, or that the change is lost when the broker stops."""
-    return command.answer() if unsaved is None else command.answer(ResponseCode.SYSTEM_ERROR, unsaved)
+    return await broker.groups.answer_when_saved(command)
 
 
 def _refusal(group: SubscriptionGroupConfig) -> str | None:
@@ -125,4 +120,4 @@ async def delete_group(broker: Broker, _link: Link, command: Command) -> Command
     broker.groups.remove(header.group_name)
     if header.remove_offset:
         await in_turns(broker.offsets.remove_group(header.group_name))
-    return _answer(command, await broker.groups.saved())
+    return await broker.groups.answer_when_saved(command)

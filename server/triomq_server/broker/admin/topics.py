@@ -68,11 +68,11 @@ async def create_topic_everywhere(broker: Broker, link: Link, command: Command) 
     question finds it."""
     answer = create_topic(broker, link, command)
     if answer.code == ResponseCode.SUCCESS:
-        unsaved = await broker.topics.saved()
+        saved = await broker.topics.answer_when_saved(command)
         await broker.registration.register_now()
-        if unsaved is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, unsaved)
-    return answer
+        if saved.code != ResponseCode.SUCCESS:
+            return saved
+    return answer  # with the remark of Java's
 
 
 def create_topic(broker: Broker, _link: Link, command: Command) -> Command:
@@ -122,9 +122,9 @@ async def create_topics_everywhere(broker: Broker, _link: Link, command: Command
         )
         if not number % TOPICS_PER_TURN:
             await trio.lowlevel.checkpoint()
-    unsaved = await broker.topics.saved()
+    answer = await broker.topics.answer_when_saved(command)
     await broker.registration.register_now()
-    return _answer(command, unsaved)
+    return answer
 
 
 def _put(broker: Broker, config: TopicConfig) -> None:
@@ -150,11 +150,6 @@ def attributes_refusal(attributes: Iterable[str]) -> str | None:
         if attribute and sign != "-" and value not in _HARMLESS_ATTRIBUTES.get(name, ()):
             return f"topic attribute {attribute[:200]!r} needs a broker of RocketMQ 5"
     return None
-
-
-def _answer(command: Command, unsaved: str | None) -> Command:
-    """Success, or that the change is lost when the broker stops."""
-    return command.answer() if unsaved is None else command.answer(ResponseCode.SYSTEM_ERROR, unsaved)
 
 
 def _refusal(broker: Broker, topic: str) -> str | None:
@@ -194,7 +189,7 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
     await removal.remove_topic(topic, unless=broker.topics.table)
-    return _answer(command, await broker.topics.saved())
+    return await broker.topics.answer_when_saved(command)
 
 
 def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:

@@ -16,8 +16,10 @@ from typing import Generic, NoReturn, TypeVar
 import msgspec
 import trio
 
+from triomq_protocol.codes import ResponseCode
 from triomq_protocol.requests.registration import DataVersion
 from triomq_protocol.wire.body import JsonCodec
+from triomq_protocol.wire.command import Command
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 SMALL_TABLE = 256
@@ -133,6 +135,11 @@ class VersionedTable(ABC, Generic[V]):
         return (
             f"the change is in force until the broker stops, but {self._file.path} cannot be written: {self._failure}"
         )
+
+    async def answer_when_saved(self, command: Command) -> Command:
+        """The answer to an operator's change: success, or that the change is lost when the broker stops."""
+        unsaved = await self.saved()
+        return command.answer() if unsaved is None else command.answer(ResponseCode.SYSTEM_ERROR, unsaved)
 
     async def write_changes(self) -> NoReturn:
         """Task: write the file after each change, or once for several."""

@@ -81,7 +81,8 @@ def decide(half: HalfState, *, now_ms: int, limits: Limits) -> Action:
     """What to do with a half message that was there when the round began.
 
     No time of this broker's clock is compared but now: what was stored while the clock was ahead has a store time that
-    is still to come. A message that seems to come from the future, because its producer's clock is ahead, is checked at once.
+    is still to come. A message that seems to come from the future, because its producer's clock is ahead, is checked at
+    once.
     """
     if half.ended:
         return Action.PASS
