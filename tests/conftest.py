@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 
-# A busy machine is no failure: examples have no deadline, and slow ones are no fault of the code.
+# A busy machine is not a failure: examples have no deadline, and slow ones are no fault of the code.
 settings.register_profile("triomq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triomq")
 

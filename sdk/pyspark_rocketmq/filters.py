@@ -16,7 +16,7 @@ def tags_of(expression: str | None) -> frozenset[str] | None:
     """The tags that an option selects; None for all.
 
     Raises:
-        ValueError: it names no tag, or is no list of tags.
+        ValueError: it names no tag, or is not a list of tags.
     """
     try:
         return frozenset(check_tags(expression).tags) or None

@@ -31,7 +31,7 @@ def time_ms_of(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"which is no time; the form is {TIME_FORM}") from None
+        raise ValueError(f"which is not a time; the form is {TIME_FORM}") from None
     if moment.tzinfo is None:
         raise ValueError(
             f"which has no zone: append Z for UTC, or an offset like +01:00, with the time of day; the form is {TIME_FORM}"
@@ -56,5 +56,5 @@ def duration_s_of(text: str) -> float:
     found = re.fullmatch(r"([0-9]{1,12}) ?([a-z]+)", text.lower())
     unit = _UNITS_S.get(found[2]) if found else None
     if found is None or unit is None:
-        raise ValueError(f"which is no duration; the form is {DURATION_FORM}")
+        raise ValueError(f"which is not a duration; the form is {DURATION_FORM}")
     return int(found[1]) * unit

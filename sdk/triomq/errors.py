@@ -408,7 +408,7 @@ class ClientClosed(ClosedError):
 
 
 class ProtocolViolation(ClosedError):
-    """The peer sent bytes that are not the protocol's, or an answer that makes no sense; bytes that are no frames have
+    """The peer sent bytes that are not the protocol's, or an answer that makes no sense; bytes that are not frames have
     closed the connection."""
 
     advice = "check that the address is a name server or broker"
@@ -421,7 +421,7 @@ class AnswerTooLong(ProtocolViolation):
 
 
 class OtherProtocol(ProtocolViolation):
-    """The first bytes from the peer were another protocol's: it is no name server or broker, or it expects TLS."""
+    """The first bytes from the peer were another protocol's: it is not a name server or broker, or it expects TLS."""
 
 
 CODE_ERRORS: dict[int, type[MQError]] = {

@@ -45,7 +45,7 @@ def due_after(delay: object, now_ms: int) -> int | None:
         now_ms: the time.
 
     Raises:
-        InvalidCall: it is no number of seconds.
+        InvalidCall: it is not a number of seconds.
     """
     if delay is None:
         return None

@@ -495,7 +495,7 @@ class RocketMQRouter(_Endpoints, BrokerRouter[Any, Any]):
 
     Args:
         prefix: begins the names of their topics.
-        handlers: functions that are no decorated ones, as :class:`RocketMQRoute`.
+        handlers: functions that are not decorated ones, as :class:`RocketMQRoute`.
         routers: further ones, within this one.
         include_in_schema: whether AsyncAPI shows them.
         middlewares: as the following ones: what brokers of FastStream take.

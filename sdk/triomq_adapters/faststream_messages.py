@@ -18,7 +18,7 @@ import triomq.aio
 from triomq_protocol.names import REPLY_TO_CLIENT, RESERVED_PROPERTIES
 
 CONTENT_TYPE, CORRELATION_ID, REPLY_TO, EMPTY = "content-type", "correlation_id", "reply_to", "triomq-empty"
-"""Properties that are no headers; the last says that a body is empty, which brokers refuse."""
+"""Properties that are not headers; the last says that a body is empty, which brokers refuse."""
 
 REQUEST = "(the client that asked)"
 """Where the reply to a request goes; no topic has such a name."""

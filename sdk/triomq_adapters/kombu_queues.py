@@ -1,7 +1,7 @@
 """The two kinds of queues that Kombu has, over one client: those that workers share, and those of one reader.
 
 Queues that workers share are topics with a consumer group each. Queues that live as long as their connection, such as
-those of ``celery inspect`` and its replies, are no topics of their own: who has one reads the topic of its exchange from
+those of ``celery inspect`` and its replies, are not topics of their own: who has one reads the topic of its exchange from
 the time on at which it was bound, and takes what its binding matches.
 """
 
@@ -103,7 +103,7 @@ class WorkQueue:
                     continue
                 message = unpack(body)
             except ValueError as error:
-                log.error("%r is no message of Kombu, and comes again later: %s", delivery.message, error)  # noqa: TRY400
+                log.error("%r is not a message of Kombu, and comes again later: %s", delivery.message, error)  # noqa: TRY400
                 delivery.later()
                 continue
             except triomq.MQError:
@@ -169,7 +169,7 @@ class ExchangeReader:
     Args:
         client: of the connection.
         topic: of the exchange.
-        replies: whether messages from just before the binding are wanted, too: an answer may be there first. Else a worker
+        replies: whether messages from just before the binding are wanted, too: an answer may be there first. Otherwise a worker
             would carry out what its predecessor was told.
         clock: the time in ms since 1970.
     """
@@ -218,7 +218,7 @@ class ExchangeReader:
             try:
                 message = unpack(_body_of(delivery.message))
             except ValueError as error:
-                log.error("%r is no message of Kombu: %s", delivery.message, error)  # noqa: TRY400
+                log.error("%r is not a message of Kombu: %s", delivery.message, error)  # noqa: TRY400
                 continue
             key = routing_key(message)
             for name, bindings in self._bindings.items():

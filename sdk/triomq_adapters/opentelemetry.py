@@ -183,7 +183,7 @@ class _ReceiveSpans:
     def after_pull(self, context: PullContext, outcome: PullResult | MQError, /) -> None:
         begun = self._begun.pop(id(context), None)
         if begun is None or (not isinstance(outcome, MQError) and not outcome):
-            # A pull that found nothing is no event of the program.
+            # A pull that found nothing is not an event of the program.
             return
         messages: Sequence[ReceivedMessage] = () if isinstance(outcome, MQError) else outcome.messages
         span = self._tracer.start_span(

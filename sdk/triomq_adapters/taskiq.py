@@ -102,7 +102,7 @@ class RocketMQBroker(AsyncBroker):
         """Send a task; it is stored when this returns.
 
         Raises:
-            InvalidCall: the broker is not started, the name or the id cannot be a tag or a key, or the delay is no number.
+            InvalidCall: the broker is not started, the name or the id cannot be a tag or a key, or the delay is not a number.
             MessageIllegal: the task is longer than brokers store.
             MQError: it could not be sent.
         """

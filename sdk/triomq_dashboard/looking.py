@@ -1,6 +1,6 @@
 """What pages show of a cluster, asked by the client's administrative calls: values alone.
 
-Whatever cannot be had is an error text in its row, so that one dead broker leaves the page as it is.
+Whatever is not available is an error text in its row, so that one dead broker leaves the page as it is.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Row:
 
     Attributes:
         name: which.
-        value: what was asked for; None if it could not be had.
+        value: what was asked for; None if it was not available.
         error: why not.
     """
 

@@ -74,7 +74,7 @@ def _page_number(request: Request) -> int:
 
 def _whole(value: str, name: str) -> int:
     if not value.isdecimal() or not value.isascii() or len(value) > 18:
-        raise PlainError(f"{name} is no whole number.")
+        raise PlainError(f"{name} is not a whole number.")
     return int(value)
 
 
@@ -85,7 +85,7 @@ def _time_ms(value: str) -> int | None:
     try:
         return int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise PlainError(f"{value!r} is no time such as 2026-11-23T12:00.") from None
+        raise PlainError(f"{value!r} is not a time such as 2026-11-23T12:00.") from None
 
 
 class Pages:

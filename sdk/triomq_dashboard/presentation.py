@@ -40,7 +40,7 @@ def size(value: float | None) -> str:
 
 
 def moment(time_ms: int | None) -> str:
-    """``2026-11-23 12:00:00.000`` UTC; a dash for none, and for what is no time."""
+    """``2026-11-23 12:00:00.000`` UTC; a dash for none, and for what is not a time."""
     if not time_ms or time_ms < 0:
         return "–"
     try:

@@ -29,7 +29,7 @@ def _read_topics(_context: click.Context, _parameter: click.Parameter, text: str
     topics = [topic for topic in text.split(",") if topic]
     for topic in topics:
         if not _TOPIC.fullmatch(topic):
-            raise click.BadParameter(f"{topic!r} is no name of a topic: 1 to 127 letters, digits and any of %|_-")
+            raise click.BadParameter(f"{topic!r} is not a name of a topic: 1 to 127 letters, digits and any of %|_-")
     return topics
 
 
@@ -38,14 +38,14 @@ def _read_settings(_context: click.Context, _parameter: click.Parameter, texts: 
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{text!r} is no KEY=VALUE")
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE")
         settings[key] = value
     return settings
 
 
 def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no number of seconds", ctx, param)
+        raise click.BadParameter(f"{value} is not a number of seconds", ctx, param)
     return value
 
 

@@ -187,6 +187,6 @@ async def _request(stream: trio.SocketStream) -> tuple[str, str, dict[str, str]]
         data += more
     words = data.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise _RefusedError(400, "this is no request of HTTP/1.1")
+        raise _RefusedError(400, "this is not a request of HTTP/1.1")
     parts = urlsplit(words[1])
     return words[0], unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True))

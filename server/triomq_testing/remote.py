@@ -26,7 +26,7 @@ class Remote:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or not parts.port:
-            raise ValueError(f"{url!r} is no address of a cluster: http://127.0.0.1:PORT/SECRET")
+            raise ValueError(f"{url!r} is not an address of a cluster: http://127.0.0.1:PORT/SECRET")
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
 

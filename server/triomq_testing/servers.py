@@ -74,7 +74,7 @@ class Servers:
         Raises:
             OSError: no free ports, or the disk fails.
             ValueError: counts that are out of range, or settings with which a broker must not start.
-            TypeError: topics or settings that are no names and texts.
+            TypeError: topics or settings that are not names and texts.
 
         Warns:
             UserWarning: a setting that brokers ignore, such as a key that there is not.

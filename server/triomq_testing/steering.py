@@ -32,7 +32,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         text = str(value)
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            self.fail(f"{text!r} is no time: 2h, 1h30m, 45s, 3d, 500ms", param, ctx)
+            self.fail(f"{text!r} is not a time: 2h, 1h30m, 45s, 3d, 500ms", param, ctx)
         try:
             return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in parts), timedelta())
         except OverflowError:

@@ -65,7 +65,7 @@ def test_junit(tmp_path: Path) -> None:
     source.write_text(example("java"))
     try:
         mvn = find_tool("mvn")
-        # Without a broker, so that what is not there to be downloaded is no failure.
+        # Without a broker, so that what is not there to be downloaded is not a failure.
         argv = [mvn, "-q", "-B", "-f", str(tmp_path / "pom.xml"), "test", "-DskipTests"]
         built(cache_folder(f"junit-{digest([], POM, example('java'))}"), argv, "downloading JUnit")
         # Its engine is downloaded when tests run for the first time.

@@ -39,7 +39,7 @@ FACES: Final[Mapping[str, Sequence[str]]] = {
     "otel": ("triomq_adapters.opentelemetry",),
     "spark": ("pyspark_rocketmq",),
 }
-"""Extra -> what its users import; the first is no extra."""
+"""Extra -> what its users import; the first is not an extra."""
 
 LARGE: Final = ("spark",)
 RUNS: Final = 5

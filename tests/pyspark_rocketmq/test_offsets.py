@@ -62,7 +62,7 @@ def test_times_have_the_form_of_offsets() -> None:
     text = '{"T": {"broker-a": {"0": 123, "1": "1970-01-01T00:00:01Z", "2": "45"}}}'
     assert list(parse_times("startingOffsetsByTimestamp", text).values()) == [123, 1000, 45]
     for value, says in (
-        ("-1", "is -1, which is no time"),
+        ("-1", "is -1, which is not a time"),
         ("1.5", "is 1.5; the form is"),
         ("true", "is true; the form is"),
         ('"2026-11-22"', "which has no zone"),

@@ -164,7 +164,7 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "maxTriggerDelay": "1m"}, "maxTriggerDelay has no effect without minOffsetsPerTrigger"),
         (
             {**LEAST, "minOffsetsPerTrigger": "9", "maxTriggerDelay": "15"},
-            "maxTriggerDelay is '15', which is no duration",
+            "maxTriggerDelay is '15', which is not a duration",
         ),
         ({**LEAST, "failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'"),
         ({**LEAST, "readPreference": "slaves"}, "did you mean slave?"),

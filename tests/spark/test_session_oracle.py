@@ -144,7 +144,7 @@ class Oracle:
     def query(self) -> Query:
         """A new query; where a master is away, it says where to end, as only that master knows."""
         chance = self._chance
-        # What has been deleted is no error: it is deleted at any time.
+        # What has been deleted is not an error: it is deleted at any time.
         options: dict[str, object] = {"failOnDataLoss": "false"}
         ends = dict(self._ends)
         if self._dead or chance.random() < 0.5:
@@ -275,7 +275,7 @@ def test_every_query_gives_the_rows_of_the_list(spark: SparkSession) -> None:
         asked: list[Query] = []
         for number in range(QUERIES):
             if number % PROGRESS_EVERY == 0:
-                # Else a long run looks like one that hangs.
+                # Otherwise a long run looks like one that hangs.
                 print(f"seed {SEED}: {number} of {QUERIES} queries, {oracle.counts}", flush=True)
             oracle.between()
             query = chance.choice(asked) if asked and chance.random() < 0.3 else oracle.query()

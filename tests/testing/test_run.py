@@ -119,8 +119,8 @@ def test_the_exit_status_is_passed_on(command: list[str], status: int, error: st
     ("options", "status", "error"),
     [
         (["--set", "storePathRootDir=/proc/none"], 1, "the cluster ended: "),
-        (["--set", "nonsense"], 2, "'nonsense' is no KEY=VALUE"),
-        (["--topics", "a b"], 2, "'a b' is no name of a topic"),
+        (["--set", "nonsense"], 2, "'nonsense' is not KEY=VALUE"),
+        (["--topics", "a b"], 2, "'a b' is not a name of a topic"),
         (["--masters", "0"], 2, "--masters"),
     ],
 )
@@ -380,7 +380,7 @@ def test_steering_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         port = unused.getsockname()[1]
         for url, text in [
             ("", "under `triomq run"),
-            ("nonsense", "is no address of a cluster"),
+            ("nonsense", "is not an address of a cluster"),
             (f"http://127.0.0.1:{port}/x", "has the process that ran it ended?"),
         ]:
             done = CliRunner().invoke(clock, ["now"], env={"TRIOMQ_RUN_URL": url})

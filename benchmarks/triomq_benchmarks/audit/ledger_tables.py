@@ -99,9 +99,9 @@ def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
         with pq.ParquetFile(path) as file:
             metadata, count = file.schema_arrow.metadata or {}, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
-        raise LedgerError(f"{path} is no Parquet file: {error}") from error
+        raise LedgerError(f"{path} is not a Parquet file: {error}") from error
     if KEY_WORKERS not in metadata:
-        raise LedgerError(f"{path} is no file of a ledger")
+        raise LedgerError(f"{path} is not a file of a ledger")
     return dict(metadata), count
 
 

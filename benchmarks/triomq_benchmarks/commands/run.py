@@ -185,7 +185,7 @@ def _why_unusable(folder: Path) -> str | None:
     while not there.exists():
         there = there.parent
     if not there.is_dir():
-        return f"{there} is no directory"
+        return f"{there} is not a directory"
     return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 

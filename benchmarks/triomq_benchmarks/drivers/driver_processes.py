@@ -38,7 +38,7 @@ class Sample:
     Attributes:
         messages: answered with success, or pulled.
         seconds: as the driver measured them, first request to last answer.
-        failures: answers that were no success.
+        failures: answers other than success.
         p50_us: median time of one request in microseconds.
         p99_us: its 99th percentile.
         broker_cpu_s: CPU seconds of the broker process.

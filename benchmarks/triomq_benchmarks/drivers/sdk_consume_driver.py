@@ -35,7 +35,7 @@ class Command(msgspec.Struct, rename="camel", kw_only=True):
         op: `fill`, `push`, `lite` or `stall`.
         count: messages to send, or to consume.
         body_bytes: of a sent message.
-        queues: of a filled topic; 0: as many as topics get by default, and messages in turns over them. Else they are
+        queues: of a filled topic; 0: as many as topics get by default, and messages in turns over them. Otherwise they are
             sent in batches.
         group: a new one for each sample.
         pull_batch: messages per pull.

@@ -109,7 +109,7 @@ def histogram_of(rows: Iterable[IntervalRow], field: str, *, warm_up: bool = Fal
         warm_up: whether seconds of warm-up count too.
     """
     if field not in HISTOGRAMS:
-        raise ValueError(f"{field} is no histogram; there are {', '.join(HISTOGRAMS)}")
+        raise ValueError(f"{field} is not a histogram; there are {', '.join(HISTOGRAMS)}")
     total = new_histogram()
     for row in rows:
         encoded = getattr(row, field)

@@ -13,7 +13,7 @@ import trio
 
 EVERY_S = 0.01
 GRAIN_S = 0.0012
-"""A loop's sleep ends on whole milliseconds; so much is no lag."""
+"""A loop's sleep ends on whole milliseconds; so much is not lag."""
 
 
 class LoopLag:

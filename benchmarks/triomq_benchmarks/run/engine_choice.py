@@ -48,7 +48,7 @@ async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> Async
         say: gets lines for people.
 
     Raises:
-        EngineError: it cannot be had; the message says why and what to do.
+        EngineError: it is not available; the message says why and what to do.
     """
     if choice.name == "spark":
         # Only Spark needs Spark.

@@ -60,7 +60,7 @@ class Figures:
         ended_s: float | None = None,
     ) -> None:
         self.workload = workload
-        # Not less than a tenth of a second: what is shorter is no rate.
+        # Not less than a tenth of a second: what is shorter is not a rate.
         length_s = max(0.1, elapsed_s(rows, workload.duration_s, ended_s)) if interrupted else workload.duration_s
         self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
         self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}

@@ -42,7 +42,7 @@ class SideChoice:
 
     @classmethod
     def parse(cls, text: str) -> SideChoice:
-        """Read it. Raises TargetError: it is no target."""
+        """Read it. Raises TargetError: it is not a target."""
         target, _, python = text.partition("@")
         check_choice(target)
         return cls(target, python or sys.executable)

@@ -87,7 +87,7 @@ def descendants(pid: int, without: Iterable[int], proc: Path = Path("/proc")) ->
 
 
 def row_between(who: str, second: int, before: Sample, after: Sample, length_s: float) -> ResourceRow:
-    """What was used between two samples. A process that was started again, or that ended, is no negative use."""
+    """What was used between two samples. A process that was started again, or that ended, is not a negative use."""
 
     def rate(old: float, new: float) -> float:
         return max(0.0, new - old) / length_s

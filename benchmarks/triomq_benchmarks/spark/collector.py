@@ -158,7 +158,7 @@ class Collector:
         hello, *rest = messages
         known = isinstance(hello, Hello) and secrets.compare_digest(hello.token, self.token)
         if not isinstance(hello, Hello) or not known or not 0 <= hello.worker < len(self.peers):
-            _log.warning("a client that is no load generator of this run connected; its link was closed")
+            _log.warning("a client that is not a load generator of this run connected; its link was closed")
             return
         peer = self.peers[hello.worker]
         if hello.files:

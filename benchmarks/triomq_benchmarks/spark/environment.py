@@ -102,7 +102,7 @@ def local_slots(master: str) -> int | None:
     """How many tasks a master of the form `local[N]` runs at once; None for a cluster, which has to be asked.
 
     Raises:
-      ValueError: the text is no master that Spark knows.
+      ValueError: the text is not a master that Spark knows.
     """
     if found := _LOCAL_MASTER.match(master):
         slots = found["slots"]
@@ -112,7 +112,7 @@ def local_slots(master: str) -> int | None:
     if re.match(r"(spark|k8s)://.+|yarn$|local-cluster\[", master):
         return None
     raise ValueError(
-        f"{master!r} is no Spark master; known are local[N], local[*], spark://host:port, yarn, k8s://host"
+        f"{master!r} is not a Spark master; known are local[N], local[*], spark://host:port, yarn, k8s://host"
     )
 
 

@@ -123,7 +123,7 @@ class FrameReader:
         """The messages that are whole now.
 
         Raises:
-            LinkError: this is no frame of ours, or one that is too long.
+            LinkError: this is not a frame of ours, or one that is too long.
         """
         self._data += data
         while len(self._data) >= _LENGTH.size:

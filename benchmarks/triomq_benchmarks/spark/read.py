@@ -98,7 +98,7 @@ def measure(
             say("writing the same rows to Parquet")
             source.write.parquet(files)
             parquet = session.read.parquet(files)
-            # What runs for the first time starts workers and compiles; that is no rate to compare.
+            # What runs for the first time starts workers and compiles; that is not a rate to compare.
             _consume(parquet)
             rates: dict[str, list[float]] = {"pull": [], "source": [], "bodies": [], "parquet": []}
             for number in range(rounds):

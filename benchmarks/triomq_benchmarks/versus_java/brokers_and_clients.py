@@ -234,7 +234,7 @@ def _broker_row(
 
 
 def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
-    """Our SDK against the Java client, and beside other clients where they can be had, all on the real broker."""
+    """Our SDK against the Java client, and beside other clients where they are available, all on the real broker."""
     rows: list[Row] = []
     scenarios = _chosen(SDK, plan.sdk_scenarios)
     for body_bytes in plan.bodies:

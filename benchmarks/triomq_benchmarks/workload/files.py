@@ -37,7 +37,7 @@ Read = Callable[[object], Any]
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise QuantityError(f"{value!r} is not a text")
+        raise QuantityError(f"{value!r} is not text")
     return value
 
 

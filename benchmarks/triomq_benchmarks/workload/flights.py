@@ -84,7 +84,7 @@ def data_set(source: str | None, count: int | None) -> DataSet:
     if source == "-":
         return DataSet("standard input", "lines", count, lambda: _first(count, live_lines()), live=True)
     if not Path(source).is_file():
-        raise NoDataError(f"{source} is no file; give --input a text file or - for standard input")
+        raise NoDataError(f"{source} is not a file; give --input a text file or - for standard input")
     return DataSet(Path(source).name, "lines", None, lambda: _batches(islice(lines(source), count)))
 
 

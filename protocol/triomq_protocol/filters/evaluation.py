@@ -44,7 +44,7 @@ _DOUBLE = re.compile(
     r"|(?P<hexadecimal>0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?)\Z"
 )
 _NUMBER_CHARACTERS_MAX = 1024
-"""A longer text is no number, whatever it holds: RocketMQ reads any length, which takes 60 us at 30,000 digits."""
+"""A longer text is not a number, whatever it holds: RocketMQ reads any length, which takes 60 us at 30,000 digits."""
 _BLANKS = "".join(map(chr, range(0x21)))  # what Java's trim() cuts
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,

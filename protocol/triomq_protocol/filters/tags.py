@@ -94,5 +94,7 @@ def check_tags(expression: str | None) -> TagFilter:
             f"{expression!r} has &&, but a message has one tag; only || joins tags, and SQL92 has AND for properties"
         )
     if any(map(_SQL.search, parsed.tags)):
-        raise LocalProtocolError(f"{expression!r} is no list of tags like 'a || b', but reads like an SQL92 expression")
+        raise LocalProtocolError(
+            f"{expression!r} is not a list of tags like 'a || b', but reads like an SQL92 expression"
+        )
     return parsed

@@ -257,7 +257,7 @@ _MOST_TEXTS_OF_PART = 100_000
 """Of names and values. A topic has some twelve."""
 
 _TABLE = re.compile(rb'"topicConfigTable":\{"')
-# A quotation mark within a text has a backslash before it, so this is no part of one, for names without backslashes.
+# A quotation mark within a text has a backslash before it, so this is not a part of one, for names without backslashes.
 _BETWEEN_TOPICS = re.compile(rb'\}(,)"[^"\\]*":\{')
 _END_OF_TABLE = re.compile(rb"\}(\})")
 

@@ -70,7 +70,7 @@ async def place_offsets(
 
 
 def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> None:
-    """Log that a pattern matches no topic: it may match one later, so this is no error."""
+    """Log that a pattern matches no topic: it may match one later, so this is not an error."""
     if options.topics.pattern is not None and not queues:
         _log.warning(
             "subscribePattern %r matches no topic of %s, so no rows are read; it has to match the whole name",

@@ -158,7 +158,7 @@ async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
     """The answer to a request that may take long, of a broker that answers shorter ones meanwhile.
 
     Raises:
-        MQError: the connection ended, or the bytes that came are no answer.
+        MQError: the connection ended, or the bytes that came are not an answer.
         RequestTimeout: no answer in time, or none to a short question either: the broker hangs.
     """
     if timeout_s <= PATIENCE_S + PROBE_S:

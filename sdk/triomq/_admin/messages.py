@@ -83,7 +83,7 @@ GROUPS_AT_ONCE: Final = 16
 """Groups whose tracks are looked up at the same time."""
 
 TRACE_MAX_BYTES: Final = 2**20
-"""Larger messages are no traces: clients send some 128,000 bytes at most."""
+"""Larger messages are not traces: clients send some 128,000 bytes at most."""
 
 INDEX_STEP_MS: Final = 1000
 """Brokers index times in whole seconds since the index file's first message, and cut the rest off."""
@@ -217,7 +217,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             place = decode_offset_message_id(offset_message_id)
         except BodyError as error:
             raise InvalidCall(
-                f"{offset_message_id!r} is no offset message id ({error}): it has 32 or 56 hexadecimal digits; an id that "
+                f"{offset_message_id!r} is not an offset message id ({error}): it has 32 or 56 hexadecimal digits; an id that "
                 "the sender gave is a unique key"
             ) from None
         host = f"[{place.host}]" if ":" in place.host else place.host
@@ -306,7 +306,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         found = await self.by_key(trace_topic, message_id, start_ms=start_ms, end_ms=end_ms)
         records: list[TraceRecord] = []
         for each in found:
-            # Anybody may write to the topic: what is no trace must not hide what is one.
+            # Anybody may write to the topic: what is not a trace must not hide what is one.
             await trio.lowlevel.checkpoint()
             try:
                 body = each.body

@@ -155,12 +155,12 @@ def printable(text: str) -> str:
 
 
 def body_text(message: ReceivedMessage) -> str:
-    """A message's body for people; bytes that are no UTF-8 become escapes, as do control characters."""
+    """A message's body for people; bytes that are not UTF-8 become escapes, as do control characters."""
     return printable(message.body.decode("utf-8", "backslashreplace"))
 
 
 def row_of(message: ReceivedMessage) -> dict[str, object]:
-    """A message as one object for machines; a body that is no UTF-8 is in `body_base64`, and `body` is None then."""
+    """A message as one object for machines; a body that is not UTF-8 is in `body_base64`, and `body` is None then."""
     row: dict[str, object] = {
         "topic": message.topic,
         "broker": message.queue.broker_name,

@@ -17,7 +17,7 @@ log = logging.getLogger("triomq.client")
 SINK_EVERY_S: Final = 10.0
 
 _PULL_CODES: Final = (19, 20, 21)
-"""Codes of answers to pulls that are no errors; they are counted with the pulls."""
+"""Codes of answers to pulls that are not errors; they are counted with the pulls."""
 
 
 @attrs.frozen
@@ -259,7 +259,7 @@ class ClientStatistics:
             _metric(
                 "counter",
                 "error_answers",
-                "Answers that are no success, by response code.",
+                "Answers other than success, by response code.",
                 ("code",),
                 [((str(code),), count) for code, count in self.codes.items()],
             ),

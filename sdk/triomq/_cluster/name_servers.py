@@ -46,7 +46,7 @@ SILENT_ENDS: Final = 2
 
 CLOSES_SILENTLY: Final = (
     "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
-    "open_client(tls=True), or --tls), or is no name server"
+    "open_client(tls=True), or --tls), or is not a name server"
 )
 NEVER_ANSWERS: Final = "it takes the connection and never answers: it may be no name server, or its process hangs"
 
@@ -145,7 +145,7 @@ class HttpNameServers:
 
         Raises:
             OSError: it cannot be reached, does not answer, or answers something else.
-            InvalidCall: its answer's first line is no list of addresses.
+            InvalidCall: its answer's first line is not a list of addresses.
         """
         with trio.move_on_after(API_TIMEOUT_S):
             stream = await self._open_stream(self._authority)
@@ -212,7 +212,7 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
     if callable(name_servers):
         return CallableNameServers(name_servers)
     if not hasattr(name_servers, "addresses"):
-        raise InvalidCall(f"name servers cannot be had from {type(name_servers).__name__}")
+        raise InvalidCall(f"name servers cannot be taken from {type(name_servers).__name__}")
     return name_servers
 
 
@@ -352,11 +352,11 @@ class NameServerGroup:
             # Also what somebody else's provider gives is checked, before it counts.
             changed = self._choice.update(parse_addresses(await self._provider.addresses()))
         except (OSError, MQError) as error:
-            log.warning("name servers' addresses cannot be had: %s", error)
+            log.warning("the addresses of the name servers are not available: %s", error)
             return
         except Exception:
             # The user's code must not end the client, which goes on with what it knows.
-            log.exception("name servers' addresses cannot be had: %r failed", self._provider)
+            log.exception("the addresses of the name servers are not available: %r failed", self._provider)
             return
         if changed:
             log.info("name servers: %s", ";".join(self._choice.addresses))
@@ -369,7 +369,7 @@ class NameServerGroup:
             await self.load()
 
     async def _link(self, others: Mapping[str, str]) -> Link:
-        """The link to the chosen server; one that is not among `others`, which are no name servers."""
+        """The link to the chosen server; one that is not among `others`, which are not name servers."""
         self._last_link = link = self._chosen_link(others) or await self._choose_next(others)
         return link
 

@@ -138,7 +138,7 @@ def _check_queues(topic: str, data: TopicRouteData) -> None:
     for name, count in _order_parts(data):
         if not (count.isascii() and count.isdecimal() and len(count) < 10):
             raise ProtocolViolation(
-                f"the route of topic {topic}", remark=f"{f'{name}:{count}'[:100]!r} is no number of queues"
+                f"the route of topic {topic}", remark=f"{f'{name}:{count}'[:100]!r} is not a number of queues"
             )
         counts.append(int(count))
     if sum(counts) > QUEUES_MOST or min(counts, default=0) < 0:

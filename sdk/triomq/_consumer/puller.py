@@ -484,7 +484,7 @@ class Puller:
             # Here, where the consumer still stands before them: it would pass over what cannot be read later.
             starts, count, end = self._records_of(answer.body)
             if not count or end != len(answer.body):
-                raise _violation(call, node, f"the bytes at {end} of {len(answer.body)} are no record")
+                raise _violation(call, node, f"the bytes at {end} of {len(answer.body)} are not a record")
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
             # "Go on at once" where it was: a slave's answer to an offset outside its queue, about which it cannot decide.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True

@@ -106,14 +106,14 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
         try:
             data = lz4.LZ4FrameDecompressor().decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1)
         except RuntimeError as error:
-            raise MessageIllegal("the body is no LZ4 frame", remark=error_text(error)) from error
+            raise MessageIllegal("the body is not an LZ4 frame", remark=error_text(error)) from error
         return _bounded(bytes(data))
     if kind == COMPRESSION_ZSTD:
         zstandard = _library("zstandard", "zstandard")
         try:
             data = zstandard.ZstdDecompressor().stream_reader(body).read(MAX_DECOMPRESSED_BYTES + 1)
         except zstandard.ZstdError as error:
-            raise MessageIllegal("the body is no Zstandard frame", remark=error_text(error)) from error
+            raise MessageIllegal("the body is not a Zstandard frame", remark=error_text(error)) from error
         return _bounded(bytes(data))
     raise MessageIllegal(f"the body is compressed in an unknown way, sysFlag {sys_flag:#x}")
 
@@ -123,7 +123,7 @@ def _unzlib(body: bytes) -> bytes:
     try:
         data = stream.decompress(body, MAX_DECOMPRESSED_BYTES + 1)
     except zlib.error as error:
-        raise MessageIllegal("the body is no zlib stream", remark=error_text(error)) from error
+        raise MessageIllegal("the body is not a zlib stream", remark=error_text(error)) from error
     if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
         raise MessageIllegal("the body's zlib stream is cut short")
     return _bounded(data)

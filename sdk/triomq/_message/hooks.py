@@ -60,7 +60,7 @@ class SendHook(Protocol):
         """The message is about to be sent.
 
         Returns:
-            Properties to be added to it; they replace those of the same name. What is no property that users may set is
+            Properties to be added to it; they replace those of the same name. What is not a property that users may set is
             logged, and nothing of it is added.
         """
 

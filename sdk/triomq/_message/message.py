@@ -214,7 +214,7 @@ def check_delay_level(level: object) -> None:
         given = f"{level!r:.100}, which is text," if isinstance(level, str) else f"{level!r:.100},"
         raise InvalidCall(
             f"delay_level is {given} neither 0 (no delay) nor a level from 1 (1 s) to {DELAY_LEVEL_MAX} (2 h); levels "
-            "are no seconds, see the broker's messageDelayLevel"
+            "are not seconds, see the broker's messageDelayLevel"
         )
 
 

@@ -105,7 +105,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
         version_ms: the time now, in ms since 1970.
 
     Raises:
-        InvalidCall: it names no tag, is no list of tags, or is of another type.
+        InvalidCall: it names no tag, is not a list of tags, or is of another type.
     """
     if isinstance(expression, Sql):
         if not expression.expression.strip():

@@ -440,7 +440,7 @@ class Producer(metaclass=NoPublicConstructor):
             properties: user properties of the reply.
 
         Returns:
-            Whether the client that asked is there and has it; False when it has gone, which is no error.
+            Whether the client that asked is there and has it; False when it has gone, which is not an error.
 
         Raises:
             InvalidCall: the message asks for no reply.

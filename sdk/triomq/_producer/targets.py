@@ -156,14 +156,14 @@ class Targets:
             target = targets.of(self._faults.choose(targets.queues, None, targets.count, trio.current_time()))
         link = self._links.ready(target.address)
         if link is None or not link.has_capacity:
-            # Else the wait would be for the next queue, and where the round robin always comes to another broker's, this
+            # Otherwise the wait would be for the next queue, and where the round robin always comes to another broker's, this
             # one would never be dialled.
             out.unready_queue = target.queue
             return None
         return target, link, self._first_timeouts_s[elsewhere]
 
     async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
-        """Choose a queue and open the link to its broker's master, and wait while none can be had.
+        """Choose a queue and open the link to its broker's master, and wait while none is available.
 
         Args:
             out: the message; ``out.last_broker`` is left with the broker that was chosen.

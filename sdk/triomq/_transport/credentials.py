@@ -91,7 +91,7 @@ class Credentials:
                 data = file.read(FILE_BYTES_MAX + 1)
             text = data.decode()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise InvalidCall(f"the credentials file {os.fspath(path)} cannot be read: {why}") from None
         if len(data) > FILE_BYTES_MAX:
             raise InvalidCall(f"the credentials file {os.fspath(path)} has more than {FILE_BYTES_MAX} bytes")

@@ -34,7 +34,7 @@ class Dialer(Protocol):
 
 @runtime_checkable
 class NowaitStream(Protocol):
-    """A stream whose next bytes can be had, or given, without waiting."""
+    """A stream whose next bytes can be read, or written, without waiting."""
 
     def send_nowait(self, data: bytes | bytearray | memoryview, /) -> int:
         """Hand over what fits now; returns the number of bytes taken, 0 when it would block."""
@@ -47,7 +47,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of ``host:port``, split at the last colon; brackets around an IPv6 host are dropped.
 
     Raises:
-        ValueError: there is no port, or it is no number from 1 to 65535.
+        ValueError: there is no port, or it is not a number from 1 to 65535.
     """
     host, _, port = address.strip().rpartition(":")
     if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -136,7 +136,7 @@ class Link:
         max_unsent_bytes: bytes that may wait for the kernel.
         max_header_bytes: a peer's frame with a longer header ends the link.
         peer_log: writes what the peer causes; the links of a client share one.
-        on_code: called with the code of every answer that is no success.
+        on_code: called with the code of every answer other than success.
     """
 
     def __init__(
@@ -362,7 +362,7 @@ class Link:
             remark = other or error_text(error)
             log.warning("closing the link to %s: %s", self.address, remark, extra={"address": self.address})
             kind = ProtocolViolation if other is None else OtherProtocol
-            self.close(kind("the peer's bytes are no RocketMQ frames", address=self.address, remark=remark))
+            self.close(kind("the peer's bytes are not RocketMQ frames", address=self.address, remark=remark))
 
     def _take(self, command: Command) -> None:
         self._received_frames += 1

@@ -99,7 +99,7 @@ class Links:
         max_unsent_bytes: see :class:`Link`.
         max_header_bytes: see :class:`Link`.
         credentials: by whom all requests are signed; None: they are not.
-        on_code: called with the code of every answer that is no success.
+        on_code: called with the code of every answer other than success.
     """
 
     def __init__(

@@ -95,7 +95,7 @@ def parse(path: str, data: bytes) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise AclError(f"{path} is no map of accounts and globalWhiteRemoteAddresses")
+        raise AclError(f"{path} is not a map of accounts and globalWhiteRemoteAddresses")
     return content
 
 
@@ -129,7 +129,7 @@ def entries(path: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise AclError(f"{path}: accounts is no list of maps")
+        raise AclError(f"{path}: accounts is not a list of maps")
     return found
 
 
@@ -159,7 +159,7 @@ def account_of(where: str, entry: Mapping[str, Any]) -> Account:
 
 
 def permission_list(where: str, entry: Mapping[str, Any], key: str) -> list[tuple[str, Permission]]:
-    """The `name=PERMISSION` items of a list; a word that is no permission denies, as in RocketMQ. Raises AclError."""
+    """The `name=PERMISSION` items of a list; a word that is not a permission denies, as in RocketMQ. Raises AclError."""
     found = []
     for item in _texts(where, entry, key):
         parts = [part.strip() for part in item.split("=") if part]
@@ -189,7 +189,7 @@ def _text(where: str, entry: Mapping[str, Any], key: str) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if value is not None and not isinstance(value, str):
-        raise AclError(f"{where}: {key} is no text; put it in quotes")
+        raise AclError(f"{where}: {key} is not text; put it in quotes")
     return value
 
 
@@ -198,5 +198,5 @@ def _texts(where: str, content: Mapping[str, Any], key: str) -> list[str]:
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise AclError(f"{where}: {key} is no list of texts")
+        raise AclError(f"{where}: {key} is not a list of texts")
     return found

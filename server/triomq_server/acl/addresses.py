@@ -69,7 +69,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(text)
     except ValueError:
-        raise PatternError(f"{text!r} is no IP address") from None
+        raise PatternError(f"{text!r} is not an IP address") from None
 
 
 def _braces(pattern: str) -> list[str]:
@@ -88,11 +88,11 @@ def _bounds(pattern: str, text: str, digits: re.Pattern[str], base: int, most: i
     if not dash:
         high = low
     if not digits.fullmatch(low) or not digits.fullmatch(high):
-        raise PatternError(f"{pattern!r}: {text!r} is no number, no range and no *")
+        raise PatternError(f"{pattern!r}: {text!r} is not a number, a range or *")
     first, last = int(low, base), int(high, base)
     if not first <= last <= most:
-        raise PatternError(f"{pattern!r}: {text!r} is no range within 0 and {most:x}" if base == 16 else
-                           f"{pattern!r}: {text!r} is no range within 0 and {most}")  # fmt: skip
+        raise PatternError(f"{pattern!r}: {text!r} is not a range within 0 and {most:x}" if base == 16 else
+                           f"{pattern!r}: {text!r} is not a range within 0 and {most}")  # fmt: skip
     return first, last
 
 

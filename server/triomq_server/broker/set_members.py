@@ -40,7 +40,7 @@ class SetMembers:
         self.contested_by: str | None = None
 
     def load(self) -> None:
-        """Read the file. One that is missing or damaged is no error: the name servers list the live brokers again."""
+        """Read the file. One that is missing or damaged is not an error: the name servers list the live brokers again."""
         if self._file is None:
             return
         try:

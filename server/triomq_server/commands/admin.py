@@ -121,7 +121,7 @@ def _silence(error: Exception, expected: str, timeout_s: float) -> str:
     if isinstance(error, LinkClosedError) and error.fault.startswith("TLS: "):
         return error.fault
     if isinstance(error, LinkClosedError):
-        told = f"its bytes are no RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
+        told = f"its bytes are not RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
         return f"{told}; it may be a web server or expect TLS (--tls)"
     return error_text(error)
 

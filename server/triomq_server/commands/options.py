@@ -43,7 +43,7 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
     """RocketMQ keys from the file, then from ``--set``, then from the flags with names of their own.
 
     Raises:
-        PropertiesError: the file is no properties text.
+        PropertiesError: the file is not properties text.
     """
     from triomq_server.config import load_properties
 

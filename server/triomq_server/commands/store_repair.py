@@ -75,7 +75,7 @@ class _Run:
         root, sources, write, trust, open_link: as the arguments of `repair`.
         log: the log's directory.
         survey: what the walk through the log has met.
-        proofs: by source, why its log is no copy of this one, or cannot be compared, or empty; and whether its tables
+        proofs: by source, why its log is not a copy of this one, or cannot be compared, or empty; and whether its tables
             may be taken.
     """
 
@@ -308,7 +308,7 @@ async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place,
         else:
             if nearest:
                 raise UnusableCopyError(
-                    f"the records around log offset {place.start} are others: it is no copy of this log"
+                    f"the records around log offset {place.start} are others: it is not a copy of this log"
                 )
     at = place.start
     while at < place.stop:
@@ -473,7 +473,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     if not any(same.get(one) for one in last) or 2 * sum(same.values()) < len(same):
         reason = f": {refused}" if refused else ""
         raise UnusableCopyError(
-            f"of {len(same)} records that both logs should have, {sum(same.values())} are the same: it is no copy of "
+            f"of {len(same)} records that both logs should have, {sum(same.values())} are the same: it is not a copy of "
             f"this log{reason}"
         )
 

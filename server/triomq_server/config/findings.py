@@ -120,11 +120,11 @@ def id_of_master(broker_id: int, role: str) -> list[Finding]:
 
 
 def hours(delete_when: str) -> list[Finding]:
-    """Parts of deleteWhen that are no hour of a day. They stay in force: to put 04 in their place would delete files."""
+    """Parts of deleteWhen that are not hours of a day. They stay in force: to put 04 in their place would delete files."""
     wrong = [part for part in delete_when.split(";") if not _HOUR.fullmatch(part.strip())]
     if not wrong:
         return []
-    problem = f"deleteWhen={shown(delete_when)}: {shown(wrong[0])!r} is no hour from 00 to 23"
+    problem = f"deleteWhen={shown(delete_when)}: {shown(wrong[0])!r} is not an hour from 00 to 23"
     return [Finding("deleteWhen", problem, "no file is deleted at it, unless the disk is full")]
 
 

@@ -52,7 +52,7 @@ def unusable_address(text: str) -> str | None:
         if not host or not (port.isascii() and port.isdecimal()) or len(port) > 5 or not 0 < int(port) < 65536:
             return f"{address!r} is not host:port"
         if not host.isascii() or len(host) > 255 or " " in host:
-            return f"{host!r} is no name or address of a host"
+            return f"{host!r} is not the name or address of a host"
     return None
 
 
@@ -62,7 +62,7 @@ def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, 
 
 
 def unusable_networks(text: str) -> str | None:
-    """Why a text is no list of IP addresses and networks; None if it is one."""
+    """Why a text is not a list of IP addresses and networks; None if it is one."""
     try:
         found = networks(text)
     except ValueError as error:

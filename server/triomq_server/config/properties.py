@@ -18,7 +18,7 @@ _SEPARATORS = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """The text is no properties text: a ``\\u`` is not followed by four hex digits."""
+    """The text is not properties text: a ``\\u`` is not followed by four hex digits."""
 
 
 def load_properties(text: str | bytes) -> dict[str, str]:

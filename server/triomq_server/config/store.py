@@ -244,7 +244,7 @@ def _parse_delay_levels(text: str) -> list[int]:
         match = _DELAY_LEVEL.match(word)
         if match is None:
             raise ConfigError(
-                f"messageDelayLevel={text}: {word!r} is no delay; write numbers followed by one of the units s, m, h, "
+                f"messageDelayLevel={text}: {word!r} is not a delay; write numbers followed by one of the units s, m, h, "
                 "d, separated by blanks"
             )
         levels.append(int(match[1]) * _UNITS_MS[match[2]])

@@ -155,7 +155,7 @@ class TextWriter:
 
     def _end_piece(self) -> None:
         if self._lines:
-            # A name that was no UTF-8 on the wire has no place in the text.
+            # A name that was not UTF-8 on the wire has no place in the text.
             self.pieces.append("".join(self._lines).encode("utf-8", "backslashreplace"))
             self._lines.clear()
 

@@ -1,9 +1,8 @@
 """The route table: the addresses and topics of each broker set, from the brokers' registrations.
 
 Pure: the time is an argument, connections are opaque objects, and what must be closed is returned. The rules are those
-of
-RocketMQ's ``RouteInfoManager`` (docs/protocol/namesrv.md §3 and §4), its maps' iteration order included, so that
-answers are equal byte for byte.
+of RocketMQ's ``RouteInfoManager`` (docs/protocol/namesrv.md §3 and §4), the iteration order of its maps included, so
+that answers are equal byte for byte.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ MOST_SETS_OF_TOPIC = 1000
 
 MOST_BROKERS_OF_CONNECTION = 1000
 """Addresses that may register over one connection."""
-
 
 MOST_FILTER_SERVERS_OF_BROKER = 16
 
@@ -178,7 +176,7 @@ class RouteTable:
                 `MOST_FILTER_SERVERS_OF_BROKER`, or all brokers than `MOST_FILTER_SERVERS`.
             ValueError: a name or an address has more than `MAX_NAME_CHARACTERS`.
         """
-        # Else topics that an earlier set of this name had would be there again.
+        # Otherwise topics that an earlier set of this name had would be there again.
         yield from self._remove_gone(broker.broker_name)
         self._check_limits(broker, channel)
         self._check_filter_servers(broker.broker_addr, filter_servers or [])

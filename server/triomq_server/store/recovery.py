@@ -183,7 +183,7 @@ class Recovery:
     def _bridge_missing(self) -> None:
         """Say which files the log lacks, and put files without records in their place, so that all readers can walk on.
 
-        An empty file of the same name in `triomq/damaged` tells a later start, and a repair, that it is no file of the
+        An empty file of the same name in `triomq/damaged` tells a later start, and a repair, that it is not a file of the
         log's own.
         """
         log = self._commitlog.segments

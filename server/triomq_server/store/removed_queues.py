@@ -56,7 +56,7 @@ class RemovedQueues:
         return self.table.get((topic, queue_id))
 
     def load(self) -> None:
-        """Read the file; a missing one is no error. Raises ConfigFileDamaged."""
+        """Read the file; a missing one is not an error. Raises ConfigFileDamaged."""
         content = self._file.load()
         if content is not None:
             try:

@@ -20,7 +20,7 @@ _PIECE_BYTES: Final = 4 << 20
 def write_again(doubtful: list[Unflushed]) -> str | None:
     """Check and write each segment from its flushed position up to the given one, and force it to the disk; blocks.
 
-    A file deleted meanwhile is no error.
+    A file deleted meanwhile is not an error.
 
     Returns:
         What the log holds instead of a record, where memory no longer has what was appended; then nothing is
@@ -47,7 +47,7 @@ def write_again(doubtful: list[Unflushed]) -> str | None:
 
 
 def _unsound(segment: Segment, start: int, end: int) -> Finding | None:
-    """What part of a file is no record, from where a record begins; None if all are. OSError."""
+    """What part of a file is not a record, from where a record begins; None if all are. OSError."""
     data, data_at, at = b"", start, start
     while at < end:
         record = read_record(data, at - data_at, len(data), segment.base + at, check_crc=True)

@@ -86,7 +86,7 @@ class Connections:
             await self._take(link, decoder, data)
 
     async def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
-        """Handle what has come. Raises RemoteProtocolError at what is no frame."""
+        """Handle what has come. Raises RemoteProtocolError at what is not a frame."""
         hub = self.hub
         await hub.turns.wait()
         hub.begin_batch()

@@ -184,7 +184,7 @@ class Hub:
         return taken
 
     def _dispatch_other(self, link: Link, command: Command) -> None:
-        """What is no request for a plain handler: an answer, a request for a waiting or sliced handler, an unknown code."""
+        """What is not a request for a plain handler: an answer, a request for a waiting or sliced handler, an unknown code."""
         if command.flag & 1:
             if not link.answered(command):
                 _log.debug("%s sent an answer that no request waits for, opaque %d", link.peer, command.opaque)

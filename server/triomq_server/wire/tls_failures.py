@@ -41,7 +41,7 @@ def accepting_failure(error: BaseException) -> str:
     if any(word in reason for word in _VERSIONS):
         return f"the client offers no version or cipher of TLS 1.2 or 1.3 that this server has ({_words(reason)})"
     if any(word in reason for word in _NO_TLS) or reason.startswith("BAD_") or "LENGTH" in reason:
-        return f"its bytes are no TLS handshake ({_words(reason)})"
+        return f"its bytes are not a TLS handshake ({_words(reason)})"
     return _words(reason) or str(error) or type(error).__name__
 
 

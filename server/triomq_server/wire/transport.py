@@ -122,11 +122,11 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
     """Connect to ``host:port``, split at the last colon; an IPv6 host is in brackets. Raises OSError."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
-        raise OSError(f"{address!r} is no host:port")
+        raise OSError(f"{address!r} is not host:port")
     try:
         return await trio.open_tcp_stream(host.removeprefix("[").removesuffix("]"), int(port))
     except ValueError as error:  # a name with a NUL, or one that IDNA cannot encode
-        raise OSError(f"{host!r} is no name or address of a host: {error}") from error
+        raise OSError(f"{host!r} is not the name or address of a host: {error}") from error
 
 
 async def listen_tcp(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:

@@ -82,7 +82,7 @@ def test_no_ledger_says_where_it_was_looked_for(tmp_path: Path) -> None:
 def test_a_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "consumed").mkdir()
     (tmp_path / "consumed" / "worker-0000-000000.parquet").write_bytes(b"no parquet")
-    with pytest.raises(LedgerError, match=r"worker-0000-000000\.parquet is no Parquet file"):
+    with pytest.raises(LedgerError, match=r"worker-0000-000000\.parquet is not a Parquet file"):
         audit_folder(tmp_path)
 
 

@@ -26,7 +26,7 @@ def test_a_file_is_no_place_for_results(tmp_path: Path, below: str) -> None:
     file.write_text("")
     done = CliRunner().invoke(run.run, ["quick", "--out", str(file / below)])
     assert done.exit_code == 2
-    assert f"{file} is no directory; give another --out" in done.stderr
+    assert f"{file} is not a directory; give another --out" in done.stderr
 
 
 def test_a_folder_that_may_not_be_written_is_no_place_for_results(

@@ -49,7 +49,7 @@ def test_warm_up_is_in_no_percentile() -> None:
     ]
     assert histogram_of(rows, "lateness").get_total_count() == 1
     assert histogram_of(rows, "lateness", warm_up=True).get_total_count() == 2
-    with pytest.raises(ValueError, match="sent is no histogram"):
+    with pytest.raises(ValueError, match="sent is not a histogram"):
         histogram_of(rows, "sent")
 
 

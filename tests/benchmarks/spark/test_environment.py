@@ -81,7 +81,7 @@ def test_slots_of_masters(master: str, slots: int | None) -> None:
 
 @pytest.mark.parametrize("master", ["local(2)", "locals", "127.0.0.1:7077", ""])
 def test_a_master_that_is_none_is_refused(master: str) -> None:
-    with pytest.raises(ValueError, match="is no Spark master; known are"):
+    with pytest.raises(ValueError, match="is not a Spark master; known are"):
         local_slots(master)
 
 

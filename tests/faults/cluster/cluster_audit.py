@@ -138,7 +138,7 @@ def read_log(files: Files, root: str, topic: str) -> Contents:
         log[start] = data[:at]
         end = start + at
         if any(data[at:]):
-            faults.append(f"log: bytes that are no record at {end}")
+            faults.append(f"log: bytes that are not a record at {end}")
     return Contents(bodies, faults, log, end)
 
 

@@ -50,7 +50,7 @@ def test_a_seed_repeats_itself(seed: int) -> None:
         ("skips records", "queue"),
         ("rolls back", "rolled back:"),
         ("skips offset query", "rolled back:"),
-        ("skips divergence check", "bytes that are no record"),
+        ("skips divergence check", "bytes that are not a record"),
     ],
 )
 def test_an_injected_fault_is_detected(injected: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

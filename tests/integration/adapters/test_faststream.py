@@ -226,7 +226,7 @@ def test_without_a_server() -> None:
 
 
 def test_routers(rocketmq: RocketMQ) -> None:
-    """Also nested, and with handlers that are no decorated ones; their prefixes begin their topics."""
+    """Also nested, and with handlers that are not decorated ones; their prefixes begin their topics."""
     seen: asyncio.Queue[object] = asyncio.Queue()
 
     async def bill(order: Order) -> Order:

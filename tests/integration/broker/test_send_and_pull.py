@@ -93,7 +93,7 @@ async def test_a_held_pull_wakes_at_once(open_broker: Any, connect: Any) -> None
             delays.append(trio.current_time() - start)
             assert [record.body for record in iter_records(answer.body)] == [b"%d" % n]
             await writer.receive()
-    # Else the end of the hold, after 20 s, would answer; a loaded machine is late with most of them.
+    # Otherwise the end of the hold, after 20 s, would answer; a loaded machine is late with most of them.
     assert min(delays) < 0.5, delays
 
 

@@ -69,7 +69,10 @@ def test_a_packed_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "given", "line"),
-    [(["--input", "/nowhere/x"], None, "/nowhere/x is no file"), (["--input", "-"], "", "there was nothing to send")],
+    [
+        (["--input", "/nowhere/x"], None, "/nowhere/x is not a file"),
+        (["--input", "-"], "", "there was nothing to send"),
+    ],
 )
 def test_a_mistake_is_one_line(arguments: list[str], given: str | None, line: str) -> None:
     result = run(*arguments, given=given)

@@ -62,7 +62,7 @@ async def test_found_by_id_key_place_and_time(client, stored):
 
 
 async def test_what_is_no_id_or_not_stored(client, stored):
-    with pytest.raises(InvalidCall, match="is no offset message id"):
+    with pytest.raises(InvalidCall, match="is not an offset message id"):
         await client.messages.by_id("soon")
     first = stored[0].offset_message_id
     for behind in (7, 1 << 40):

@@ -69,4 +69,4 @@ async def test_a_slave_without_tls_is_told(files, caplog) -> None:
         async with stream:
             await stream.send_all(bytes(8))
             await until(lambda: "refusing slave" in caplog.text)
-        assert "its bytes are no TLS handshake" in caplog.text
+        assert "its bytes are not a TLS handshake" in caplog.text

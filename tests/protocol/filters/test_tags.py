@@ -105,7 +105,7 @@ def test_and_between_tags_is_a_mistake_that_brokers_accept(text: str) -> None:
 def test_sql_in_the_place_of_tags_is_a_mistake_that_brokers_accept(text: str) -> None:
     assert parse_subscription(text).expression == text
     with pytest.raises(
-        LocalProtocolError, match=r"is no list of tags like 'a \|\| b', but reads like an SQL92 expression"
+        LocalProtocolError, match=r"is not a list of tags like 'a \|\| b', but reads like an SQL92 expression"
     ):
         check_tags(text)
 

@@ -304,7 +304,7 @@ def bodies(cls: BodyClass) -> st.SearchStrategy[Any]:
 
 
 def standard(value: object) -> Any:
-    """A body as programs write it whose JSON has only text as keys: the key's JSON, where it is no text."""
+    """A body as programs write it whose JSON has only text as keys: the key's JSON, where it is not text."""
     if isinstance(value, msgspec.Struct):
         return {field.encode_name: standard(getattr(value, field.name)) for field in msgspec.structs.fields(value)}
     if isinstance(value, dict):

@@ -395,7 +395,7 @@ def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monk
 def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
     async def slave_to_cut(_name_servers, broker, _open_link):
         if broker == "nobody":
-            raise admin.AdminError("nobody is no broker")
+            raise admin.AdminError("nobody is not a broker")
         return "127.0.0.1:2"
 
     async def cut(_name_servers, address, _open_link):
@@ -406,7 +406,7 @@ def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
     monkeypatch.setattr(admin, "slave_to_cut", slave_to_cut)
     monkeypatch.setattr(admin, "cut", cut)
     for stdin, broker, options, expected in (
-        (Terminal("y\n"), "nobody", [], (1, "nobody is no broker")),
+        (Terminal("y\n"), "nobody", [], (1, "nobody is not a broker")),
         (io.StringIO("y\n"), "vm:1", [], (2, "give --yes")),  # not a terminal: the `y` does not count
         (Terminal("n\n"), "vm:1", [], (1, "Nothing was dropped.")),
         (Terminal("y\n"), "vm:1", [], (0, "")),

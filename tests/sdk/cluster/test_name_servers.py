@@ -210,7 +210,7 @@ async def test_whatever_a_users_provider_does_the_client_goes_on(autojump_clock,
         await trio.sleep(150)
         assert client.name_servers == [cluster.name_server.address]
         await client.admin.topics()
-    assert [record.getMessage() for record in caplog.records if "cannot be had" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "are not available" in record.getMessage()]
 
 
 async def serve_http(stream, answer, seen):

@@ -226,7 +226,7 @@ async def test_a_pull_consumers_run_goes_on_as_its_reader_says(autojump_clock, g
         assert found == [b"%d" % number for number in range(5, 55)]
         assert pulls(group_cluster.broker) == [5, 15, 25, 35, 45]
         assert counted == [5]
-        # What is no message ends a run, and its reader decides; what it had before is right.
+        # What is not a message ends a run, and its reader decides; what it had before is right.
         found.clear()
         result = await consumer._pull_run(Q0, 80, go_on, max_messages=10)
         assert (result.taken, result.status, result.next_offset) == (False, triomq.PullStatus.NO_NEW_MESSAGE, 100)

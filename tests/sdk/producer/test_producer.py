@@ -355,7 +355,7 @@ async def test_weaker_statuses_are_results(autojump_clock, cluster, code):
         (triomq.Message("T", b"x", properties={"a": "y" * 32768}), errors.MessageIllegal, "properties"),
         (triomq.Message("T", b"x", flag=2**31), errors.InvalidCall, "flag is 2147483648, not a whole number from"),
         (triomq.Message("T", b"x", delay_level=-3), errors.InvalidCall, "delay_level is -3, neither 0"),
-        (triomq.Message("T", b"x", delay_level=60), errors.InvalidCall, "delay_level is 60.*levels are no seconds"),
+        (triomq.Message("T", b"x", delay_level=60), errors.InvalidCall, "delay_level is 60.*levels are not seconds"),
         (triomq.Message("T", b"x", delay_level=1.5), errors.InvalidCall, "delay_level is 1.5"),
         (triomq.Message("T", b"x", delay_level=True), errors.InvalidCall, "delay_level is True, neither 0"),
         (

@@ -1,4 +1,4 @@
-"""Peers that are no RocketMQ servers, or speak TLS where plain TCP is expected, and the other way round, are named."""
+"""Peers that are not RocketMQ servers, or speak TLS where plain TCP is expected, and the other way round, are named."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_from_a_file(tmp_path: Path, text: str, keys: tuple[str, str]) -> None:
         ("accessKey: a\nsecretKey: True", "in quotes"),
         ("accessKey: a\nsecretKey: 2026-11-22", "in quotes"),
         ("#" * 70_000, "more than 65536 bytes"),
-        (b"accessKey: \xff", "it is no UTF-8"),
+        (b"accessKey: \xff", "it is not UTF-8"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path: Path, text: str | bytes, why: str) -> None:

@@ -457,7 +457,7 @@ def test_slaves_are_read_unless_the_file_or_4_9_disables_it(values: dict[str, st
 
 @pytest.mark.parametrize("levels", ["", "1s foo", "1S", "-1s", "s", "5", "1s,2s", "9999999999999s"])
 def test_delay_levels_that_mean_nothing_stop_the_start(levels: str) -> None:
-    with pytest.raises(ConfigError, match=r"messageDelayLevel=.*is no delay"):
+    with pytest.raises(ConfigError, match=r"messageDelayLevel=.*is not a delay"):
         BrokerConfig.from_properties({"messageDelayLevel": levels})
 
 
@@ -516,8 +516,8 @@ def test_a_masters_id_that_is_not_0_is_said() -> None:
 @pytest.mark.parametrize(
     ("values", "warning"),
     [
-        ({"deleteWhen": "99"}, "deleteWhen=99: '99' is no hour"),
-        ({"deleteWhen": "04;x"}, "deleteWhen=04;x: 'x' is no hour"),
+        ({"deleteWhen": "99"}, "deleteWhen=99: '99' is not an hour"),
+        ({"deleteWhen": "04;x"}, "deleteWhen=04;x: 'x' is not an hour"),
         ({"brokerName": "a:b"}, "brokerName=a:b has ':' or ';' in it"),
         ({"brokerName": "a;b"}, "brokerName=a;b has ':' or ';' in it"),
     ],

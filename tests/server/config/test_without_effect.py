@@ -43,7 +43,7 @@ def test_each_reason_refers_to_keys_that_have_an_effect_or_a_reason_of_their_own
         assert entry.reason, key
         for word in entry.reason.replace(",", " ").replace(";", " ").split():
             if word[:1].islower() and any(letter.isupper() for letter in word):
-                assert word in known, f"{key}: {word} is no key"
+                assert word in known, f"{key}: {word} is not a key"
 
 
 def test_the_reference_lists_the_same_keys_and_reasons() -> None:

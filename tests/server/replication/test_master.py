@@ -215,7 +215,7 @@ async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, mem
         slave = await connect()
         await trio.testing.wait_all_tasks_blocked()
         assert len(master.links) == 1
-        assert not master.slave_ok(30), "a connection that has said nothing is no slave"
+        assert not master.slave_ok(30), "a connection that has said nothing is not a slave"
         await slave.report(10)
         await slave.frame()
         assert master.slave_ok(30)

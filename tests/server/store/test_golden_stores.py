@@ -289,7 +289,7 @@ async def test_report_says_where_and_why(
 
 
 async def test_a_batch_whose_writing_was_interrupted_is_not_there(tmp_path: Path) -> None:
-    """The first eight bytes of a batch are written last; what of it was written before is no sound part of the log."""
+    """The first eight bytes of a batch are written last; what of it was written before is not a sound part of the log."""
     elements = b"".join(encode_batch_element(b"%d" % number, b"") for number in range(3))
     config = StoreConfig(store_path_root_dir=str(tmp_path / "one"), mapped_file_size_commit_log=65536)
     async with open_store(config) as store:

@@ -86,7 +86,7 @@ class ConsumerCallbacks:
         on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
 
     Raises:
-        InvalidCall: one of them is no function, or ``on_event`` is async.
+        InvalidCall: one of them is not a function, or ``on_event`` is async.
     """
 
     on_assigned: OnQueues | None = None

@@ -42,7 +42,7 @@ class FlowLimits:
         topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
 
     Raises:
-        InvalidCall: a limit is no whole number of at least 1.
+        InvalidCall: a limit is not a whole number of at least 1.
     """
 
     count: int = attrs.field(default=1000, validator=_AT_LEAST_ONE)

@@ -96,7 +96,7 @@ class Delivery:
         """Reply to the client that asked by :meth:`triomq.Producer.request`; the message is not answered by it.
 
         Returns:
-            Whether that client is there and has it; False when it has gone, which is no error.
+            Whether that client is there and has it; False when it has gone, which is not an error.
 
         Raises:
             InvalidCall: the message asks for no reply.

@@ -28,7 +28,7 @@ class PullOptions:
     Args:
         max_messages: messages per pull, 1-1024 (``pullBatchSize``).
         interval_s: pause between two pulls of a queue, up to 65.535 (``pullInterval``).
-        expression_in_pulls: each pull carries this member's own expression (``postSubscriptionWhenPull``). Else brokers
+        expression_in_pulls: each pull carries this member's own expression (``postSubscriptionWhenPull``). Otherwise brokers
             take what the group's heartbeats said last, and members that subscribe differently overwrite each other.
     """
 

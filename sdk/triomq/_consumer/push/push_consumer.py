@@ -87,7 +87,7 @@ class PushConsumer(AssignedQueues):
         If nothing is subscribed yet, a warning says so, and the handler waits for a subscription. Cancelling says neither success nor failure: messages in flight are given out again, nothing is committed.
 
         Raises:
-            InvalidCall: it is no function, or runs already.
+            InvalidCall: it is not a function, or runs already.
             OffsetIllegal: with the policy ``"raise"``.
         """
         member = self._member
@@ -119,7 +119,7 @@ class PushConsumer(AssignedQueues):
     def _warn_unless_subscribed(self, what: str) -> None:
         """Log that no message can come as long as nothing is subscribed; the group's retry topic does not count."""
         if not self._member.subscriptions.keys() - {retry_topic(self.group)}:
-            # Another task may subscribe later, so this is no error.
+            # Another task may subscribe later, so this is not an error.
             log.warning(
                 "consumer group %s %s and has subscribed to nothing: no message will come before "
                 "`await consumer.subscribe(topic)`",

@@ -77,7 +77,9 @@ async def consume_directly(broker: Broker, _link: Link, command: Command) -> Com
         try:
             offset = decode_offset_message_id(header.msg_id).physical_offset
         except BodyError as error:
-            return command.answer(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id} is no offset message id: {error}")
+            return command.answer(
+                ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id} is not an offset message id: {error}"
+            )
         record = broker.store.record_at(offset)
         if record is None:
             return command.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")

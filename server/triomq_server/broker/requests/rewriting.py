@@ -40,7 +40,7 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
         dead: the record goes to a dead letter queue, at once whatever its delay.
 
     Raises:
-        RefusedError: the broker takes no transactional messages, or the delay level is no number.
+        RefusedError: the broker takes no transactional messages, or the delay level is not a number.
     """
     properties[CLUSTER] = config.broker_cluster_name
     if dead:
@@ -52,7 +52,7 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a half message of a transaction without the property {PGROUP}: no producer could end it",
             )
-        # A level that is no number is refused now: when the transaction ends, the message could not be stored any more.
+        # A level that is not a number is refused now: when the transaction ends, the message could not be stored any more.
         level = delay_level(properties, config)
         _to_internal_topic(record, properties, HALF_TOPIC, 0)
         record.sys_flag &= ~TRANSACTION_MASK
@@ -69,7 +69,7 @@ def store_properties(record: NewRecord, properties: dict[str, str], config: Brok
     """Give a record its properties; a delayed one is sent to the schedule topic first (`CommitLog.asyncPutMessage`).
 
     Raises:
-        RefusedError: the delay level is no number.
+        RefusedError: the delay level is not a number.
     """
     _describe(record, properties)
     if _goes_to_schedule(record, properties, config):
@@ -95,18 +95,18 @@ def _is_half(record: NewRecord, properties: dict[str, str], config: BrokerConfig
 
 
 def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: BrokerConfig) -> bool:
-    """Whether a message is delayed: it has a level, and is no half whose transaction is still open."""
+    """Whether a message is delayed: it has a level, and is not a half whose transaction is still open."""
     return delay_level(properties, config) > 0 and record.sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
 def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
-    """The delay level, 0 for none, at most the highest there is. Raises RefusedError for text that is no int32."""
+    """The delay level, 0 for none, at most the highest there is. Raises RefusedError for text that is not an int32."""
     text = properties.get(DELAY)
     if text is None:
         return 0
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and -(1 << 31) <= int(text) < 1 << 31):
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is no number: {text[:64]!r}")
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is not a number: {text[:64]!r}")
     return min(int(text), len(config.store.delay_levels_ms))
 
 

@@ -199,7 +199,7 @@ class Roles:
             How many bytes of the log are gone.
 
         Raises:
-            RoleError: this broker is no slave, or its log is neither ahead of the master's nor diverged from it.
+            RoleError: this broker is not a slave, or its log is neither ahead of the master's nor diverged from it.
         """
         async with self._changing:
             following = self._broker.following

@@ -228,7 +228,7 @@ class OffsetTable:
         return fastjson.dumps_pretty({"offsetTable": self.table})
 
     def load(self) -> None:
-        """Read `consumerOffset.json`; a missing file is no error.
+        """Read `consumerOffset.json`; a missing file is not an error.
 
         Raises:
             OSError: the file cannot be read.

@@ -81,7 +81,7 @@ class DelayOffsets:
         return fastjson.dumps({"offsetTable": self._copied})
 
     def load(self) -> None:
-        """Read `delayOffset.json`; a missing file is no error. Raises OSError or ConfigFileDamaged."""
+        """Read `delayOffset.json`; a missing file is not an error. Raises OSError or ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
         self.lost = data is None
         table = data.get("offsetTable") if isinstance(data, Mapping) else None

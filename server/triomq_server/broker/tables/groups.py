@@ -40,7 +40,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         """The group's configuration; an unknown one is made if the broker may (upstream: findSubscriptionGroupConfig).
 
         Returns:
-            None if the group is unknown, autoCreateSubscriptionGroup is off and it is no system group; none is made
+            None if the group is unknown, autoCreateSubscriptionGroup is off and it is not a system group; none is made
             with a name that no client may use, nor when there are maxAutoCreatedGroups already.
         """
         known = self.table.get(group)
@@ -98,7 +98,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         return self._adopt(received.data_version, received.subscription_group_table)
 
     def load(self) -> None:
-        """Read `subscriptionGroup.json` over the built-in groups; a missing file is no error.
+        """Read `subscriptionGroup.json` over the built-in groups; a missing file is not an error.
 
         Raises:
             OSError: the file cannot be read.

@@ -261,7 +261,7 @@ class HeldPulls:
                     if held.examined >= held.examine_to:
                         self._to_examine.popleft()
                     continue
-            # Else the pull itself looks at a limited number of records.
+            # Otherwise the pull itself looks at a limited number of records.
             self._to_examine.popleft()
             woken.append(held)
         self._wake(woken)

@@ -178,7 +178,7 @@ class Resets:
             return (yield from fastjson.number_maps_in_slices("resets", snapshot.items(), pretty=True))
 
     def load(self) -> None:
-        """Read the file; a missing one is no error. OSError, ConfigFileDamaged."""
+        """Read the file; a missing one is not an error. OSError, ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
         if isinstance(data, Mapping):
             self.table = _table_of(data.get("resets"))

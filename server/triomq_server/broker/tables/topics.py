@@ -238,7 +238,7 @@ class TopicTable(VersionedTable[TopicConfig]):
     # -- file
 
     def load(self) -> None:
-        """Read `topics.json` over the built-in topics; a missing file is no error.
+        """Read `topics.json` over the built-in topics; a missing file is not an error.
 
         Raises:
             OSError: the file cannot be read.

@@ -41,7 +41,7 @@ class Undelivered:
         self._changed = True
 
     def load(self) -> None:
-        """Read the file; a missing one is no error. Raises OSError or ConfigFileDamaged."""
+        """Read the file; a missing one is not an error. Raises OSError or ConfigFileDamaged."""
         content = self._file.load() if self._file is not None else None
         if self._file is None or content is None:
             return

@@ -15,7 +15,7 @@ from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES
 
 _HOUR_MS = 3_600_000
 _NO_NUMBER = -1
-"""What Java takes for a property that is no number."""
+"""What Java takes for a property that is not a number."""
 MUTE_ROUNDS = 3
 """Rounds in a row in which no member of a producer group takes what it is asked, and that do not count as checks."""
 

@@ -122,7 +122,7 @@ class MappedFile(Protocol):
         ...
 
     def open_descriptor(self, *, writable: bool = False) -> int | None:
-        """A new descriptor, which the caller closes; None if this is no file of the system. OSError.
+        """A new descriptor, which the caller closes; None if this is not a file of the system. OSError.
 
         What is written through one is seen in the buffer, and the other way round. Such a write needs no reservation: a
         full disk is an ordinary ENOSPC there.

@@ -348,7 +348,7 @@ class Segments:
 
 
 def sync_segments(segments: list[Unflushed]) -> None:
-    """Force each segment up to the given position; blocks. A file deleted meanwhile is no error."""
+    """Force each segment up to the given position; blocks. A file deleted meanwhile is not an error."""
     for segment, position, _ in segments:
         with contextlib.suppress(FileNotFoundError):
             segment.sync(position)

@@ -72,7 +72,7 @@ class Findings:
         problems: what is wrong, the log first.
         queues: number of the first wrong entry of each damaged queue.
         odd_files: files of queues that have a wrong length.
-        tail: where the log ends in something that is no record; None if it does not.
+        tail: where the log ends in something that is not a record; None if it does not.
         deleted: the queues of deleted topics, and where their numbering ends.
     """
 

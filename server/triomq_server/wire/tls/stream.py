@@ -64,7 +64,7 @@ class _WholeRecords(trio.abc.Stream):
             self._ended = not more
 
     def _whole_bytes(self) -> int:
-        """How many bytes of whole records are there; all of them where they are no records: OpenSSL says what is wrong."""
+        """How many bytes of whole records are there; all of them where they are not records: OpenSSL says what is wrong."""
         data, at = self._received, 0
         while self._given < _RECORDS_AT_ONCE and len(data) - at >= _HEADER_BYTES:
             length = data[at + 3] << 8 | data[at + 4]

@@ -216,7 +216,7 @@ async def test_assigned_queues(autojump_clock, group_cluster):
             await consumer.subscribe("T")
         with pytest.raises(errors.InvalidCall, match="not MessageQueue"):
             await consumer.assign(["T"])
-        # Who assigns queues is no member that others would share with.
+        # Who assigns queues is not a member that others would share with.
         beat = HeartbeatData.decode(group_cluster.broker.requests(RequestCode.HEART_BEAT)[-1].body)
         assert beat.consumer_data_set[0].subscription_data_set == []
 

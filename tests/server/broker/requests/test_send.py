@@ -73,7 +73,7 @@ async def create_topic(peer: Any, topic: str, *, queues: int = 2, perm: int = 6,
         ({"topic": "New", "body": bytes(4194305)}, 13, ILLEGAL),
         ({"topic": "New", "properties": "P\x01" + "v" * 33000}, 13, ILLEGAL),
         ({"topic": "New", "properties": "P\x01" + "é" * 17000}, 13, ILLEGAL),
-        ({"topic": "New", "properties": "DELAY\x01soon"}, 1, "property DELAY is no number: 'soon'"),
+        ({"topic": "New", "properties": "DELAY\x01soon"}, 1, "property DELAY is not a number: 'soon'"),
     ],
 )
 @pytest.mark.parametrize("code_", [310, 10])

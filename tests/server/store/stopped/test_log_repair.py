@@ -249,7 +249,7 @@ async def test_another_history_is_refused(
     before = log_bytes(root)
     (outcome,) = await mend(root, Copy(tmp_path / "other"))
     assert not outcome.found
-    assert "it is no copy of this log" in outcome.reasons[0]
+    assert "it is not a copy of this log" in outcome.reasons[0]
     assert log_bytes(root) == before
 
 
@@ -506,7 +506,7 @@ async def test_tables_of_another_log_are_refused(
         outcomes = await repair(root, [SOURCE], None, True, other.open, trust=trust)
         assert len(outcomes) == 4
         assert not any(one.found for one in outcomes)
-        assert all("it is no copy of this log" in one.reasons[0] for one in outcomes)
+        assert all("it is not a copy of this log" in one.reasons[0] for one in outcomes)
     assert not (root / "config").exists()
 
 
