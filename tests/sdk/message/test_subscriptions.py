@@ -90,7 +90,7 @@ def test_what_cannot_be_used(expression):
     ],
 )
 def test_an_sql_expression_is_not_taken_for_a_tag(expression):
-    with pytest.raises(errors.InvalidCall, match=r"no list of tags.*triomq\.Sql\('\.\.\.'\).*sql='\.\.\.'"):
+    with pytest.raises(errors.InvalidCall, match=r"not a list of tags.*triomq\.Sql\('\.\.\.'\).*sql='\.\.\.'"):
         make_subscription("T", expression, 0)
 
 
