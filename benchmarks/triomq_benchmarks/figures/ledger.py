@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import logging
 import queue
+import shutil
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -64,6 +65,23 @@ def folder_sink(folder: Path) -> Sink:
         unfinished.rename(path)
 
     return keep
+
+
+def remove_ledger(folder: Path) -> None:
+    """Remove the ledger below `folder`, as of a run that was killed: an audit takes all its files for one run.
+
+    Raises:
+        LedgerError: it cannot be removed.
+    """
+    for name in (ACKNOWLEDGED, CONSUMED):
+        try:
+            shutil.rmtree(folder / name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise LedgerError(
+                f"{folder / name} of an earlier run cannot be removed: {error.strerror or error}"
+            ) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import trio
 
 from triomq_benchmarks.audit.checks import Findings
 from triomq_benchmarks.figures.intervals import IntervalRow
-from triomq_benchmarks.figures.ledger import LedgerError
+from triomq_benchmarks.figures.ledger import LedgerError, remove_ledger
 from triomq_benchmarks.figures.machine import commit_of, surroundings, this_machine
 from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import ENDED, STOPPED, FaultInstant, RunResult, WorkerResult
@@ -67,13 +67,14 @@ async def run_workload(
         engine: what runs the load generators.
         seed: of everything drawn by chance.
         payload: the payload file's content.
-        folder: where the ledger goes; needed for an audit.
+        folder: where the ledger goes, in place of one that an earlier run left; needed for an audit.
         audit: how to audit the ledger; None: no ledger is written.
         on_row: gets every increment, for progress.
         stop: cancel it to end the run early; a partial result is returned then.
 
     Raises:
         TargetError: topics could not be prepared.
+        LedgerError: the ledger of an earlier run in this folder cannot be removed.
         WorkloadError: a fault names a node that is not there.
         EngineError: the generators could not be started.
         triomq.MQError: the local generator could not be started.
@@ -92,6 +93,8 @@ async def run_workload(
         payload=payload,
         ledger=ledger,
     )
+    if ledger is not None:
+        await trio.to_thread.run_sync(remove_ledger, ledger)
     seen = _Seen(notes=list(target.notes))
     details = await _details(target)
     before = surroundings()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -81,11 +82,12 @@ class Session:
             action = functools.partial(self._on_interrupt, everything)
             async with on_interrupt(action), AsyncExitStack() as stack:
                 engine, self._audit = await stack.enter_async_context(open_engine(self._options.engine, self._news))
-                for choice in self._options.targets:
+                folders = run_folders(self._options.folder, self._options.targets)
+                for choice, folder in zip(self._options.targets, folders, strict=True):
                     if not self.interrupted:
-                        await self._measure(choice, engine)
+                        await self._measure(choice, engine, folder)
 
-    async def _measure(self, choice: str, engine: Engine) -> None:
+    async def _measure(self, choice: str, engine: Engine, folder: Path) -> None:
         options = self._options
         self._news(f"starting {choice}" if choice in STARTED else f"looking for {choice}")
         async with open_run_target(choice, options.workload) as target:
@@ -93,7 +95,6 @@ class Session:
                 self.searches[choice] = await self._search(target, engine)
                 self._keep_searches()
                 return
-            folder = options.folder if len(options.targets) == 1 else options.folder / _folder_name(choice)
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
             self.results.append(result)
             self.folders.append(folder)
@@ -152,5 +153,8 @@ class Session:
         self.interrupted = True
 
 
-def _folder_name(choice: str) -> str:
-    return choice.replace(":", "-").replace(";", "_")
+def run_folders(folder: Path, targets: Sequence[str]) -> list[Path]:
+    """Where the results of each target go: several have a folder each."""
+    if len(targets) == 1:
+        return [folder]
+    return [folder / choice.replace(":", "-").replace(";", "_") for choice in targets]

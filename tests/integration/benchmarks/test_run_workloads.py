@@ -64,6 +64,9 @@ async def test_a_pause_of_two_seconds_is_two_seconds_in_an_open_loop_and_hidden_
 
 async def test_everything_that_was_sent_is_consumed_and_audited(ours: RunTarget, tmp_path: Path) -> None:
     workload = attrs.evolve(SHORT, thresholds=(Threshold.parse("unsent == 0"), Threshold.parse("p50_ms < 0.0001")))
+    of_a_killed_run = tmp_path / "acknowledged" / "worker-0001-000000.parquet"
+    of_a_killed_run.parent.mkdir()
+    of_a_killed_run.write_bytes(b"")
     result = await run(ours, workload, tmp_path)
     assert result.decision.status is RunStatus.THRESHOLD_FAILED
     assert "p50_ms < 0.0001 (measured" in result.decision.explanation
