@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 import click
 import trio
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -23,7 +24,7 @@ from triomq_benchmarks.figures.run_files import RESULT
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
-from triomq_benchmarks.run.engine_choice import ENGINES, EngineChoice
+from triomq_benchmarks.run.engine_choice import ENGINES, EngineChoice, check_engine
 from triomq_benchmarks.run.max_rate import MaxRate
 from triomq_benchmarks.run.session import Options, Session, run_folders
 from triomq_benchmarks.run.targets import OURS, STARTED, TargetError, check_choice
@@ -33,6 +34,12 @@ from triomq_benchmarks.workload.workload import Loop, WorkloadError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 AUDIT, MAX_RATE = "audit.json", "max_rate.json"
+_OF_SPARK = {
+    "master": "--master",
+    "spark_settings": "--spark-conf",
+    "py_files": "--py-files",
+    "keep_classes": "--keep-classes",
+}
 
 
 def _settings(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -144,6 +151,7 @@ def run(
     the load generator was late, a worker died, or it could not be done at all. 2: wrong usage, a workload with
     mistakes. 130: interrupted; what was measured until then is written, and marked as partial.
     """
+    _check_options_apply(engine, find_max_rate=find_max_rate)
     try:
         workload, folder = load_workload(workload_name, changes)
         payload = read_payload(workload, folder)
@@ -156,19 +164,24 @@ def run(
     place = out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if reason := _why_unusable(place) or _older_results(place, targets or (OURS,)):
         _fail(f"results cannot be written to {place}: {reason}; give another --out", EXIT_USAGE)
+    choice = EngineChoice(
+        name=engine,
+        workers=workers,
+        most=most_workers(workload),
+        master=master,
+        spark_settings=spark_settings,
+        py_files=py_files,
+        keep_classes=keep_classes,
+    )
+    try:
+        check_engine(choice, workload)
+    except EngineError as error:
+        _fail(str(error), EXIT_USAGE)
     options = Options(
         workload=workload,
         payload=payload,
         targets=targets or (OURS,),
-        engine=EngineChoice(
-            name=engine,
-            workers=workers,
-            most=most_workers(workload),
-            master=master,
-            spark_settings=spark_settings,
-            py_files=py_files,
-            keep_classes=keep_classes,
-        ),
+        engine=choice,
         folder=place,
         seed=secrets.randbits(32) if seed is None else seed,
         audit=audit,
@@ -180,6 +193,16 @@ def run(
     _write_report(found, options.folder)
     _print(found, as_json)
     sys.exit(code)
+
+
+def _check_options_apply(engine: str, *, find_max_rate: bool) -> None:
+    """Refuse options that would have no effect."""
+    given = click.get_current_context()
+    for name, option in _OF_SPARK.items():
+        if engine != "spark" and given.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option} has no effect without --engine spark")
+    if not find_max_rate and given.get_parameter_source("max_p99") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--max-p99 has no effect without --find-max-rate")
 
 
 def _why_unusable(folder: Path) -> str | None:

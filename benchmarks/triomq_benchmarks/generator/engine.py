@@ -97,9 +97,9 @@ class Share(RunPlan):
     count: int
 
 
-def check_workers(plan: RunPlan, workers: int) -> None:
+def check_workers(workload: Workload, workers: int) -> None:
     """Raise EngineError if some of so many workers would have nothing to do."""
-    workload, most = plan.workload, most_workers(plan.workload)
+    most = most_workers(workload)
     if workers > most:
         raise EngineError(
             f"{workers} workers for {workload.producer_count} producers and {workload.consumers} consumers: some would have "

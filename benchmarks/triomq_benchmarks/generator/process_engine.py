@@ -55,7 +55,7 @@ class ProcessEngine:
 
     async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
         """Run the plan; see `Engine.run`."""
-        check_workers(plan, self.workers)
+        check_workers(plan.workload, self.workers)
         children = [_ChildShare(plan.share(index, self.workers), on_row) for index in range(self.workers)]
         failures: list[EngineError] = []
         try:

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 
 import attrs
 
-from triomq_benchmarks.generator.engine import Engine, EngineError
+from triomq_benchmarks.generator.engine import Engine, EngineError, check_workers
 from triomq_benchmarks.generator.local_engine import LocalEngine
 from triomq_benchmarks.generator.process_engine import ProcessEngine
 from triomq_benchmarks.run.one_run import LedgerAudit, audit_here
+from triomq_benchmarks.workload.workload import Workload
 
 ENGINES = ("local", "processes", "spark")
 PROCESSES = 2
@@ -39,12 +40,32 @@ class EngineChoice:
     keep_classes: bool = False
 
 
+def check_engine(choice: EngineChoice, workload: Workload) -> None:
+    """What of a choice can be checked before anything is started.
+
+    Raises:
+        EngineError: it cannot run so many workers, or they would have nothing to do, or Spark has no such master.
+    """
+    workers = choice.workers
+    if choice.name == "local" and workers not in {None, 1}:
+        raise EngineError("the engine local is one load generator; for several take --engine processes")
+    if choice.name == "spark":
+        from triomq_benchmarks.spark.environment import check_slots
+
+        try:
+            check_slots(choice.master, workers)
+        except ValueError as error:
+            raise EngineError(str(error)) from error
+    if workers is not None:
+        check_workers(workload, workers)
+
+
 @asynccontextmanager
 async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> AsyncIterator[tuple[Engine, LedgerAudit]]:
     """The engine, and what audits its ledgers, for as long as the block lasts.
 
     Args:
-        choice: which.
+        choice: which; :func:`check_engine` has checked it.
         say: gets lines for people.
 
     Raises:
@@ -66,7 +87,5 @@ async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> Async
             yield engine, engine.audit
     elif choice.name == "processes":
         yield ProcessEngine(choice.workers or min(PROCESSES, choice.most or PROCESSES)), audit_here
-    elif choice.workers in {None, 1}:
-        yield LocalEngine(), audit_here
     else:
-        raise EngineError("the engine local is one load generator; for several take --engine processes")
+        yield LocalEngine(), audit_here

@@ -29,7 +29,7 @@ from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, EngineError, OnRow, RunPlan, check_workers
 from triomq_benchmarks.spark.class_archive import ClassArchive
 from triomq_benchmarks.spark.collector import Collector, Peer, open_collector
-from triomq_benchmarks.spark.environment import check_spark, class_archive, end_java, local_slots, open_session
+from triomq_benchmarks.spark.environment import check_slots, check_spark, class_archive, end_java, open_session, too_few
 from triomq_benchmarks.spark.worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -140,12 +140,10 @@ def _archive() -> ClassArchive:
 def _check(master: str, workers: int | None) -> None:
     """What can be known before a JVM is started. Raises EngineError."""
     try:
-        slots = local_slots(master)
+        check_slots(master, workers)
         check_spark()
     except (ValueError, ToolUnavailableError) as error:
         raise EngineError(str(error)) from error
-    if slots is not None and workers is not None and workers > slots:
-        raise EngineError(_too_few(master, slots, workers))
     found = re.match(r"spark://([^:/,]+):(\d+)", master)
     if found:
         try:
@@ -154,13 +152,6 @@ def _check(master: str, workers: int | None) -> None:
             raise EngineError(
                 f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
             ) from error
-
-
-def _too_few(master: str, slots: int, workers: int) -> str:
-    remedy = (
-        f"use local[{workers}]" if master.startswith("local") else "start more Spark workers, or give them more cores"
-    )
-    return f"{master} runs {slots} tasks at once, and {workers} load generators must run together: {remedy}, or ask for --workers {slots}"
 
 
 def _slots(session: SparkSession) -> int:
@@ -228,7 +219,7 @@ async def _wait_slots(
             f"{master} gave no executor within {SLOTS_LIMIT_S:g} s: it has no worker with free cores and memory "
             f"(an executor wants 1 GiB: --spark-conf spark.executor.memory=512m asks for less)"
         )
-    raise EngineError(_too_few(master, slots, workers or 1))
+    raise EngineError(too_few(master, slots, workers or 1))
 
 
 class SparkEngine:
@@ -276,7 +267,7 @@ class SparkEngine:
 
     async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
         """Run the plan; see `Engine.run`."""
-        check_workers(plan, self.workers)
+        check_workers(plan.workload, self.workers)
         group = f"triomq-{plan.run_number:08x}-{uuid.uuid4().hex[:8]}"
         keep = None if plan.ledger is None else folder_sink(plan.ledger)
         host = self.session.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"

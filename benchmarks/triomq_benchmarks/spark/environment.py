@@ -116,6 +116,25 @@ def local_slots(master: str) -> int | None:
     )
 
 
+def check_slots(master: str, workers: int | None) -> None:
+    """What a master's name alone says.
+
+    Raises:
+      ValueError: the text is no master that Spark knows, or one of this machine with fewer slots than load generators.
+    """
+    slots = local_slots(master)
+    if slots is not None and workers is not None and workers > slots:
+        raise ValueError(too_few(master, slots, workers))
+
+
+def too_few(master: str, slots: int, workers: int) -> str:
+    """The text about a master that runs fewer tasks than there are load generators."""
+    remedy = (
+        f"use local[{workers}]" if master.startswith("local") else "start more Spark workers, or give them more cores"
+    )
+    return f"{master} runs {slots} tasks at once, and {workers} load generators must run together: {remedy}, or ask for --workers {slots}"
+
+
 def is_on_loopback(master: str) -> bool:
     """Whether everything of this master runs on this machine's loopback interface."""
     return master.startswith("local") or re.match(r"spark://(127\.|localhost\b)", master) is not None

@@ -1,0 +1,36 @@
+"""Options of `triomq bench run` that are refused before anything starts, with the exit code of wrong usage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from click.testing import CliRunner
+
+from triomq_benchmarks.commands import run
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("--workers", "2"), "the engine local is one load generator; for several take --engine processes"),
+        (("--engine", "processes", "--workers", "9"), "9 workers for 2 producers and 2 consumers"),
+        (("--engine", "spark", "--workers", "9", "--master", "local[9]"), "9 workers for 2 producers and 2 consumers"),
+        (("--engine", "spark", "--workers", "9"), "local[2] runs 2 tasks at once, and 9 load generators must run"),
+        (("--engine", "spark", "--master", "nonsense"), "'nonsense' is no Spark master"),
+        (("--master", "local[3]"), "--master has no effect without --engine spark"),
+        (("--spark-conf", "a=b"), "--spark-conf has no effect without --engine spark"),
+        (("--engine", "processes", "--py-files", "a.zip"), "--py-files has no effect without --engine spark"),
+        (("--keep-classes",), "--keep-classes has no effect without --engine spark"),
+        (("--max-p99", "5"), "--max-p99 has no effect without --find-max-rate"),
+    ],
+)
+def test_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...], text: str) -> None:
+    def start(*_: object) -> NoReturn:
+        raise AssertionError("it has started")
+
+    monkeypatch.setattr(run, "Session", start)
+    done = CliRunner().invoke(run.run, ["quick", *given, "--out", str(tmp_path)])
+    assert done.exit_code == 2, done.exception
+    assert text in done.stderr
