@@ -6,7 +6,8 @@ Names and meanings are in docs/reference/spark.md. Names are not case-sensitive,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import attrs
@@ -25,6 +26,10 @@ from pyspark_rocketmq.offsets import (
 )
 from pyspark_rocketmq.times import duration_s_of, time_ms_of, time_text
 from triomq import Credentials
+from triomq._cluster.name_servers import provider_for
+from triomq._message.message import check_group
+from triomq._numbers import check_count, check_seconds
+from triomq.errors import InvalidCall
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error
 
@@ -259,7 +264,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
                 raise BadOption(
                     f"{name} is for batch reads; a streaming read has no end (trigger(availableNow=True) has)"
                 )
-    group = given.text("consumerGroup")
+    group = _group(given, "consumerGroup")
     start = _place(given, "starting", LATEST if streaming else EARLIEST)
     end = _place(given, "ending", LATEST)
     _check_order(start, end)
@@ -312,7 +317,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return WriteOptions(
         client=_client(given),
         topic=given.text("topic"),
-        group=given.text("producerGroup") or DEFAULT_WRITE_GROUP,
+        group=_group(given, "producerGroup") or DEFAULT_WRITE_GROUP,
         batch_rows=given.number("batchSize") or 512,
         in_flight=given.number("maxInFlight") or 16,
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
@@ -402,10 +407,30 @@ class _Given:
         }
 
 
+@contextmanager
+def _refused(option: str) -> Iterator[None]:
+    """What the SDK refuses, as an error of an option."""
+    try:
+        yield
+    except InvalidCall as error:
+        raise BadOption(f"{option}: {error}") from None
+
+
+def _group(given: _Given, option: str) -> str | None:
+    """The name of a consumer or producer group."""
+    group = given.text(option)
+    if group is not None:
+        with _refused(option):
+            check_group(group)
+    return group
+
+
 def _client(given: _Given) -> ClientSettings:
     name_servers = given.text("namesrv")
     if name_servers is None:
         raise BadOption("the option namesrv is missing: the name servers' addresses, like 127.0.0.1:9876")
+    with _refused("namesrv"):
+        provider_for(name_servers)
     client: dict[str, Any] = {}
     producer: dict[str, Any] = {}
     for name, value in given.of_client().items():
@@ -421,7 +446,13 @@ def _client(given: _Given) -> ClientSettings:
         try:
             target[ours] = kind(str(float(value) / divisor)) if divisor > 1 else kind(value)
         except ValueError:
-            raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be a number") from None
+            wanted = "a whole number" if kind is int else "a number"
+            raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be {wanted}") from None
+        with _refused(CLIENT_PREFIX + name):
+            if kind is float:
+                check_seconds(ours, target[ours], zero=ours == "route_wait_s")
+            elif kind is int:
+                check_count(ours, target[ours], 0 if ours == "compress_from_bytes" else 1)
     return ClientSettings(
         name_servers,
         tuple(sorted(client.items())),
@@ -478,6 +509,8 @@ def _topics(given: _Given) -> Topics:
             raise BadOption(f"subscribePattern {value!r} is not a regular expression: {error}") from None
         return Topics(pattern=value)
     topics = [value] if present[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
+    if not topics:
+        raise BadOption(f"{present[0]} is {value!r}, and names no topic; the form is a, b")
     return Topics(names=tuple(dict.fromkeys(topics)))
 
 

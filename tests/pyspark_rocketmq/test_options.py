@@ -116,6 +116,23 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
     ("options", "says"),
     [
         ({"topic": "T"}, "namesrv is missing"),
+        ({**LEAST, "namesrv": "localhost"}, "namesrv: "),
+        ({**LEAST, "namesrv": "127.0.0.1:99999"}, "namesrv: "),
+        ({**LEAST, "consumerGroup": "a b"}, "consumerGroup: the group 'a b' has characters other than"),
+        (
+            {**LEAST, "rocketmq.heartbeat_every_s": "nan"},
+            "rocketmq.heartbeat_every_s: heartbeat_every_s is nan, not a number of seconds",
+        ),
+        (
+            {**LEAST, "rocketmq.pollNameServerInterval": "-1"},
+            "rocketmq.pollnameserverinterval: refresh_every_s is -0.001, not a number of seconds above 0",
+        ),
+        ({**LEAST, "rocketmq.max_pending": "1.5"}, "rocketmq.max_pending is '1.5', and must be a whole number"),
+        (
+            {**LEAST, "rocketmq.max_pending": "0"},
+            "rocketmq.max_pending: max_pending is 0, not a whole number of at least 1",
+        ),
+        ({"namesrv": "h:1", "subscribe": " , "}, "subscribe is ',', and names no topic"),
         ({"namesrv": "h:1"}, "exactly one of topic, subscribe, subscribePattern, assign"),
         ({**LEAST, "subscribe": "A"}, "given are topic, subscribe"),
         ({**LEAST, "startingOfsets": "earliest"}, "did you mean startingOffsets?"),
@@ -303,3 +320,17 @@ def test_accounts_and_tls_that_cannot_be(options: dict[str, str], says: str) -> 
     with pytest.raises(BadOption, match=says) as refused:
         write_options({**LEAST, **options})
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"producerGroup": "a b"}, "producerGroup: the group 'a b' has characters other than"),
+        ({"rocketmq.send_timeout_s": "0"}, "rocketmq.send_timeout_s: .* above 0"),
+        ({"rocketmq.max_body_bytes": "0"}, "rocketmq.max_body_bytes: .* at least 1"),
+    ],
+)
+def test_what_a_producer_would_refuse_is_refused_at_once(options: dict[str, str], says: str) -> None:
+    with pytest.raises(BadOption, match=says):
+        write_options({**LEAST, **options})
+    assert write_options({**LEAST, "rocketmq.compress_from_bytes": "0", "rocketmq.route_wait_s": "0"})

@@ -109,7 +109,8 @@ async def _no_topic(session: Session, name: str) -> str:
     known = await session.client.admin.topics()
     return (
         f"the name servers {', '.join(session.client.name_servers)} know no topic {name!r}{nearest(name, known)}; "
-        f"create it, or check the options topic and namesrv"
+        "create it, or check the options topic and namesrv. If its brokers are away, wait for them: name servers forget "
+        "a topic together with the last of its brokers"
     )
 
 
