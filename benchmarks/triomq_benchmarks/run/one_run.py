@@ -25,7 +25,7 @@ from triomq_benchmarks.run.faults import check_faults, do_faults
 from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
 from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends, unexplained_stops
 from triomq_benchmarks.run.resource_watch import watch_resources
-from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_topics
+from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_groups, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
 
 LedgerAudit = Callable[[Path], Awaitable[Findings]]
@@ -102,9 +102,11 @@ async def run_workload(
         with stop if stop is not None else trio.CancelScope() as scope:
             await _run(plan, target, engine, on_row, seen)
     finally:
-        if not target.is_temporary and not workload.topic_names:
+        if not target.is_temporary:
             with trio.CancelScope(shield=True):
-                await remove_topics(target, topics)
+                await remove_groups(target, plan.groups)
+                if not workload.topic_names:
+                    await remove_topics(target, topics)
     after = surroundings()
     interrupted = scope.cancelled_caught
     findings: Findings | None = None

@@ -309,3 +309,17 @@ async def remove_topics(target: RunTarget, topics: Sequence[str]) -> None:
                     await client.admin.delete_topic(topic)
                 except triomq.MQError:
                     continue
+
+
+async def remove_groups(target: RunTarget, groups: Sequence[str]) -> None:
+    """Delete the consumer groups of a run with their offsets; what cannot be removed stays.
+
+    Its members have ended. Brokers may not know so yet of one that was killed, and would refuse without force.
+    """
+    with trio.move_on_after(ANSWER_LIMIT_S):
+        async with triomq.open_client(target.name_servers) as client:
+            for group in groups:
+                try:
+                    await client.groups.delete(group, force=True)
+                except triomq.MQError:
+                    continue

@@ -227,7 +227,7 @@ async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> Non
     assert worker.consumed == worker.acked == 600
 
 
-async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -> None:
+async def test_a_cluster_that_is_there_keeps_no_topic_and_no_group_of_ours(ours: RunTarget) -> None:
     async with open_run_target(ours.name_servers, SHORT) as existing:
         assert {node.role for node in existing.nodes.values()} == {"master"}
         result = await run(existing, attrs.evolve(SHORT, duration_s=1, warm_up_s=0))
@@ -236,7 +236,8 @@ async def test_a_cluster_that_is_there_keeps_no_topic_of_ours(ours: RunTarget) -
     import triomq
 
     async with triomq.open_client(ours.name_servers) as client:
-        assert not [topic for topic in await client.admin.topics() if result.run_id in topic and topic[0] != "%"]
+        assert not [topic for topic in await client.admin.topics() if result.run_id in topic]
+        assert not [group for group in await client.groups.names() if result.run_id in group]
 
 
 async def test_an_address_where_no_server_is() -> None:
