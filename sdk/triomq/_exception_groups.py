@@ -17,3 +17,10 @@ def was_cancelled(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] is None
     return isinstance(error, trio.Cancelled)
+
+
+def without_cancels(error: BaseException) -> BaseException | None:
+    """What is left of an error without trio's cancellations, alone or in groups; None: nothing."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1]
+    return None if isinstance(error, trio.Cancelled) else error

@@ -19,6 +19,7 @@ import outcome
 import trio
 
 from triomq._aio.ticks import Ticks
+from triomq._exception_groups import without_cancels
 from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")
@@ -363,8 +364,13 @@ class Call(Generic[R]):
         try:
             with self._scope:
                 self._end = outcome.Value(await self._function())
-        except Exception as error:  # noqa: BLE001 - raised again where the caller waits
-            self._end = outcome.Error(error)
+        except BaseException as error:
+            # Also what ends programs and tests, as SystemExit of a handler: here it would end the run of all clients. An
+            # interrupt is the loop's.
+            theirs = without_cancels(error)
+            if theirs is None or _was_interrupted(theirs):
+                raise
+            self._end = outcome.Error(theirs)
         finally:
             self._ended = True
             complete(self._answer)

@@ -7,6 +7,7 @@ nor what is open there exists in a forked child: who uses a loop thread opens an
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import queue
 import threading
@@ -17,7 +18,10 @@ from typing import Final, Generic, TypeVar
 import outcome
 import trio
 
+from triomq._exception_groups import without_cancels
 from triomq.errors import ClientClosed, InvalidCall
+
+log = logging.getLogger("triomq")
 
 R = TypeVar("R")
 Session = TypeVar("Session")
@@ -82,8 +86,12 @@ class Call(Generic[R]):
         try:
             with self._scope:
                 end = outcome.Value(await self._run())
-        except Exception as error:  # noqa: BLE001 - raised again where the caller waits
-            end = outcome.Error(error)
+        except BaseException as error:
+            # Also what ends programs and tests, as SystemExit of a handler: here it would end the loop of all callers.
+            theirs = without_cancels(error)
+            if theirs is None:
+                raise
+            end = outcome.Error(theirs)
         finally:
             self._set_end(end)
 
@@ -137,11 +145,13 @@ class _Opening:
 
     Attributes:
         scope: of the loop.
+        over: whether the session was open, or could not be opened.
         ended: None when the session is open, or why it is not.
     """
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
+        self.over = False
         self.ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
         self._given_up = False
@@ -151,6 +161,11 @@ class _Opening:
         self._token = trio.lowlevel.current_trio_token()
         if self._given_up:
             self.scope.cancel()
+
+    def end(self, error: BaseException | None) -> None:
+        """The session is open, or it could not be opened."""
+        self.over = True
+        self.ended.put(error)
 
     def give_up(self) -> None:
         """Nobody waits any more: leave the session as soon as may be."""
@@ -201,13 +216,16 @@ class LoopThread(Generic[Session]):
             with opening.scope:
                 opening.begun()
                 async with self._open() as self.session:
-                    opening.ended.put(None)
+                    opening.end(None)
                     await self._stop.wait()
 
         try:
             trio.run(main)
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that opens the session
-            opening.ended.put(error)
+        except BaseException as error:
+            if opening.over:
+                # Nobody waits for it: callers are told that the client is closed.
+                log.exception("the loop of thread %s has failed, and what was open in it is closed", self._thread.name)
+            opening.end(error)  # raised again in the thread that opens the session
 
     @property
     def is_over(self) -> bool:

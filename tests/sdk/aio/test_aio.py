@@ -479,6 +479,25 @@ def test_a_handler_that_fails_sends_its_message_back(run, groups, fault):
     run(main)
 
 
+class Outcome(BaseException):
+    """What tests are ended with, as by ``pytest.fail``."""
+
+
+def test_what_ends_a_test_comes_out_of_run_and_leaves_the_client_open(run, groups):
+    async def main():
+        async def handle(_message):
+            raise Outcome
+
+        async with open_client(groups) as client:
+            async with client.push_consumer("G", start_from="earliest", drain_s=5) as consumer:
+                await consumer.subscribe("T")
+                with pytest.raises(Outcome):
+                    await consumer.run(handle, concurrency=1)
+            await client.producer("P").send(triomq.Message("T", b"x"), queue=QUEUE)
+
+    run(main)
+
+
 def test_cancelling_a_run_cancels_its_handlers(run, groups):
     ended = []
 

@@ -23,6 +23,10 @@ SEND = RequestCode.SEND_MESSAGE_V2
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 
 
+class Outcome(BaseException):
+    """What tests are ended with, as by ``pytest.fail``."""
+
+
 def open_client(cluster, **options):
     return triomq.blocking.open_client(cluster.name_server.address, **cluster.options(**options))
 
@@ -431,6 +435,34 @@ def test_push_handlers_run_in_threads(groups):
         assert sorted(seen) == list(range(10))
     assert "triomq" not in threads
     assert "MainThread" not in threads
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Outcome])
+def test_what_ends_a_program_comes_out_of_run_and_leaves_the_client_open(groups, kind):
+    def handle(_message):
+        raise kind
+
+    with open_client(groups) as client:
+        with client.push_consumer("G", start_from="earliest", drain_s=5) as consumer:
+            consumer.subscribe("T")
+            with pytest.raises(kind):
+                consumer.run(handle, concurrency=1)
+        client.producer("P").send(triomq.Message("T", b"x"), queue=QUEUE)
+
+
+def test_why_a_loop_has_failed_is_logged(system_cluster, caplog):
+    def callback(*_):
+        raise Outcome
+
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        producer.send(triomq.Message("T", b"x"), callback, queue=QUEUE)
+        with contextlib.suppress(errors.ClientClosed):
+            while True:
+                producer.flush()
+    failed = [record for record in caplog.records if "the loop of thread triomq has failed" in record.message]
+    assert len(failed) == 1
+    assert failed[0].exc_info[0] is Outcome
 
 
 def test_a_share_is_pulled_in_a_plain_loop(groups):
