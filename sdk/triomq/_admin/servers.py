@@ -305,7 +305,13 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
 
 def _lines_of(settings: Mapping[str, str]) -> bytes:
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items()).encode()
+    text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidCall(
+            f"the settings have {text[error.start]!r}, half a character, which UTF-8 cannot hold"
+        ) from None
 
 
 def _check_taken(

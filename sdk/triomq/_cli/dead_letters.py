@@ -14,13 +14,14 @@ from triomq._cli.options import (
     check_can_ask,
     checked_queue,
     json_option,
+    moment,
     name_servers_option,
     printable,
     queue_of,
     say,
     with_client,
 )
-from triomq._cli.stored import moment, stored_row
+from triomq._cli.stored import stored_row
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000

@@ -6,7 +6,6 @@ import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import attrs
@@ -34,8 +33,10 @@ from triomq._cli.options import (
     checked_queue,
     filter_of,
     json_option,
+    moment,
     name_servers_option,
     print_received,
+    printable,
     progress_row,
     queue_of,
     row_of,
@@ -165,7 +166,13 @@ async def _print_all(
         # The last message before a time is the nearest to it when there is none after it.
         wanted = [message for message in batch if message.stored_ms >= since_ms]
         for message in wanted[:left]:
-            show(message)
+            try:
+                show(message)
+            except OSError:
+                # Its reader has gone, as `head` does: what it was given is consumed, the others come again.
+                if consumer.auto_commit:
+                    await consumer.seek(message.queue, message.queue_offset)
+                raise
         printed += len(wanted[:left])
         left -= len(wanted)
         if not batch and until_end:
@@ -189,16 +196,16 @@ def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessag
     _filled_in(template, SAMPLE_ROW)
 
     def show(message: ReceivedMessage) -> None:
-        row = row_of(message) | {"body": body_text(message)}
-        moment = datetime.fromtimestamp(message.stored_ms / 1000).astimezone()
-        row["stored"] = moment.isoformat(timespec="milliseconds")
+        row = row_of(message) | {"body": body_text(message), "stored": moment(message.stored_ms)}
+        row["tags"] = printable(message.tags or "")
+        row["properties"] = _Properties({name: printable(value) for name, value in message.properties.items()})
         click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))
 
     return show
 
 
-class _AnyProperty(dict[str, str]):
-    """Properties of a message that is not known yet: each name may be among them."""
+class _Properties(dict[str, str]):
+    """Properties of a message; a name that is not among them is empty, since other messages may have it."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -206,7 +213,7 @@ class _AnyProperty(dict[str, str]):
 
 SAMPLE_ROW: Mapping[str, object] = {
     "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "stored_ms": 0, "tags": "", "keys": "",
-    "properties": _AnyProperty(), "reconsume_times": 0, "body": "", "stored": "",
+    "properties": _Properties(), "reconsume_times": 0, "body": "", "stored": "",
 }  # fmt: skip
 """What --format is tried with before any broker is asked for messages: every field, each of its own type."""
 

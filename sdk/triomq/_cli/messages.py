@@ -280,6 +280,8 @@ def _standard_input() -> Iterator[bytes]:
     Without the interpreter's buffer: Ctrl-C leaves the thread that waits here behind, and the interpreter would abort at
     its end because that thread holds the buffer's lock.
     """
+    if sys.stdin is None:
+        raise click.UsageError("standard input is closed; give a BODY, or --file")
     try:
         descriptor = sys.stdin.fileno()
     except io.UnsupportedOperation:  # a program has put something else there

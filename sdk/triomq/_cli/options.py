@@ -33,6 +33,9 @@ T = TypeVar("T", bound=Callable[..., Any])
 MS_FROM = 100_000_000_000
 """Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
 
+MS_DIGITS_MOST = 18
+"""Of a time in ms that fits into the 63 bits of a request."""
+
 _name_servers_option = click.option(
     "-n",
     "--name-servers",
@@ -134,16 +137,23 @@ def time_of(text: str) -> int:
     Raises:
         click.UsageError: it is none of these; the text names the words that stand for places as well.
     """
-    if text.isdecimal() and int(text) >= MS_FROM:
+    if text.isdecimal() and len(text) <= MS_DIGITS_MOST and int(text) >= MS_FROM:
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError):  # also of a time in the year 1 or 9999 that has none in UTC
         raise click.UsageError(
             f"{text!r} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
             "milliseconds since 1970"
         ) from None
-    return int(moment.astimezone().timestamp() * 1000)
+
+
+def moment(time_ms: int) -> str:
+    """A time for people, with its zone; one that no calendar has, as messages of strangers may, stays a number."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
 
 
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
@@ -290,7 +300,7 @@ def check_can_ask(what: str) -> None:
     Args:
         what: what the command does, after "this".
     """
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
         raise click.UsageError(f"this {what}, and there is no terminal to ask on: give --yes")
 
 

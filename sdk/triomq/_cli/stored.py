@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -25,6 +24,7 @@ from triomq._cli.options import (
     check_can_ask,
     checked_queue,
     json_option,
+    moment,
     name_servers_option,
     printable,
     queue_of,
@@ -377,11 +377,6 @@ def _print_stored(stored: ReceivedMessage, tracks: list[MessageTrack] | None) ->
             click.echo(f"{'group':<{NAME_WIDTH}} {track.group} {track.track.value}{reason}")
         if not tracks:
             click.echo(f"{'group':<{NAME_WIDTH}} none consumes the topic")
-
-
-def moment(time_ms: int) -> str:
-    """A time for people, with its zone."""
-    return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
 
 
 def _say_consumed(result: ConsumeMessageDirectlyResult, *, as_json: bool) -> None:

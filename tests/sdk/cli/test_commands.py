@@ -15,6 +15,8 @@ import click
 import pytest
 
 import triomq
+from triomq import errors
+from triomq._admin import servers as _servers
 from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
 from triomq._cli import options as _options
@@ -422,6 +424,30 @@ def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
 def test_a_text_that_is_no_time_is_answered_with_the_words_that_are_known() -> None:
     with pytest.raises(click.UsageError, match="neither earliest nor latest, no time like 2026"):
         _options.time_of("tomorrow")
+
+
+@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31T23:59:59-20:00", "9" * 30, "9" * 5000])
+def test_a_time_that_no_request_can_have_is_a_mistake(text):
+    with pytest.raises(click.UsageError, match="neither earliest nor latest"):
+        _options.time_of(text)
+
+
+@pytest.mark.parametrize("time_ms", [2**62, -(2**62)])
+def test_a_time_that_no_calendar_has_is_shown_as_a_number(time_ms):
+    assert _options.moment(time_ms) == f"{time_ms} ms"
+
+
+@pytest.mark.parametrize("arguments", [["send", "T"], ["topics", "T", "--delete"], ["send", "T", "--file", "-"]])
+def test_a_closed_standard_input_is_one_line(command_line, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdin", None)
+    code, out, err = command_line(*arguments)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("Error: ")
+
+
+def test_settings_that_are_no_text_are_a_mistake():
+    with pytest.raises(errors.InvalidCall, match="half a character"):
+        _servers._lines_of({"a": "\udcff"})
 
 
 def test_a_strangers_text_cannot_steer_the_terminal(capsys):

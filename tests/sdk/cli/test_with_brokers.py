@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from triomq._cli import groups
 from triomq._cli.topics import order_warning
+from triomq_command import running
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MASTER_ID
 
@@ -112,3 +116,39 @@ def test_an_ordered_topic_whose_route_is_not_there_yet_is_warned_about(command_l
     _, _, err = command_line("topics", "U", "--create", "--order")
     assert "Warning: no name server knows topic U yet: give --order once more in a moment" in err
     assert not command_line.cluster.name_server.requests(RequestCode.PUT_KV_CONFIG)
+
+
+class ClosedPipe:
+    """A standard output whose reader goes away after some lines."""
+
+    def __init__(self, lines):
+        self.lines = lines
+        self.taken = []
+
+    def __call__(self, message, **_):
+        if len(self.taken) == self.lines:
+            raise BrokenPipeError
+        self.taken.append(message.body)
+
+
+def test_what_a_reader_that_goes_has_got_is_committed(command_line, monkeypatch):
+    broker = command_line.cluster.broker
+    for number in range(10):
+        broker.store("T", 0, b"m%d" % number)
+    pipe = ClosedPipe(3)
+    monkeypatch.setattr(groups, "print_received", pipe)
+    monkeypatch.setattr(running.os, "dup2", lambda *_: None)
+    with open(os.devnull, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(running.sys, "stdout", stdout)
+        assert command_line("consume", "T", "-g", "G", "--from", "earliest")[0] == 1
+    assert pipe.taken == [b"m0", b"m1", b"m2"]
+    assert broker.offsets["G", "T", 0] == 3
+
+
+def test_a_format_leaves_out_what_a_message_lacks_and_escapes_what_it_has(command_line):
+    broker = command_line.cluster.broker
+    broker.store("T", 0, b"one", b"n\x01\x1b[5mv\x02TAGS\x01a\x1bb\x02")
+    broker.store("T", 0, b"two", b"")
+    code, out, err = command_line("consume", "T", "--until-end", "--format", "{body} {tags}|{properties[n]}")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["one a\\x1bb|\\x1b[5mv", "two |"]
