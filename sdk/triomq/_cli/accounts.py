@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import click
 
 from triomq import Account, AccountFile, Client, MQError
-from triomq._cli.options import ask, check_can_ask, json_option, name_servers_option, say, with_client
+from triomq._cli.options import ask, check_can_ask, json_option, moment, name_servers_option, say, with_client
 from triomq._side_by_side import side_by_side
 
 _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -116,6 +117,18 @@ def delete_account(account_key: str, brokers: tuple[str, ...], yes: bool, name_s
     if not yes:
         check_can_ask(f"deletes account {account_key}")
         ask(f"Delete account {account_key} at {_places(brokers)}?", "Nothing was deleted.")
+        only: list[str] = []
+
+        async def look(client: Client) -> None:
+            only.extend(await _where_only_operator(client, account_key, brokers))
+
+        with_client(name_servers, look, route_wait_s=0)
+        if only:
+            ask(
+                f"{account_key} is the only operator's account at {', '.join(only)}, where then nobody can change accounts "
+                "any more but in the file. Delete it all the same?",
+                "Nothing was deleted.",
+            )
 
     async def work(client: Client) -> None:
         done = await client.accounts.delete(account_key, brokers=brokers or None)
@@ -176,7 +189,8 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
         # A broker without access control never answers, and must hold up no other one.
         await side_by_side(*(functools.partial(ask_broker, broker) for broker in wanted))
         for each in (each for broker in wanted for each in found.get(broker, ())):
-            text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes, the last at {each.changed_ms}"
+            text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes"
+            text += f", the last at {moment(each.changed_ms)}" if each.changed_ms else ""
             say(attrs.asdict(each), text, as_json=as_json)
         if failures:
             lacking = [broker for broker in wanted if broker in failures]
@@ -184,6 +198,21 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
             raise failures[lacking[0]]
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+async def _where_only_operator(client: Client, account_key: str, brokers: Sequence[str]) -> list[str]:
+    """The brokers that have this account with admin, and no other one; those that do not answer are left out."""
+    sets = {} if brokers else await client.admin.broker_sets()
+    wanted = brokers or [address for _, addresses in sorted(sets.items()) for address in addresses.values()]
+    operators: dict[str, list[str]] = {}
+
+    async def ask_broker(broker: str) -> None:
+        with suppress(MQError):  # deleting says what is wrong
+            found = await client.accounts.list(broker)
+            operators[broker] = [each.access_key for each in found.accounts if each.admin]
+
+    await side_by_side(*(functools.partial(ask_broker, broker) for broker in wanted))
+    return [broker for broker in wanted if operators.get(broker) == [account_key]]
 
 
 def _say_account(account: Account, *, secrets: bool, as_json: bool) -> None:
@@ -199,10 +228,14 @@ def _say_account(account: Account, *, secrets: bool, as_json: bool) -> None:
     if secrets:
         row["secret_key"] = account.secret_key
     parts = [f"account {account.access_key}", "admin" * account.admin, f"secret {account.secret_key}" * secrets]
-    parts.append(f"topics {account.default_topic_perm or 'DENY'}")
-    parts += [f"{name}={perm}" for name, perm in (account.topic_perms or {}).items()]
-    parts.append(f"groups {account.default_group_perm or 'DENY'}")
-    parts += [f"{name}={perm}" for name, perm in (account.group_perms or {}).items()]
+    if account.admin and not account.topic_perms and not account.group_perms:
+        # Its default permissions count only beside others.
+        parts.append("all topics and groups")
+    else:
+        parts.append(f"topics {account.default_topic_perm or 'DENY'}")
+        parts += [f"{name}={perm}" for name, perm in (account.topic_perms or {}).items()]
+        parts.append(f"groups {account.default_group_perm or 'DENY'}")
+        parts += [f"{name}={perm}" for name, perm in (account.group_perms or {}).items()]
     parts.append(f"unsigned from {account.white_address}" if account.white_address else "")
     say(row, "  ".join(filter(None, parts)), as_json=as_json)
 

@@ -83,7 +83,7 @@ def test_accounts_are_listed_for_people(command_line):
     command_line.cluster.broker.script(LIST, listing, listing)
     assert command_line("accounts", "list", "broker-a")[1].splitlines() == [
         "account bookings  topics DENY  A=PUB|SUB  B=SUB  groups SUB  unsigned from 192.168.0.1",
-        "account operator  admin  topics DENY  groups DENY",
+        "account operator  admin  all topics and groups",
         "no signature is needed from 10.1.*.*",
     ]
     assert "secret 87654321" in command_line("accounts", "list", "broker-a", "--secrets")[1]
@@ -246,3 +246,21 @@ async def test_accounts_that_cannot_be(autojump_clock, cluster, wrong):
         with pytest.raises(errors.InvalidCall):
             await client.accounts.put(account)
     assert not cluster.broker.requests(PUT)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("key", "answers", "deleted"), [("operator", "y\nn\n", 0), ("operator", "y\ny\n", 1), ("bookings", "y\n", 1)]
+)
+def test_the_only_operators_account_is_asked_about_twice(command_line, monkeypatch, key, answers, deleted):
+    command_line.cluster.broker.script(LIST, listing)
+    command_line.cluster.broker.script(DELETE, done)
+    monkeypatch.setattr(sys, "stdin", Terminal(answers))
+    code, out, _ = command_line("accounts", "delete", key)
+    assert code == 1 - deleted
+    assert ("is the only operator's account at broker-a-0:10911" in out) == (key == "operator")
+    assert len(command_line.cluster.broker.requests(DELETE)) == deleted
