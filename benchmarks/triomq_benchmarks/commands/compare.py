@@ -15,6 +15,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
 from triomq_benchmarks.report.html import figure
 from triomq_benchmarks.report.progress import progress_on
@@ -142,11 +143,11 @@ def _about(before: Side, after: Side) -> list[tuple[str, str, str]]:
 @click.option(
     "--most", type=click.IntRange(10), default=100, show_default=True, help=f"With --repeat {ENOUGH}: rounds at most."
 )
-@click.option("--find", "wanted", type=click.FloatRange(0.001, 10), default=0.05, show_default=True,
+@click.option("--find", "wanted", type=NumberRange(0.001, 10), default=0.05, show_default=True,
               help="Of several runs: the relative difference of the median that must be found.")  # fmt: skip
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0, 10),
+    type=NumberRange(0, 10),
     help="Relative difference that counts as none. Default: 0.1 for two runs, 0.01 for repeats.",
 )
 @click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from rich.console import Console
 
+from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.commands.progress import dim_progress
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, QUICK_BODY_BYTES
 from triomq_benchmarks.hotpath.rates import measure
@@ -14,7 +15,9 @@ from triomq_benchmarks.hotpath.tables import print_rates, rates_json
 @click.command()
 @click.option("--body", "bodies", type=click.IntRange(1, 1 << 22), multiple=True, help="Bytes of a body; repeatable.")
 @click.option("--count", type=click.IntRange(100, 1_000_000), default=100_000, show_default=True, help="Messages sent.")
-@click.option("--seconds", type=float, default=0.5, show_default=True, help="Per figure of the protocol.")
+@click.option(
+    "--seconds", type=NumberRange(0, min_open=True), default=0.5, show_default=True, help="Per figure of the protocol."
+)
 @click.option("--quick", is_flag=True, help="Bodies of 1 KiB alone, fewer messages.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def hotpath(bodies: tuple[int, ...], count: int, seconds: float, quick: bool, as_json: bool) -> None:

@@ -19,6 +19,7 @@ from rich.table import Table
 
 import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import RESULT
 from triomq_benchmarks.generator.engine import EngineError, most_workers
@@ -121,7 +122,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
 )
 @click.option(
     "--max-p99",
-    type=click.FloatRange(0.001),
+    type=NumberRange(0.001),
     default=100.0,
     show_default=True,
     metavar="MS",

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
+from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.commands.progress import dim_progress
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Plan, compare
@@ -22,8 +23,8 @@ SIDES = ("start", "broker", "sdk")
 @click.command("versus-java")
 @click.option("--body", "bodies", type=click.IntRange(1, 1 << 20), multiple=True, help="Bytes of a body; repeatable.")
 @click.option("--rounds", type=click.IntRange(1, 50), help="Samples per figure; medians are shown. Default 5, quick 3.")
-@click.option("--seconds", type=click.FloatRange(0.05, 30), help="Longest sample. Default 1.5, quick 1.")
-@click.option("--warm-up", type=click.FloatRange(0.05, 60), help="Seconds per scenario before it counts. Default 2.")
+@click.option("--seconds", type=NumberRange(0.05, 30), help="Longest sample. Default 1.5, quick 1.")
+@click.option("--warm-up", type=NumberRange(0.05, 60), help="Seconds per scenario before it counts. Default 2.")
 @click.option("--side", "sides", type=click.Choice(SIDES), multiple=True, help="What to compare; default: all.")
 @click.option("--load", "loads", type=click.Choice(LOADS), multiple=True, help="Who drives the brokers; default: all.")
 @click.option("--scenario", "scenarios", multiple=True, help="Names of scenarios; default: all.")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from triomq_benchmarks.commands import run
+from triomq_benchmarks.commands import compare, hotpath, run
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,19 @@ def test_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str
     done = CliRunner().invoke(run.run, ["quick", *given, "--out", str(tmp_path)])
     assert done.exit_code == 2, done.exception
     assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [
+        (run.run, ("quick", "--find-max-rate", "--max-p99", "nan")),
+        (compare.compare, ("before", "after", "--tolerance", "nan")),
+        (compare.compare, ("before", "after", "--find", "NaN")),
+        (hotpath.hotpath, ("--seconds", "nan")),
+        (hotpath.hotpath, ("--seconds", "0")),
+    ],
+)
+def test_limits_are_numbers(command: click.Command, given: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(command, given)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{given[-2]}'" in done.stderr
