@@ -247,6 +247,21 @@ def test_the_unique_key_mark_may_be_signed_or_not(signed_too: bool) -> None:
     assert refusal(RULES, HOST, received(Command.request(C.QUERY_MESSAGE, fields=extra))) is None
 
 
+def test_a_body_is_signed_once_whatever_the_fields_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def counted(signed: bytes, secret_key: str) -> bytes:
+        sizes.append(len(signed))
+        return signature_of(signed, secret_key)
+
+    monkeypatch.setattr(decisions, "signature_of", counted)
+    body = bytes(1 << 20)
+    forged = {"topic": "in", "AccessKey": "account", "Signature": "forged", "_UNIQUE_KEY_QUERY": "true"}
+    why = refusal(RULES, HOST, received(Command.request(C.QUERY_MESSAGE, fields=forged, body=body)))
+    assert why == "Check signature failed for accessKey=account"
+    assert [size for size in sizes if size > len(body)] == sizes[:1]
+
+
 @pytest.mark.parametrize("serialize", [0, 1])
 def test_of_a_field_with_two_values_that_one_is_checked_that_is_served(serialize: int) -> None:
     fields = {"AAAAA": "else", "topic": "both"}
