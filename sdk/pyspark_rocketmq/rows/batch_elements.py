@@ -31,8 +31,9 @@ _BYTES: Final = pa.large_binary()
 _TEXT: Final = pa.large_string()
 _HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
-_SPARE_BYTES: Final = 64
-"""Of the longest properties, for what the broker adds to those of each element."""
+_SPARE_BYTES: Final = 96
+"""Of the longest properties, for the separators, the name of the row's key, and what the broker adds to those of each
+element."""
 
 _SEPARATORS: Final = r"[\x01\x02]"
 _NO_TAG: Final = r"[\x01\x02]|\|\||&&|^[\x00-\x20]|[\x00-\x20]$"
@@ -168,11 +169,14 @@ class ElementEncoder:
         shards = columns.get("sharding_key")
         given = [("", own), (f"{KEYS}\x01", keys), (f"{TAGS}\x01", tags)]
         ids = self._new_ids(batch.num_rows)
+        with_ids = [*given, (f"{UNIQ_KEY}\x01", ids)]
+        # Before any row has its key: rows that are left to the other path get their keys there, and a row that had two
+        # would have another number among its equals than in a repeated task that cuts the rows into other batches.
+        if _longest(with_ids) + self._keys.max_bytes > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
+            return None
         row_keys = self._keys.of(_separated([("", body), *given, ("", topics), ("", shards)]))
         encoded_properties = _separated([*given, (f"{ROW_KEY}\x01", row_keys), (f"{UNIQ_KEY}\x01", ids)])
         properties_bytes: Ints = pc.binary_length(encoded_properties).to_numpy(zero_copy_only=False)
-        if int(properties_bytes.max()) > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
-            return None
         encoded = _joined([_heads(lengths, properties_bytes), body, _lengths(properties_bytes), encoded_properties])
         return list(_by_topic(Elements("", encoded, lengths, ids, None), topics, shards))
 
@@ -224,6 +228,13 @@ def _separated(parts: Sequence[tuple[str, pa.Array | None]]) -> pa.LargeBinaryAr
     for begin, values in columns:
         pieces += [pa.scalar(b"\x02" + begin if pieces else begin, _BYTES), values]
     return _joined(pieces)
+
+
+def _longest(parts: Sequence[tuple[str, pa.Array | None]]) -> int:
+    """At least the bytes of the longest row of :func:`_separated` without separators: the longest value of each part,
+    summed up."""
+    longest = [(begin, pc.max(pc.binary_length(values)).as_py()) for begin, values in parts if values is not None]
+    return sum(len(begin) + (value_bytes or 0) for begin, value_bytes in longest)
 
 
 def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> pa.LargeBinaryArray:

@@ -19,6 +19,8 @@ ROW_KEY: Final = "spark_row_key"
 """The property that holds the key."""
 
 _DIGEST_BYTES: Final = 10
+_MAX_NUMBER_BYTES: Final = 20
+"""Of the dot and the number by which equal rows differ."""
 
 
 class RowKeys:
@@ -34,6 +36,11 @@ class RowKeys:
         self._prefix = f"{scope}/"
         self._compiled = compiled.row_keys.Keys(self._prefix.encode()) if compiled.USED else None
         self._seen: dict[str, int] = {}
+
+    @property
+    def max_bytes(self) -> int:
+        """At least the length of the longest key, encoded."""
+        return len(self._prefix.encode()) + 2 * _DIGEST_BYTES + _MAX_NUMBER_BYTES
 
     def of(self, contents: pa.LargeBinaryArray) -> pa.LargeStringArray:
         """The keys of some rows, in their order.

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder
-from pyspark_rocketmq.rows.row_keys import RowKeys
+from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from pyspark_rocketmq.rows.row_messages import RowReader
-from triomq_protocol.names import UNIQ_KEY
+from triomq_protocol.names import MAX_PROPERTIES_BYTES, UNIQ_KEY
 from triomq_protocol.properties import decode_properties
 from triomq_protocol.record.batch import split_batch
 
@@ -143,6 +143,31 @@ def test_what_must_not_be_in_a_batch(rows: list[dict[str, Any]], alone: list[int
     found, rest = encoded(record_batch(rows))
     assert rest == alone
     assert len(found) == len(rows) - len(alone)
+
+
+@pytest.mark.parametrize("below_limit", [20, 70, 110, 160, 200])
+def test_the_keys_of_rows_do_not_depend_on_the_batches_they_are_in(below_limit: int) -> None:
+    plain = {"body": b"a"}
+    long = {"body": b"b", "properties": [("x", "v" * (MAX_PROPERTIES_BYTES - below_limit))]}
+
+    def keys_of(*batches: pa.RecordBatch) -> list[str]:
+        keys = RowKeys("job/1/0")
+        encoder = ElementEncoder("T", LONG, keys, lambda count: pa.array(["0" * 32] * count, pa.large_string()))
+        reader = RowReader("job/1/0", "T", 4096, keys)
+        found = []
+        for batch in batches:
+            elements, alone = encoder.encode(batch)
+            bodies = [request.body for some in elements for request in some.requests(9, 1 << 20)]
+            found += [
+                decode_properties(part[2].decode()) for body in bodies for part in split_batch(body, b"").elements
+            ]
+            single = reader.messages(batch.take(pa.array(alone)), alone.tolist())
+            found += [dict(row.message.property_pairs()) for row in single]
+        return sorted(properties[ROW_KEY] for properties in found)
+
+    together = keys_of(record_batch([plain, long, plain]))
+    assert together == keys_of(record_batch([plain]), record_batch([long]), record_batch([plain]))
+    assert [key.rpartition(".")[2] for key in together if "." in key] == ["2"]
 
 
 def test_slices_of_larger_batches_are_read_at_their_place() -> None:
