@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 
 from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.compiled_columns import CompiledColumns, UnusualRecordsError
+from pyspark_rocketmq.rows.instants import instants
 from pyspark_rocketmq.rows.property_columns import PropertyColumns
-from pyspark_rocketmq.rows.stored_frames import Ints, StoredFrames, slices
+from pyspark_rocketmq.rows.stored_frames import StoredFrames, slices
 from triomq import MessageQueue, ReceivedMessage
 from triomq_protocol.names import KEYS, TAGS, UNIQ_KEY
 from triomq_protocol.record.view import RecordView
@@ -46,8 +47,8 @@ class BatchMaker:
             "tags": lambda _, properties: _sure(properties).column(TAGS),
             "body": lambda frames, _: _bodies(frames, queue),
             "properties": lambda _, properties: _sure(properties).map_column(schema.field("properties").type),
-            "born_timestamp": lambda frames, _: _instants(frames.born_ms),
-            "store_timestamp": lambda frames, _: _instants(frames.stored_ms),
+            "born_timestamp": lambda frames, _: instants(frames.born_ms),
+            "store_timestamp": lambda frames, _: instants(frames.stored_ms),
             "reconsume_times": lambda frames, _: pa.array(frames.reconsume_times),
             "commit_log_offset": lambda frames, _: pa.array(frames.physical_offset),
         }
@@ -104,10 +105,6 @@ class BatchMaker:
 def _sure(properties: PropertyColumns | None) -> PropertyColumns:
     assert properties is not None
     return properties
-
-
-def _instants(times_ms: Ints) -> pa.Array:
-    return pa.array(times_ms * 1000, pa.timestamp("us", tz="UTC"))
 
 
 def _bodies(frames: StoredFrames, queue: MessageQueue) -> pa.Array:

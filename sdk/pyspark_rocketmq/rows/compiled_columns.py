@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_rocketmq.rows import compiled
+from pyspark_rocketmq.rows.instants import instants
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
 from triomq_protocol.names import KEYS, TAGS, UNIQ_KEY
 
@@ -47,8 +49,8 @@ class CompiledColumns:
             "keys": lambda: self.property(KEYS),
             "tags": lambda: self.property(TAGS),
             "body": self._bodies,
-            "born_timestamp": lambda: self._numbers(pa.timestamp("us", tz="UTC"), self._records.born_us),
-            "store_timestamp": lambda: self._numbers(pa.timestamp("us", tz="UTC"), self._records.stored_us),
+            "born_timestamp": lambda: instants(np.frombuffer(self._records.born_ms, np.int64)),
+            "store_timestamp": lambda: instants(np.frombuffer(self._records.stored_ms, np.int64)),
             "reconsume_times": lambda: self._numbers(pa.int32(), self._records.reconsume_times),
             "commit_log_offset": lambda: self._numbers(pa.int64(), self._records.physical_offsets),
         }

@@ -16,6 +16,7 @@ from pulled_records import QUEUE, RECORDS, record
 
 from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
+from pyspark_rocketmq.rows.instants import EARLIEST_MS, LATEST_MS
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError, StoredFrames
 from triomq import ReceivedMessage
@@ -98,6 +99,18 @@ def test_compressed_bodies_are_handed_out_as_they_were_sent() -> None:
     assert batch_of(pages).column("body").to_pylist() == [b"plain", b"packed" * 50, b"x" * 5000]
     with pytest.raises(MessageIllegal):
         batch_of([record(1, b"no zlib", sys_flag=1)])
+
+
+def test_times_that_no_date_holds_are_null() -> None:
+    times_ms = [1 << 62, 1 << 54, -(1 << 63), -1, EARLIEST_MS - 1, EARLIEST_MS, LATEST_MS, LATEST_MS + 1]
+    pages = [record(n, born_timestamp=time_ms) for n, time_ms in enumerate(times_ms)]
+    pages += [record(len(times_ms), store_timestamp=1 << 62)]
+    batch = batch_of(pages)
+    microseconds = batch.column("born_timestamp").cast(pa.int64()).to_pylist()
+    assert microseconds[:-1] == [None, None, None, -1000, None, EARLIEST_MS * 1000, LATEST_MS * 1000, None]
+    assert batch.column("store_timestamp").is_null().to_pylist() == [False] * len(times_ms) + [True]
+    assert str(batch.column("born_timestamp")[5].as_py()) == "0001-01-02 00:00:00+00:00"
+    assert str(batch.column("born_timestamp")[6].as_py()) == "9999-12-30 23:59:59.999000+00:00"
 
 
 def test_only_wanted_rows_come_out() -> None:

@@ -12,8 +12,8 @@ class Records:
     queue_ids: bytes
     queue_offsets: bytes
     physical_offsets: bytes
-    born_us: bytes
-    stored_us: bytes
+    born_ms: bytes
+    stored_ms: bytes
     reconsume_times: bytes
 
     def __init__(self, pages: list[bytes], start: int, end: int) -> None: ...

@@ -5,7 +5,7 @@ Offsets of texts and bodies are Arrow's, 32 bits each; null bits are set where a
 that of `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 2670888848
+VERSION = 2417692550
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -155,7 +155,7 @@ cdef class Records:
         count: how many are wanted.
         compressed: how many bodies of them are.
 
-    Raises ValueError where the bytes are not records.
+    Raises ValueError where the bytes are no records.
     """
 
     cdef list _pages
@@ -177,7 +177,7 @@ cdef class Records:
             if at == -2:
                 raise MemoryError
             if at >= 0:
-                raise ValueError(f"the bytes at {at} of {len(page)} are not a record")
+                raise ValueError(f"the bytes at {at} of {len(page)} are no record")
 
     def __dealloc__(self):
         free(self._records)
@@ -216,26 +216,26 @@ cdef class Records:
     @property
     def queue_offsets(self):
         """One int64 for each record."""
-        return self._head64(QUEUE_OFFSET_AT, 1)
+        return self._head64(QUEUE_OFFSET_AT)
 
     @property
     def physical_offsets(self):
         """One int64 for each record."""
-        return self._head64(PHYSICAL_OFFSET_AT, 1)
+        return self._head64(PHYSICAL_OFFSET_AT)
 
     @property
-    def born_us(self):
-        """One int64 for each record: microseconds since 1970."""
-        return self._head64(BORN_TIMESTAMP_AT, 1000)
+    def born_ms(self):
+        """One int64 for each record: milliseconds since 1970."""
+        return self._head64(BORN_TIMESTAMP_AT)
 
     @property
-    def stored_us(self):
-        """One int64 for each record: microseconds since 1970."""
+    def stored_ms(self):
+        """One int64 for each record: milliseconds since 1970."""
         cdef bytes made = PyBytes_FromStringAndSize(NULL, 8 * self.count)
         cdef uint64_t* out = <uint64_t*>PyBytes_AS_STRING(made)
         cdef Py_ssize_t row
         for row in range(self.count):
-            out[row] = get64(self._records[row].middle) * 1000
+            out[row] = get64(self._records[row].middle)
         return made
 
     @property
@@ -256,12 +256,12 @@ cdef class Records:
             out[row] = get32(self._records[row].at + at)
         return made
 
-    cdef bytes _head64(self, Py_ssize_t at, uint64_t factor):
+    cdef bytes _head64(self, Py_ssize_t at):
         cdef bytes made = PyBytes_FromStringAndSize(NULL, 8 * self.count)
         cdef uint64_t* out = <uint64_t*>PyBytes_AS_STRING(made)
         cdef Py_ssize_t row
         for row in range(self.count):
-            out[row] = get64(self._records[row].at + at) * factor
+            out[row] = get64(self._records[row].at + at)
         return made
 
     def bodies(self):
