@@ -7,7 +7,13 @@ Spark shows an error of a Python data source as text, so callers depend on the m
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable
+from types import TracebackType
+
+from triomq import MQError
+
+_log = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
@@ -32,6 +38,23 @@ class BrokerBehind(SourceError):
 
 class WriteFailed(SourceError):
     """Rows of a task were not acknowledged; the task may be run again, and then sends all its rows again."""
+
+
+class ShortStack:
+    """A block whose errors reach Spark without the stack below it: Spark shows an error as the text of its stack, with
+    the reason last. Errors that say their reason themselves lose it, those of this package and the SDK's; the logger
+    gets it at level DEBUG."""
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        """End the block."""
+        if isinstance(error, SourceError | MQError):
+            _log.debug("%s", error, exc_info=error)
+            raise error.with_traceback(None) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import borrowed
+from pyspark_rocketmq.errors import ShortStack
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import plan_batch
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
@@ -34,7 +35,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One task per range; see :func:`plan_batch` for the errors."""
         options = self._options
-        with borrowed(key_of(options)) as client:
+        with ShortStack(), borrowed(key_of(options)) as client:
             parts = client.call(lambda session: plan_batch(session, options))
         # Where there is none, Spark creates a partition of its own and reads it.
         return [RangePartition(part) for part in parts] or [RangePartition(None)]

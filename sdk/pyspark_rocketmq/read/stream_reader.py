@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import Session, borrowed, close_all
-from pyspark_rocketmq.errors import DataLoss
+from pyspark_rocketmq.errors import DataLoss, ShortStack
 from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
@@ -107,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in the client's loop --------------------------------------------------------------------------------
 
     def _ask(self, serve: Any) -> Any:
-        with borrowed(key_of(self._options)) as client:
+        with ShortStack(), borrowed(key_of(self._options)) as client:
             return client.call(serve)
 
     async def _initial(self, session: Session) -> Offsets:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
-from pyspark_rocketmq.errors import SourceError
+from pyspark_rocketmq.errors import ShortStack, SourceError
 from pyspark_rocketmq.filters import expression_for
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.planning import QueueRange
@@ -73,7 +73,7 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         only=only_brokers(options.preference),
     )
     maker = BatchMaker(plan.queue, arrow_schema(schema), options.tags)
-    with borrowed(key_of(options)) as client:
+    with ShortStack(), borrowed(key_of(options)) as client:
         for pages in _bundles(client, plan):
             try:
                 batch = maker.batch(pages, partition.part.start, partition.part.end)

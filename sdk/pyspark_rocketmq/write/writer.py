@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
-from pyspark_rocketmq.errors import BadOption, WriteFailed
+from pyspark_rocketmq.errors import BadOption, ShortStack, WriteFailed
 from pyspark_rocketmq.options import WriteOptions
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.message_ids import MessageIds
@@ -206,7 +206,7 @@ def _write_halves(
             await topics.ensure(session.client.admin, topic)
         halves.extend(await send_halves(producer, rows, attempt, options.in_flight))
 
-    with borrowed(ClientKey(options.client, options.group, "master")) as client:
+    with ShortStack(), borrowed(ClientKey(options.client, options.group, "master")) as client:
         producer = client.call(open_producer)
         try:
             for some in batches:
@@ -227,7 +227,7 @@ def _commit(options: WriteOptions, decisions: str, batch: int, messages: Sequenc
         async with session.client.producer(options.group, transactions=check, **settings) as producer:
             await commit_trigger(session.consumer, producer, decisions, batch, tasks)
 
-    with borrowed(ClientKey(options.client, options.group, "master")) as client:
+    with ShortStack(), borrowed(ClientKey(options.client, options.group, "master")) as client:
         client.call(commit)
 
 
@@ -241,7 +241,7 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
     encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, ids.column)
     reader = RowReader(scope, options.topic, settings["max_body_bytes"], keys)
     first_row = 0
-    with borrowed(key) as client:
+    with ShortStack(), borrowed(key) as client:
         sender = _open_sender(client, options, settings)
         topics = TopicCreation(options.create_queues)
 
