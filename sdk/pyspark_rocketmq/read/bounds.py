@@ -49,7 +49,7 @@ async def place_offsets(
     unknown = sorted((given.keys() | times.keys()) - queues.keys())
     if unknown:
         what = f"{option}ByTimestamp gives a time" if times else f"{option} gives an offset"
-        raise BadOption(f"{what} for {unknown[0]}, which does not exist or is not read")
+        raise BadOption(f"{what} for {unknown[0]}, which does not exist, is not read, or whose brokers are away")
     if place.time_ms is not None:
         times = dict.fromkeys(bounds, place.time_ms)
     found = await offsets_at(session, bounds, times)

@@ -70,7 +70,10 @@ async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
             found = await _queues_of(session, sorted({each.topic for each in topics.queues}))
             missing = sorted(topics.queues - found.keys())
             if missing:
-                raise BadOption(f"assign names {missing[0]}, which does not exist; there are {_listed(found)}")
+                raise BadOption(
+                    f"assign names {missing[0]}, which does not exist, or whose brokers are away; there are "
+                    f"{_listed(found)}"
+                )
             return {queue: found[queue] for queue in topics.queues}
         if topics.pattern is not None:
             names = await _matching(session, topics.pattern)
