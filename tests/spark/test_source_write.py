@@ -34,6 +34,14 @@ def test_all_columns_there_and_back(spark: SparkSession, topics: Topics) -> None
     assert len({row.properties[ROW_KEY] for row in back.values()}) == 500
 
 
+def test_requests_keep_to_the_longest_body(spark: SparkSession, topics: Topics) -> None:
+    topic = topics.new()
+    rows = spark.range(800).selectExpr("repeat(cast(id + 1000 as string), 50) as body")
+    options = topics.options(topic, **{"rocketmq.max_body_bytes": 20_000})
+    rows.write.format("rocketmq").options(**options).mode("append").save()
+    assert bodies(topics.read(spark, topic)) == sorted(str(n + 1000).encode() * 50 for n in range(800))
+
+
 def test_what_was_read_can_be_written_as_it_is(spark: SparkSession, topics: Topics) -> None:
     source, target = topics.new(), topics.new()
     sent = topics.fill(source, 20)

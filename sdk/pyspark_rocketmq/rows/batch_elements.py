@@ -113,13 +113,22 @@ class ElementEncoder:
         max_body_bytes: rows with longer bodies are not for batches.
         keys: gives each row its key.
         new_ids: makes message ids.
+        max_element_bytes: rows whose elements may be longer are not for batches; None sets no limit.
     """
 
-    def __init__(self, topic: str | None, max_body_bytes: int, keys: RowKeys, new_ids: NewIds) -> None:
+    def __init__(
+        self,
+        topic: str | None,
+        max_body_bytes: int,
+        keys: RowKeys,
+        new_ids: NewIds,
+        max_element_bytes: int | None = None,
+    ) -> None:
         self._topic = topic
         self._max_body_bytes = max_body_bytes
         self._keys = keys
         self._new_ids = new_ids
+        self._max_element_bytes = max_element_bytes
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[Elements], Ints]:
         """Encode what may be in batches.
@@ -172,7 +181,11 @@ class ElementEncoder:
         with_ids = [*given, (f"{UNIQ_KEY}\x01", ids)]
         # Before any row has its key: rows that are left to the other path get their keys there, and a row that had two
         # would have another number among its equals than in a repeated task that cuts the rows into other batches.
-        if _longest(with_ids) + self._keys.max_bytes > MAX_PROPERTIES_BYTES - _SPARE_BYTES:
+        longest = _longest(with_ids) + self._keys.max_bytes + _SPARE_BYTES
+        if longest > MAX_PROPERTIES_BYTES:
+            return None
+        element_bytes = BATCH_ELEMENT_FIXED_BYTES + int(lengths.max()) + longest
+        if self._max_element_bytes is not None and element_bytes > self._max_element_bytes:
             return None
         row_keys = self._keys.of(_separated([("", body), *given, ("", topics), ("", shards)]))
         encoded_properties = _separated([*given, (f"{ROW_KEY}\x01", row_keys), (f"{UNIQ_KEY}\x01", ids)])

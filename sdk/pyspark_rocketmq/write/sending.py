@@ -25,11 +25,11 @@ from triomq import (
     PullStatus,
     SendResult,
 )
-from triomq.errors import BrokerNotFound, RouteNotFound
+from triomq.errors import BrokerNotFound, MessageIllegal, RouteNotFound
 from triomq.plugins import select_by_hash
 
 BATCH_BYTES: Final = 1024 * 1024
-"""Upper bound of a request's body."""
+"""Upper bound of a batch request's body, unless the producer's is lower."""
 
 TRIES: Final = 4
 """How often a request is sent before the task fails. The SDK retries by itself, but not a request to a given queue, and
@@ -85,12 +85,14 @@ class RowSender:
         producer: sends the messages.
         batch_rows: rows per request, at most.
         in_flight: requests in flight or waiting for the one before in their queue, at most.
+        batch_bytes: the body of a request with several rows, at most.
     """
 
-    def __init__(self, producer: Producer, batch_rows: int, in_flight: int) -> None:
+    def __init__(self, producer: Producer, batch_rows: int, in_flight: int, batch_bytes: int = BATCH_BYTES) -> None:
         self.sent = Sent()
         self.producer = producer
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._places = trio.Semaphore(in_flight)
         self._nursery: trio.Nursery | None = None
         self._chains: dict[MessageQueue, deque[_Request]] = {}
@@ -166,7 +168,7 @@ class RowSender:
                 await self._start_batches(rows.take(found), queue)
 
     async def _start_batches(self, elements: Elements, queue: MessageQueue | None) -> None:
-        for batch in elements.requests(self._batch_rows, BATCH_BYTES):
+        for batch in elements.requests(self._batch_rows, self._batch_bytes):
             await self._start(_Request(batch, queue))
 
     async def _start(self, request: _Request) -> None:
@@ -244,6 +246,8 @@ def cause_of(error: MQError) -> str:
     advice = f" ({error.advice})" if error.advice else ""
     if isinstance(error, RouteNotFound) and not isinstance(error, BrokerNotFound):
         advice = " (the option createTopic=true creates the topic, with queues on every master)"
+    if isinstance(error, MessageIllegal) and error.address:
+        advice = " (set rocketmq.max_body_bytes to the brokers' maxMessageSize: requests of several rows keep to it)"
     return f"{type(error).__name__}: {reason}{asked}{advice}"
 
 

@@ -22,7 +22,7 @@ from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.message_ids import MessageIds
 from pyspark_rocketmq.rows.row_keys import RowKeys
 from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
-from pyspark_rocketmq.write.sending import RowSender, Sent, wait_replicated
+from pyspark_rocketmq.write.sending import BATCH_BYTES, RowSender, Sent, wait_replicated
 from pyspark_rocketmq.write.topic_creation import TopicCreation
 from pyspark_rocketmq.write.transactional import (
     TaskHalves,
@@ -38,6 +38,9 @@ MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 LONG_BODY_BYTES: Final = 128 * 1024
 """Rows with longer bodies go one by one: single messages are compressed, batches are not."""
+
+_ELEMENT_SPARE_BYTES: Final = 1024
+"""Of a batch request of one row, for what is beside the body."""
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the SDK's default: a task that fails repeats all its rows, so waiting costs less."""
@@ -238,8 +241,10 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
     settings = _producer_settings(options)
     keys = RowKeys(scope)
     ids = MessageIds(UniqueKeys(local_ip()), wall_ms)
-    encoder = ElementEncoder(options.topic, LONG_BODY_BYTES, keys, ids.column)
-    reader = RowReader(scope, options.topic, settings["max_body_bytes"], keys)
+    most = settings["max_body_bytes"]
+    long_bytes = min(LONG_BODY_BYTES, max(0, most - _ELEMENT_SPARE_BYTES))
+    encoder = ElementEncoder(options.topic, long_bytes, keys, ids.column, max_element_bytes=most)
+    reader = RowReader(scope, options.topic, most, keys)
     first_row = 0
     with ShortStack(), borrowed(key) as client:
         sender = _open_sender(client, options, settings)
@@ -268,7 +273,12 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
 
 def _open_sender(client: PooledClient, options: WriteOptions, settings: Any) -> RowSender:
     async def open_sender(session: Session) -> RowSender:
-        sender = RowSender(session.client.producer(options.group, **settings), options.batch_rows, options.in_flight)
+        sender = RowSender(
+            session.client.producer(options.group, **settings),
+            options.batch_rows,
+            options.in_flight,
+            min(BATCH_BYTES, settings["max_body_bytes"]),
+        )
         await session.nursery.start(sender.run)
         return sender
 

@@ -170,6 +170,20 @@ def test_the_keys_of_rows_do_not_depend_on_the_batches_they_are_in(below_limit: 
     assert [key.rpartition(".")[2] for key in together if "." in key] == ["2"]
 
 
+@pytest.mark.parametrize(("body_bytes", "are_encoded"), [(1, True), (200, True), (880, False)])
+def test_elements_that_may_be_longer_than_a_request_are_not_encoded(body_bytes: int, are_encoded: bool) -> None:
+    encoder = ElementEncoder(
+        "T",
+        1000,
+        RowKeys("job/1/0"),
+        lambda count: pa.array(["0" * 32] * count, pa.large_string()),
+        max_element_bytes=1000,
+    )
+    elements, alone = encoder.encode(record_batch([{"body": b"a"}, {"body": b"b" * body_bytes}]))
+    assert (len(elements), alone.tolist()) == ((1, []) if are_encoded else (0, [0, 1]))
+    assert all(len(request.body) <= 1000 for some in elements for request in some.requests(1, 1))
+
+
 def test_slices_of_larger_batches_are_read_at_their_place() -> None:
     rows = [{"body": b"%d" % n, "tags": f"t{n}", "properties": [("n", str(n))] * (n % 2)} for n in range(20)]
     part = record_batch(rows).slice(7, 9)
