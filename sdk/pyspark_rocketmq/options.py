@@ -37,6 +37,9 @@ CLIENT_PREFIX: Final = "rocketmq."
 DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
 DEFAULT_DECISIONS: Final = "spark-sink-decisions"
+WRITE_NAME_BYTES: Final = 255
+"""Limit of the option `writeName`."""
+
 DEFAULT_QUEUES: Final = 8
 """As `Admin.create_topic` of the SDK."""
 DEFAULT_TRIGGER_DELAY_S: Final = 900.0
@@ -216,6 +219,7 @@ class WriteOptions:
         replicated: whether a slave must hold every row before a task ends.
         create_queues: with so many queues on every master, topics are created that do not exist; None: none is created.
         decisions: the topic that says which triggers are committed; None: the write is not transactional.
+        name: begins the keys of a batch's rows; None: each batch has a name of its own.
     """
 
     client: ClientSettings
@@ -226,6 +230,7 @@ class WriteOptions:
     replicated: bool
     create_queues: int | None
     decisions: str | None = None
+    name: str | None = None
 
 
 _PREFERENCES: Final = {"suggested": "suggested", "master": "master", "slave": "slave", "preferslave": "prefer_slave"}
@@ -240,7 +245,7 @@ _READ: Final = (
 )  # fmt: skip
 _WRITE: Final = (
     *_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks", "createTopic", "queues", "transactional",
-    "transactionTopic",
+    "transactionTopic", "writeName",
 )  # fmt: skip
 
 
@@ -323,7 +328,17 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
         create_queues=(queues or DEFAULT_QUEUES) if creates else None,
         decisions=_decisions(given),
+        name=_write_name(given),
     )
+
+
+def _write_name(given: _Given) -> str | None:
+    name = given.text("writeName")
+    if name is not None and (len(name.encode()) > WRITE_NAME_BYTES or not name.isprintable()):
+        raise BadOption(
+            f"writeName is {name!r}, and must be printable text of at most {WRITE_NAME_BYTES} bytes: each message holds it"
+        )
+    return name
 
 
 def _decisions(given: _Given) -> str | None:

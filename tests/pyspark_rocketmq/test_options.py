@@ -225,6 +225,11 @@ def test_writes() -> None:
     for name, value in (("batchSize", "9"), ("acks", "replicated")):
         with pytest.raises(BadOption, match=f"{name} has no effect with transactional=true"):
             write_options({"namesrv": "h:1", "transactional": "true", name: value})
+    assert write_options({"namesrv": "h:1"}).name is None
+    assert write_options({"namesrv": "h:1", "writeName": "orders/7"}).name == "orders/7"
+    for name in ("a\x01b", "a\nb", "é" * 128):
+        with pytest.raises(BadOption, match=r"writeName is .* must be printable text of at most 255 bytes"):
+            write_options({"namesrv": "h:1", "writeName": name})
     with pytest.raises(BadOption, match="did you mean replicated"):
         write_options({"namesrv": "h:1", "acks": "replicate"})
     with pytest.raises(BadOption, match="a write has no option 'startingoffsets'"):

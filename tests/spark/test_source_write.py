@@ -11,7 +11,7 @@ from source_topics import Topics, bodies
 from pyspark_rocketmq.rows.row_keys import ROW_KEY
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_S = 240
 
@@ -75,6 +75,32 @@ def test_a_streaming_write_gives_a_repeated_trigger_the_same_keys(
     rows = topics.read(spark, target).collect()
     assert len(rows) == 2 * len(sent), "at least once"
     assert len({row.properties[ROW_KEY] for row in rows}) == len(sent), "and a reader can drop the repeats"
+
+
+def test_a_named_write_of_a_repeated_trigger_has_the_same_keys(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    source, target = topics.new(), topics.new()
+    sent = topics.fill(source, 20)
+    failures = [OSError("after the write")]
+
+    def put(rows: DataFrame, trigger: int) -> None:
+        options = topics.options(target, writeName=f"{target}/{trigger}")
+        rows.select("body").write.format("rocketmq").options(**options).mode("append").save()
+        if failures:
+            raise failures.pop()
+
+    for fails in (True, False):
+        stream = topics.stream(spark, source).writeStream.foreachBatch(put)
+        query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+        if fails:
+            with pytest.raises(Exception, match="after the write"):
+                query.awaitTermination(LIMIT_S)
+        else:
+            assert query.awaitTermination(LIMIT_S)
+    rows = topics.read(spark, target).collect()
+    assert len(rows) == 2 * len(sent)
+    assert len({row.properties[ROW_KEY] for row in rows}) == len(sent)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,8 @@ class BatchWriter(DataSourceArrowWriter):
         overwrite: whether the mode is `overwrite`.
 
     Attributes:
-        job: begins the keys of all its rows; a task that is run again has the same one, a new write has another.
+        job: begins the keys of all its rows; a task that is run again has the same one. It is the option `writeName`,
+            without which a new write has another.
 
     Raises:
         BadOption: the mode is `overwrite`.
@@ -105,7 +106,7 @@ class BatchWriter(DataSourceArrowWriter):
                 "transactional=true is for streams: a batch job that is run again is another job to a topic"
             )
         self._options = options
-        self.job = uuid.uuid4().hex
+        self.job = options.name or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
@@ -120,8 +121,9 @@ class BatchWriter(DataSourceArrowWriter):
         """A task has failed; the rows that others have sent remain."""
         _log.warning(
             "the write has failed; the %d rows of the tasks that succeeded and perhaps some of the others remain stored. "
-            "A new job sends all rows again, with other values of spark_row_key",
+            "A new job sends all rows again, with %s values of spark_row_key",
             _rows(messages),
+            "other" if self._options.name is None else "the same",
         )
 
 
@@ -131,9 +133,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
     Args:
         options: of the write.
         overwrite: whether the output mode is `complete`.
+
+    Raises:
+        BadOption: the write has a name: the keys of a stream's rows begin with the query's id.
     """
 
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        if options.name is not None:
+            raise BadOption("writeName is for batches: the keys of a stream's rows begin with the query's id")
         self._options = options
         self._complete = overwrite
 

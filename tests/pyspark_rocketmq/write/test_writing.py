@@ -16,14 +16,14 @@ import pyarrow as pa
 import trio
 
 import triomq
-from pyspark_rocketmq.errors import WriteFailed
+from pyspark_rocketmq.errors import BadOption, WriteFailed
 from pyspark_rocketmq.options import write_options
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
 from pyspark_rocketmq.write import sending as sending_module
 from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, wait_replicated
-from pyspark_rocketmq.write.writer import BatchWriter, WrittenRows
+from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter, WrittenRows
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
 from triomq_protocol.record.batch import split_batch
@@ -286,6 +286,17 @@ def test_a_failed_job_says_what_remains_and_that_a_new_one_has_other_keys(caplog
     assert "the 7 rows of the tasks that succeeded and perhaps some of the others remain stored" in caplog.text
     assert "other values of spark_row_key" in caplog.text
     assert writer.job != BatchWriter(options, overwrite=False).job
+
+
+def test_a_named_job_has_the_same_keys_again(caplog: pytest.LogCaptureFixture) -> None:
+    options = write_options({"namesrv": "h:1", "topic": "T", "writeName": "orders/7"})
+    writer = BatchWriter(options, overwrite=False)
+    with caplog.at_level(logging.WARNING):
+        writer.abort([None])
+    assert "the same values of spark_row_key" in caplog.text
+    assert writer.job == BatchWriter(options, overwrite=False).job == "orders/7"
+    with pytest.raises(BadOption, match="writeName is for batches"):
+        StreamWriter(options, overwrite=False)
 
 
 class FakeSlave:
