@@ -26,6 +26,9 @@ T = TypeVar("T")
 IDLE_S: Final = 30.0
 """How long a client that is not used stays open."""
 
+PLAN_LIMIT_S: Final = 60.0
+"""Time limit for all queries of brokers together, besides what the option `rocketmq.route_wait_s` adds."""
+
 
 @attrs.frozen
 class ClientKey:
@@ -52,11 +55,13 @@ class Session:
         client: the client.
         nursery: for tasks that outlive a call; they must not raise.
         pulling: pulls as the query prefers; None if nothing is pulled.
+        plan_limit_s: time limit for all queries of brokers together.
     """
 
     client: triomq.Client
     nursery: trio.Nursery
     pulling: triomq.PullConsumer | None
+    plan_limit_s: float = PLAN_LIMIT_S
 
     @property
     def consumer(self) -> triomq.PullConsumer:
@@ -118,7 +123,8 @@ class PooledClient:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:
-                    yield Session(client, nursery, consumer)
+                    wait_s = dict(settings.client).get("route_wait_s") or 0.0
+                    yield Session(client, nursery, consumer, PLAN_LIMIT_S + wait_s)
                 finally:
                     nursery.cancel_scope.cancel()
 

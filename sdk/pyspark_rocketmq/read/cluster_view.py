@@ -28,9 +28,6 @@ from triomq_protocol.record.view import iter_records
 K = TypeVar("K")
 V = TypeVar("V")
 
-PLAN_LIMIT_S: Final = 60.0
-"""Time limit for all queries of brokers together."""
-
 AT_ONCE: Final = 64
 """How many queries are in flight."""
 
@@ -65,7 +62,7 @@ async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
         BadOption: a topic or queue that was named does not exist.
         MQError: no name server answers.
     """
-    with _in_time():
+    with _in_time(session):
         if topics.queues is not None:
             found = await _queues_of(session, sorted({each.topic for each in topics.queues}))
             missing = sorted(topics.queues - found.keys())
@@ -112,8 +109,8 @@ async def _no_topic(session: Session, name: str) -> str:
     known = await session.client.admin.topics()
     return (
         f"the name servers {', '.join(session.client.name_servers)} know no topic {name!r}{nearest(name, known)}; "
-        "create it, or check the options topic and namesrv. If its brokers are away, wait for them: name servers forget "
-        "a topic together with the last of its brokers"
+        "create it, or check the options topic and namesrv. If its brokers are away, wait for them (the option "
+        "rocketmq.route_wait_s says how long): name servers forget a topic together with the last of its brokers"
     )
 
 
@@ -144,12 +141,12 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
                 pass
         return Bounds(await consumer.min_offset(place), await consumer.max_offset(place), is_sure=False)
 
-    return await _each(queues, ask)
+    return await _each(session, queues, ask)
 
 
 async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
     """The group's committed offset in each queue; None where it has none."""
-    return await _each(queues, lambda queue: session.consumer.committed(message_queue(queue)))
+    return await _each(session, queues, lambda queue: session.consumer.committed(message_queue(queue)))
 
 
 async def offsets_at(
@@ -162,7 +159,7 @@ async def offsets_at(
         bounds: what the queues hold.
         times: of some of them, in ms since 1970.
     """
-    return await _each(times, lambda queue: _offset_at(session.consumer, queue, bounds[queue], times[queue]))
+    return await _each(session, times, lambda queue: _offset_at(session.consumer, queue, bounds[queue], times[queue]))
 
 
 async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, time_ms: int) -> int | None:
@@ -197,7 +194,7 @@ async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[Que
         sizes = [record.size_bytes for record in iter_records(result.body)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 
-    return await _each(starts, look)
+    return await _each(session, starts, look)
 
 
 async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit_s: float) -> list[str]:
@@ -215,18 +212,20 @@ async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit
             failures.append(str(error))
 
     with trio.move_on_after(limit_s) as scope:
-        await _each(offsets, commit)
+        await _each(session, offsets, commit)
     if scope.cancelled_caught:
         failures.append(f"not all brokers answered within {limit_s:g} s")
     return failures
 
 
 @contextmanager
-def _in_time() -> Iterator[None]:
-    with trio.move_on_after(PLAN_LIMIT_S) as scope:
+def _in_time(session: Session) -> Iterator[None]:
+    with trio.move_on_after(session.plan_limit_s) as scope:
         yield
     if scope.cancelled_caught:
-        raise SourceError(f"name servers and brokers have not answered within {PLAN_LIMIT_S:g} s; are they overloaded?")
+        raise SourceError(
+            f"name servers and brokers have not answered within {session.plan_limit_s:g} s; are they overloaded?"
+        )
 
 
 def message_queue(queue: QueueId) -> MessageQueue:
@@ -234,7 +233,7 @@ def message_queue(queue: QueueId) -> MessageQueue:
     return triomq.MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
-async def _each(keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+async def _each(session: Session, keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, V]:
     """Query all of them concurrently; the first failure is raised as it is."""
     answers: dict[K, V] = {}
     failures: list[MQError] = []
@@ -248,7 +247,7 @@ async def _each(keys: Iterable[K], ask: Callable[[K], Awaitable[V]]) -> dict[K, 
                 failures.append(error)
                 nursery.cancel_scope.cancel()
 
-    with _in_time():
+    with _in_time(session):
         async with trio.open_nursery() as nursery:
             for key in keys:
                 nursery.start_soon(one, key)

@@ -9,20 +9,23 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import trio
+import trio.testing
 
 pytest.importorskip("pyspark")
 
 from fake_cluster import T0_MS, FakeCluster
 
-from pyspark_rocketmq.clients import Session
-from pyspark_rocketmq.errors import BadOption, DataLoss, nearest
+from pyspark_rocketmq.clients import Session, borrowed
+from pyspark_rocketmq.errors import BadOption, DataLoss, SourceError, nearest
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, plan_batch
-from pyspark_rocketmq.read.cluster_view import data_topics, offsets_at
+from pyspark_rocketmq.read.cluster_view import data_topics, find_queues, offsets_at
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
+from pyspark_rocketmq.read.task import key_of
 
 A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
 
@@ -199,3 +202,23 @@ def test_lag() -> None:
 def test_nearest_names() -> None:
     assert nearest("namesvr", ["namesrv", "topic"]) == "; did you mean namesrv?"
     assert nearest("quite other", ["namesrv", "topic"]) == ""
+
+
+@pytest.mark.parametrize(("options", "limit_s"), [({}, 60.0), ({"rocketmq.route_wait_s": "90"}, 150.0)])
+def test_planning_waits_for_routes_as_long_as_the_client(options: dict[str, str], limit_s: float) -> None:
+    key = key_of(read_options({"namesrv": "127.0.0.1:1", "topic": "T", **options}, streaming=True))
+    with borrowed(key) as client:
+        assert client.session.plan_limit_s == limit_s
+        client.close()
+
+
+async def test_brokers_that_never_answer_are_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    class Silent:
+        async def route(self, _topic: str) -> None:
+            await trio.sleep_forever()
+
+    session = Session(SimpleNamespace(admin=Silent()), None, None, 150.0)  # type: ignore[arg-type]
+    start = trio.current_time()
+    with pytest.raises(SourceError, match="have not answered within 150 s"):
+        await find_queues(session, read_options({"namesrv": "h:1", "topic": "T"}, streaming=True).topics)
+    assert trio.current_time() - start == pytest.approx(150.0)
