@@ -120,7 +120,7 @@ def check_slots(master: str, workers: int | None) -> None:
     """What a master's name alone says.
 
     Raises:
-      ValueError: the text is no master that Spark knows, or one of this machine with fewer slots than load generators.
+      ValueError: the text is not a master that Spark knows, or one of this machine with fewer slots than load generators.
     """
     slots = local_slots(master)
     if slots is not None and workers is not None and workers > slots:

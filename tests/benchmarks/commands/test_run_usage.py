@@ -19,7 +19,7 @@ from triomq_benchmarks.commands import compare, hotpath, run
         (("--engine", "processes", "--workers", "9"), "9 workers for 2 producers and 2 consumers"),
         (("--engine", "spark", "--workers", "9", "--master", "local[9]"), "9 workers for 2 producers and 2 consumers"),
         (("--engine", "spark", "--workers", "9"), "local[2] runs 2 tasks at once, and 9 load generators must run"),
-        (("--engine", "spark", "--master", "nonsense"), "'nonsense' is no Spark master"),
+        (("--engine", "spark", "--master", "nonsense"), "'nonsense' is not a Spark master"),
         (("--master", "local[3]"), "--master has no effect without --engine spark"),
         (("--spark-conf", "a=b"), "--spark-conf has no effect without --engine spark"),
         (("--engine", "processes", "--py-files", "a.zip"), "--py-files has no effect without --engine spark"),

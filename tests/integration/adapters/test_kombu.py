@@ -214,7 +214,7 @@ def test_what_is_no_message_of_kombu_does_not_stop_a_worker(connect, rocketmq, c
     assert receiver.until(1) == ["good"]
     send(connection, "better")
     assert receiver.until(2)[1] == "better"
-    while "no message of Kombu" not in caplog.text:
+    while "not a message of Kombu" not in caplog.text:
         receiver.no_more()
 
 

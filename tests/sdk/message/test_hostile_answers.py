@@ -141,7 +141,7 @@ async def test_bytes_that_are_no_records_are_refused_when_they_are_pulled(
             scanned: list[bytes] = []
             if kind == "scanned":
                 consumer._scan_with(partial(scan_records, scanned))
-            with pytest.raises(ProtocolViolation, match="no record"):
+            with pytest.raises(ProtocolViolation, match="not a record"):
                 await consumer.pull(QUEUE)
             assert scanned == [change(good)] * (kind == "scanned")
             assert await consumer.position(QUEUE) == 0
@@ -150,7 +150,7 @@ async def test_bytes_that_are_no_records_are_refused_when_they_are_pulled(
             await pushed.subscribe("T")
             # None is lost: what the next answers hold begins where the refused one did.
             assert [(await anext(pushed)).message.body for _ in range(2)] == [b"0", b"1"]
-    assert "no record" in caplog.text
+    assert "not a record" in caplog.text
 
 
 @pytest.mark.parametrize(

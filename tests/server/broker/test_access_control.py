@@ -255,7 +255,7 @@ async def test_accounts_are_changed_by_requests(open_broker: Any, settings: dict
             "permission error for a=ALL",
         ),
         (50, {"accessKey": "visitor", "secretKey": "long-secret", "defaultTopicPerm": "ALL"}, 209, "defaultTopicPerm"),
-        (50, {"accessKey": "visitor", "secretKey": "long-secret", "whiteRemoteAddress": "x"}, 209, "no IP address"),
+        (50, {"accessKey": "visitor", "secretKey": "long-secret", "whiteRemoteAddress": "x"}, 209, "not an IP address"),
         (51, {"accessKey": "nobody"}, 210, "The accesskey[nobody]"),
         # YAML gives a line break of Unicode back as a blank: the account would have another secret.
         (50, {"accessKey": "visitor", "secretKey": "long\x85secret"}, 209, "secretKey has a line break"),

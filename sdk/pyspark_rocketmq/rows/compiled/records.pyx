@@ -5,7 +5,7 @@ Offsets of texts and bodies are Arrow's, 32 bits each; null bits are set where a
 that of `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 2417692550
+VERSION = 2625687943
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -155,7 +155,7 @@ cdef class Records:
         count: how many are wanted.
         compressed: how many bodies of them are.
 
-    Raises ValueError where the bytes are no records.
+    Raises ValueError where the bytes are not records.
     """
 
     cdef list _pages
@@ -177,7 +177,7 @@ cdef class Records:
             if at == -2:
                 raise MemoryError
             if at >= 0:
-                raise ValueError(f"the bytes at {at} of {len(page)} are no record")
+                raise ValueError(f"the bytes at {at} of {len(page)} are not a record")
 
     def __dealloc__(self):
         free(self._records)
