@@ -20,6 +20,7 @@ from triomq.errors import (
     LinkLost,
     MQError,
     PermissionDenied,
+    ProtocolViolation,
     RequestTimeout,
     error_for_code,
 )
@@ -138,7 +139,7 @@ async def ask_sets(
             try:
                 link = await links.get(address, patient=False)
                 answer = await _answer(link, make_request(), timeout_s)
-            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+            except (ConnectFailed, LinkLost, ProtocolViolation, RequestTimeout) as error:
                 if broker_id == MASTER_ID:
                     found.without_master[name] = f"the master {address} does not answer: {_why(error)}"
                 continue

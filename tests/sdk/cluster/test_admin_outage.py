@@ -48,6 +48,23 @@ async def test_a_dead_master_is_named_and_the_other_sets_are_asked(autojump_cloc
         assert list(await client.admin.without_master()) == ["broker-a"]
 
 
+class _HttpAnswer:
+    def encode(self):
+        return b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+async def test_a_broker_that_is_none_is_named_and_the_other_sets_are_asked(autojump_clock, cluster):
+    """Anybody may register an address with name servers."""
+    other = cluster.add_master("broker-b")
+    cluster.broker.script(STATS, progress_of(cluster.broker, 3, 7))
+    other.script(STATS, lambda command: _HttpAnswer())
+    async with cluster.client() as client:
+        progress = await client.groups.progress("G")
+    assert list(progress) == [triomq.MessageQueue("T", "broker-a", 0)]
+    assert list(progress.without_master) == ["broker-b"]
+    assert "HTTP" in progress.without_master["broker-b"]
+
+
 async def test_a_slave_answers_for_a_dead_master(autojump_clock, cluster):
     slave = cluster.add_slave()
     await cluster.broker.stop()
