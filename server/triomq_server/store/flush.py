@@ -340,6 +340,8 @@ class Flusher:
             many = len(self._queues.table) > MANY_QUEUES
             await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE if many else 1)
             await self._flush_filled_index_files()
+            if self._index is not None:
+                await self._disk.run(self._index.sync_last)
             await self.save_checkpoint()
         except OSError as error:
             self._doubt_queues(error)

@@ -296,7 +296,15 @@ class Index:
 
     # ---- life on disk
 
-    def load(self, keep: Callable[[IndexFile], bool], *, exact: bool = True, rebuild: bool = True) -> int | None:
+    def load(
+        self,
+        keep: Callable[[IndexFile], bool],
+        *,
+        exact: bool = True,
+        rebuild: bool = True,
+        noted: int | None = None,
+        note: Callable[[int], None] = lambda _: None,
+    ) -> int | None:
         """Take up the files on disk, and delete those that must not be kept.
 
         Returns the log offset from which on records have to be indexed again because of that, None if nothing was
@@ -305,11 +313,13 @@ class Index:
         Args:
             keep: whether what a file holds is known to be on the disk.
             exact: the files were closed in order.
-            rebuild: delete damaged files and those behind them; otherwise, as in RocketMQ, files of another size are
-                left alone and not used.
+            rebuild: delete damaged files, and those behind a file that is deleted; otherwise, as in RocketMQ, files of
+                another size are left alone and not used.
+            noted: what `note` was called with at a start that did not come to its end.
+            note: called with the log offset, before files are deleted.
         """
-        rebuild_from: int | None = None
-        damaged = False
+        rebuild_from = noted
+        deleting = False
         size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
         names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
         for name in sorted(names, key=int):
@@ -321,29 +331,44 @@ class Index:
             if length != size and not rebuild:
                 _log.warning("%s: index file of another size than configured; ignored", path)
                 continue
-            if length != size and not damaged:
-                damaged = True
-                _log.error(
-                    "%s has %d bytes instead of %d; it and later index files are built again from the log",
-                    path, length, size,
-                )  # fmt: skip
-            if length != size:
-                rebuild_from = self.end_offset if rebuild_from is None else rebuild_from
+            file = None
+            if length == size and not deleting:
+                file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
+            if rebuild and not deleting:
+                deleting = self._is_to_be_built_again(file, path, length, size, exact=exact, noted=noted)
+            if file is None or deleting or not keep(file):
+                # What the file itself says of its beginning may be as lost as the rest of it.
+                if rebuild_from is None or self.end_offset < rebuild_from:
+                    rebuild_from = self.end_offset
+                    note(rebuild_from)
+                if file is not None:
+                    file.close()
                 self._disk.remove(path)
-                continue
-            file = IndexFile(self._disk.open(path), path, self._slots, self._capacity)
-            if rebuild and not damaged and rebuild_from is None and file.is_damaged(exact=exact):
-                damaged = True
-                _log.error("%s: its header is damaged; it and later files are built again from the log", path)
-            if damaged or not keep(file):
-                if rebuild_from is None:
-                    rebuild_from = self.end_offset  # what the file itself says may be as lost as the rest of it
-                file.close()
-                self._disk.remove(path)
+                deleting = rebuild  # those behind cannot stay: entries are only ever added at the end
                 continue
             file.undo_unpublished()
             self.files.append(file)
         return rebuild_from
+
+    @staticmethod
+    def _is_to_be_built_again(
+        file: IndexFile | None, path: str, length: int, size: int, *, exact: bool, noted: int | None
+    ) -> bool:
+        """Whether a file is damaged, or lies behind one that an earlier start has deleted."""
+        if file is None:
+            flaw = f"has {length} bytes instead of {size}"
+        elif file.is_damaged(exact=exact):
+            flaw = "has a damaged header"
+        else:
+            return noted is not None and file.end_offset > noted
+        _log.error("%s %s; it and later index files are built again from the log", path, flaw)
+        return True
+
+    def sync_behind(self, log_offset: int) -> None:
+        """Force the files with entries of records behind this log offset to the disk; blocks. OSError."""
+        for file in self.files:
+            if file.end_offset > log_offset:
+                file.sync()
 
     def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> Generator[None, None, int]:
         """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice.
@@ -376,6 +401,11 @@ class Index:
             self.filled.remove(file)
         file.close()
         self._disk.remove(file.path)
+
+    def sync_last(self) -> None:
+        """Force the file that is being written to the disk; blocks. Full ones are those of `filled`. OSError."""
+        if self.files:
+            self.files[-1].sync()
 
     def close(self) -> None:
         """Unmap everything."""

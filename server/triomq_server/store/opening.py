@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 
 import trio
 
@@ -13,12 +15,15 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.restarting import restarted
 from triomq_server.store.files.disk import Disk, RealDisk, lock_store
-from triomq_server.store.index import IndexFile
+from triomq_server.store.index import Index, IndexFile
+from triomq_server.store.index_rebuild import forget_rebuild, note_rebuild, noted_rebuild
 from triomq_server.store.last_run import last_run, note_run
 from triomq_server.store.message_store import MessageStore
 from triomq_server.store.recovery import Recovery
 from triomq_server.store.repaired import forget_repaired
 from triomq_server.store.retention import LocalTime
+
+_log = logging.getLogger(__name__)
 
 _CLEAN = b"clean"
 
@@ -166,7 +171,14 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             latest = max(latest, file.end_timestamp)
             return clean or same_boot or known
 
-        reindex_from = store.index.load(keep, exact=clean and not is_repair, rebuild=not config.compat_49)
+        rebuild = not config.compat_49
+        reindex_from = store.index.load(
+            keep,
+            exact=clean and not is_repair,
+            rebuild=rebuild,
+            noted=noted_rebuild(disk, root) if rebuild else None,
+            note=partial(note_rebuild, disk, root) if rebuild else lambda _: None,
+        )
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,
@@ -186,10 +198,21 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         await trio.lowlevel.checkpoint()
     store.recovery_report = recovery.report
     store.dispatcher.start_at_end()
+    if store.index is not None and reindex_from is not None and not store.dispatcher.index_is_behind:
+        await _finish_rebuild(store.index, disk, root, reindex_from)
     if store.commitlog.store_timestamp < min(store.checkpoint.physic_timestamp, store.checkpoint.queues_timestamp):
         store.checkpoint.went_back(store.commitlog.store_timestamp)  # what the file vouches for is no longer there
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
+
+
+async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int) -> None:
+    """The index has been built again from a log offset on: have it on the disk, and forget that it was to be."""
+    try:
+        await disk.run(partial(index.sync_behind, reindex_from))
+        forget_rebuild(disk, root)
+    except OSError as error:
+        _log.error("the index cannot be forced to the disk: %s; the next start builds it again", error)
 
 
 async def _unload(store: MessageStore, config: StoreConfig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 import time
@@ -19,6 +20,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, RealDisk, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.files import disk as disk_module
+from triomq_server.store.files.disk import MappedFile
 from triomq_server.store.index import HASHED_KEY, Index
 from triomq_server.wire import to_the_end
 
@@ -188,6 +190,135 @@ async def test_index_lost_with_the_machine_is_rebuilt_from_the_log(
         assert store.recovery_report.checked_from > 20_000
         for n in range(100):
             assert len(to_the_end(store.query("T", f"k{n}", 5, 0, FOREVER)).records) == 1, n
+
+
+async def test_keys_stored_before_a_stop_in_order_outlast_the_machine(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """The machine goes down soon after the stop: of the last file, which is not full, everything is on the disk."""
+    disk = MemoryDisk()
+    config = make_config("/s")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(70):
+            store.append(make_record(n))
+    lost = disk.after_power_loss(NothingMore())
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert store.recovery_report.clean
+        for n in range(70):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+class NothingMore(random.Random):
+    """What a power failure leaves of pages that have not been forced to the disk: nothing."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+class RecordingDisk(MemoryDisk):
+    """Keeps what a kill would leave at each change of the files, once `kills` is a list."""
+
+    kills: list[tuple[MemoryDisk, MemoryDisk]] | None = None
+
+    def _keep(self) -> None:
+        if self.kills is not None:
+            self.kills.append((self.after_kill(), self.after_power_loss(NothingMore())))
+
+    def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
+        super().write(path, data, sync=sync)
+        self._keep()
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self._keep()
+
+    def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
+        try:
+            return super().create(path, size, reserve, populate=populate)
+        finally:
+            self._keep()
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["killed", "stopped"])
+async def test_a_start_that_is_killed_while_it_builds_the_index_again_loses_no_key(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, stopped: bool
+) -> None:
+    config = make_config("/s", mapped_file_size_commit_log=3000)
+    disk = RecordingDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(200):
+            clock.now += 1000
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        await store.flusher._flush_filled_index_files()
+        assert store.index is not None
+        paths = [file.path for file in store.index.files]
+        assert len(paths) == 4
+        killed = disk.after_kill()
+    found = disk if stopped else killed
+    struct.pack_into(">q", found.open(paths[1]).buffer, 16, 1)  # its header's first log offset
+    found.__class__ = RecordingDisk
+    assert isinstance(found, RecordingDisk)
+    found.kills = kills = []
+    async with open_store(config, disk=found, clock=clock) as store:
+        found.kills = None
+        assert len(kills) > 6
+        assert found.exists("/s/triomq/reindexFrom") is False
+        lost = found.after_power_loss(NothingMore())
+    for left in [*(left for both in kills for left in both), lost]:
+        async with open_store(config, disk=left, clock=clock) as store:
+            for n in range(200):
+                assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+async def test_index_files_behind_one_that_is_built_again_are_built_again_too(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Entries are only ever added at the end. The clock was set back before the second file, so it is not known to be on
+    the disk; the third one's times alone would do."""
+    config = make_config("/s", flush_interval_consume_queue=3_600_000)
+    disk = MemoryDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(181):
+            clock.now += {59: -60_000, 118: 120_000}.get(n, 0)
+            store.append(make_record(n))
+            store.notify_arrivals()
+        await store.flush()
+        await store.flusher._flush_filled_index_files()
+        assert store.index is not None
+        times = [file.end_timestamp for file in store.index.files[:3]]
+        assert times[1] < times[0] < times[2]
+        lost = disk.after_power_loss(NothingMore())
+    async with open_store(config, disk=lost, clock=clock) as store:
+        for n in range(181):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+async def test_a_full_disk_does_not_keep_the_index_from_being_built_again(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("/s", mapped_file_size_commit_log=3000)
+    disk = MemoryDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(70):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        assert store.index is not None
+        path = store.index.files[0].path
+    struct.pack_into(">q", disk.open(path).buffer, 16, 1)  # its header's first log offset
+    write = disk.write
+
+    def refuse(to: str, data: bytes, *, sync: bool = True) -> None:
+        if to.endswith("reindexFrom"):
+            raise OSError(errno.ENOSPC, "no space left")
+        write(to, data, sync=sync)
+
+    monkeypatch.setattr(disk, "write", refuse)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(70):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
 
 
 def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -> None:
