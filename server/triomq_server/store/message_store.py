@@ -15,7 +15,7 @@ from functools import partial
 import trio
 
 from triomq_protocol.filters.tags import tags_code
-from triomq_protocol.record.check import store_timestamp_of
+from triomq_protocol.record.check import Finding, LogRecord, store_timestamp_of
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.store.commitlog import CommitLog
@@ -151,6 +151,24 @@ class MessageStore:
             _log.error("the store cannot grow: %s; the next start will go on from here", e)
         self._open = False
         self._update_writable()
+
+    async def drop_unfinished(self) -> bool:
+        """After `close`: drop a record of which only a part has come from a master, which sends it again.
+
+        No checksum covers the properties, so the next start could not tell a record that lacks only their end from a
+        whole one.
+
+        Returns:
+            Whether nothing but whole records is left; if not, the next start has to look at them as after a crash.
+        """
+        found = self.dispatcher.next_to_dispatch() if self._is_slave else None
+        if found is Finding.INCOMPLETE:
+            try:
+                await self.flusher.cut_log(self.dispatcher.dispatched_offset)
+            except OSError as error:
+                _log.error("the part of a record at the log's end cannot be dropped: %s", error)
+                return False
+        return not isinstance(found, LogRecord)  # the disk was too full to dispatch it
 
     # ---- state
 

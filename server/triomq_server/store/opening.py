@@ -217,7 +217,8 @@ async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int
 
 async def _unload(store: MessageStore, config: StoreConfig) -> None:
     """Flush and close everything; the abort marker goes only if all of it is on disk."""
-    safe = await store.flusher.flush_everything()
+    whole = await store.drop_unfinished()
+    safe = await store.flusher.flush_everything() and whole
     store.commitlog.close()
     store.consume_queues.close()
     if store.index is not None:

@@ -123,6 +123,54 @@ async def test_a_last_record_without_its_end_is_dropped(
         assert store.recovery_report.stopped_by == ("nothing" if kept else "a record whose last part was never written")
 
 
+@pytest.mark.parametrize("missing", [1, 3, 4, 50, 90, 400])
+async def test_a_slave_that_stops_amid_a_record_fetches_it_again(
+    missing: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(ROOT)
+    async with open_store(config, disk=MemoryDisk()) as master:
+        first = master.append(make_record(0))
+        master.append(make_record(1, keys="k" * 80))
+        data = bytes(master.log_slice(0, FOREVER) or b"")
+    async with open_store(config, disk=memory_disk, is_slave=True) as slave:
+        slave.append_raw(data[:-missing], 0)
+    async with open_store(config, disk=memory_disk, is_slave=True) as slave:
+        assert slave.recovery_report.clean
+        assert slave.log_max_offset == first.end_offset
+        slave.append_raw(data[first.end_offset :], first.end_offset)
+        slave.dispatch()
+        assert slave.record_at(first.end_offset) == data[first.end_offset :]
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 2)
+
+
+@pytest.mark.parametrize("fails", ["dispatch", "cut"])
+async def test_a_slave_on_a_full_disk_that_stops_amid_a_record_fetches_it_again(
+    fails: str,
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The part that has come can neither be read as messages nor dropped: the next start looks at it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    config = make_config(ROOT)
+    async with open_store(config, disk=MemoryDisk()) as master:
+        first = master.append(make_record(0))
+        master.append(make_record(1, keys="k" * 80))
+        data = bytes(master.log_slice(0, FOREVER) or b"")
+    with monkeypatch.context() as patch:
+        async with open_store(config, disk=memory_disk, is_slave=True) as slave:
+            slave.append_raw(data[:-50], 0)
+            patch.setattr(*((slave.dispatcher, "follow") if fails == "dispatch" else (MemoryFile, "zero")), refuse)
+    async with open_store(config, disk=memory_disk, is_slave=True) as slave:
+        assert not slave.recovery_report.clean
+        assert slave.log_max_offset == first.end_offset
+
+
 class NothingMore(random.Random):
     """What a power failure leaves of pages that have not been forced to the disk: nothing."""
 

@@ -341,14 +341,18 @@ class Dispatcher:
             "the log holds %s at offset %d: nothing behind it can be served", finding.value, self.dispatched_offset
         )
 
-    def foreign_bytes(self) -> Finding | None:
-        """What is behind the last dispatched record; None if it is, or may still become, a whole record or a blank."""
+    def next_to_dispatch(self) -> LogRecord | Finding | None:
+        """What the log holds behind the last dispatched record; None if it ends there."""
         log, at = self._commitlog, self.dispatched_offset
         segment = log.segments.find(at)
         if segment is None or at >= log.max_offset:
             return None
         end = min(log.max_offset - segment.base, segment.size)
-        found = read_record(segment.buffer, at - segment.base, end, at, check_crc=False)
+        return read_record(segment.buffer, at - segment.base, end, at, check_crc=False)
+
+    def foreign_bytes(self) -> Finding | None:
+        """What is behind the last dispatched record; None if it is, or may still become, a whole record or a blank."""
+        found = self.next_to_dispatch()
         if isinstance(found, LogRecord) or found in (Finding.BLANK, Finding.INCOMPLETE):
             return None
         return found
