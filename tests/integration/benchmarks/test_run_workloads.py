@@ -327,7 +327,7 @@ def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
         (["quick", "--set", "faults=kill slave at 1 s"], 2, "there is no slave"),
         (["failover", "--target", "127.0.0.1:1"], 2, "they are done only to a cluster that is started"),
         (["quick", "--target", "127.0.0.1:1"], 1, "no name server answers at 127.0.0.1:1"),
-        (["quick", "--workers", "9"], 1, "for several take --engine processes"),
+        (["quick", "--workers", "9"], 2, "for several take --engine processes"),
     ],
 )
 def test_what_cannot_be_done_is_said(
