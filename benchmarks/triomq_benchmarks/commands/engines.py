@@ -18,7 +18,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.run_files import RESULT
+from triomq_benchmarks.figures.run_files import why_taken
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.report.progress import progress_on
@@ -58,8 +58,8 @@ def engines(
     except WorkloadError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    if out is not None and (older := sorted(out.glob(f"*/{RESULT}"))):
-        click.echo(f"Error: {older[0]} is of an earlier run; give another --out", err=True)
+    if out is not None and (reason := why_taken(sorted(out.glob("*")))):
+        click.echo(f"Error: {reason}; give another --out", err=True)
         sys.exit(2)
     seed = random.randrange(1 << 32) if seed is None else seed
     with progress_on(sys.stderr, shown=not as_json) as (show, news), tempfile.TemporaryDirectory() as scratch:

@@ -21,7 +21,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.run_files import RESULT
+from triomq_benchmarks.figures.run_files import why_taken
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
@@ -163,7 +163,7 @@ def run(
     if importlib.util.find_spec("pyarrow") is None:
         _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
     place = out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if reason := _why_unusable(place) or _older_results(place, targets or (OURS,)):
+    if reason := _why_unusable(place) or why_taken(run_folders(place, targets or (OURS,))):
         _fail(f"results cannot be written to {place}: {reason}; give another --out", EXIT_USAGE)
     choice = EngineChoice(
         name=engine,
@@ -217,15 +217,6 @@ def _why_unusable(folder: Path) -> str | None:
     if not there.is_dir():
         return f"{there} is not a directory"
     return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
-
-
-def _older_results(folder: Path, targets: tuple[str, ...]) -> str | None:
-    """Which results of an earlier run are there; None if there are none.
-
-    A run would replace some of its files and leave others, which do not belong together.
-    """
-    found = [each / RESULT for each in run_folders(folder, targets) if (each / RESULT).exists()]
-    return f"{found[0]} is of an earlier run" if found else None
 
 
 def _fail(text: str, code: int) -> None:

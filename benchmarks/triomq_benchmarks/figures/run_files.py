@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(each) for each in value]
     return value
+
+
+def why_taken(folders: Iterable[Path]) -> str | None:
+    """Why no run can be written to some folders: the first one with a result of an earlier run; None if none has one.
+
+    A run would replace some of the files there and leave others, which do not belong together.
+    """
+    taken = next((each / RESULT for each in folders if (each / RESULT).exists()), None)
+    return None if taken is None else f"{taken} is of an earlier run"
 
 
 def read_run(folder: Path) -> RunResult:
