@@ -182,9 +182,6 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     if tail is None and begin <= own.log_min_offset and own_end <= end:
         same = await _same_fragment(own, master, own.log_min_offset)
         return found(by_length) if same else found(LogRelation.DIVERGED, own.log_min_offset)
-    if tail is None and begin <= own.log_min_offset < end:
-        # The first record here ends behind the master's log, whose own one there must be another.
-        return found(LogRelation.DIVERGED, own.log_min_offset)
     if tail is None or tail[0] < begin:
         return found(by_length)  # nothing in common to be compared: the lengths decide
     tail_end = sum(tail)

@@ -15,7 +15,7 @@ from triomq_server.replication.divergence import (
     drop_own_messages,
     first_own_offset,
 )
-from triomq_server.store import NewRecord, ReadStatus
+from triomq_server.store import ReadStatus
 
 FILE_BYTES = 3000
 
@@ -118,18 +118,6 @@ async def test_a_piece_of_another_first_record(store_pair) -> None:
         await both.slave.cut(0)
         both.copy(both.master, both.slave)
         assert (await both.compared()).relation is LogRelation.CLEAN
-
-
-async def test_a_first_record_that_ends_behind_the_masters_log(store_pair) -> None:
-    """A cut at the master's end would leave a part of it."""
-    async with store_pair() as both:
-        await both.slave.promote()
-        both.put(both.slave, 1)
-        await both.slave.demote()
-        small = both.master.append(NewRecord("T", 0, b"", b""))
-        assert small.end_offset < both.slave.log_max_offset
-        found = await both.compared()
-        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, 0)
 
 
 async def test_an_empty_log_that_does_not_begin_at_0(store_pair) -> None:
