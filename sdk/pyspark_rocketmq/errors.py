@@ -36,6 +36,10 @@ class BrokerBehind(SourceError):
     """Within the time limit, no broker that may be queried has had rows that the master has acknowledged."""
 
 
+class BrokersAway(SourceError):
+    """A topic has no queues at a broker that `requiredBrokers` names; wait for the broker, or leave it out."""
+
+
 class WriteFailed(SourceError):
     """Rows of a task were not acknowledged; the task may be run again, and then sends all its rows again."""
 

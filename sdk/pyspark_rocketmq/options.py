@@ -186,6 +186,7 @@ class ReadOptions:
         group: the consumer group that pulls.
         commits: whether its offsets are committed.
         preference: a value of `triomq.ReadPreference`, or the id of the broker that alone is asked in each set.
+        required_brokers: the names of broker sets where each topic must have queues; batches only.
     """
 
     client: ClientSettings
@@ -204,6 +205,7 @@ class ReadOptions:
     group: str
     commits: bool
     preference: str | int
+    required_brokers: frozenset[str] = frozenset()
 
 
 @attrs.frozen
@@ -241,7 +243,7 @@ _SHARED: Final = ("namesrv", "topic", "accessKey", "secretKey", "securityToken",
 _READ: Final = (
     *_SHARED, "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "tags", "sql", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss",
-    "consumerGroup", "readPreference",
+    "consumerGroup", "readPreference", "requiredBrokers",
 )  # fmt: skip
 _WRITE: Final = (
     *_SHARED, "producerGroup", "batchSize", "maxInFlight", "acks", "createTopic", "queues", "transactional",
@@ -269,6 +271,11 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
                 raise BadOption(
                     f"{name} is for batch reads; a streaming read has no end (trigger(availableNow=True) has)"
                 )
+        if given.text("requiredBrokers") is not None:
+            raise BadOption(
+                "requiredBrokers is for batch reads; a streaming read keeps the place of a queue that is away, and "
+                "reads on when it is back"
+            )
     group = _group(given, "consumerGroup")
     start = _place(given, "starting", LATEST if streaming else EARLIEST)
     end = _place(given, "ending", LATEST)
@@ -298,7 +305,20 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         group=group if group is not None else DEFAULT_READ_GROUP,
         commits=group is not None,
         preference=_preference(given),
+        required_brokers=_required_brokers(given),
     )
+
+
+def _required_brokers(given: _Given) -> frozenset[str]:
+    value = given.text("requiredBrokers")
+    if value is None:
+        return frozenset()
+    if given.text("assign") is not None:
+        raise BadOption("requiredBrokers has no effect with assign: every queue that assign names must be there")
+    names = frozenset(each.strip() for each in value.split(",") if each.strip())
+    if not names:
+        raise BadOption(f"requiredBrokers is {value!r}, and names no broker; the form is broker-a, broker-b")
+    return names
 
 
 def _preference(given: _Given) -> str | int:

@@ -208,6 +208,19 @@ def test_a_stream_has_no_end() -> None:
             read_options({**LEAST, name: value}, streaming=True)
 
 
+def test_required_brokers() -> None:
+    assert read_options(LEAST, streaming=False).required_brokers == frozenset()
+    given = {**LEAST, "requiredBrokers": "broker-a , broker-b,"}
+    assert read_options(given, streaming=False).required_brokers == {"broker-a", "broker-b"}
+    with pytest.raises(BadOption, match="requiredBrokers is for batch reads"):
+        read_options(given, streaming=True)
+    with pytest.raises(BadOption, match="requiredBrokers is ',', and names no broker"):
+        read_options({**LEAST, "requiredBrokers": ","}, streaming=False)
+    assigned = {"namesrv": "h:1", "assign": '{"T": {"b": [0]}}', "requiredBrokers": "b"}
+    with pytest.raises(BadOption, match="requiredBrokers has no effect with assign"):
+        read_options(assigned, streaming=False)
+
+
 def test_writes() -> None:
     options = write_options({"namesrv": "h:1", "acks": "replicated", "checkpointLocation": "/x"})
     assert options.replicated

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pyspark_rocketmq.clients import Session
-from pyspark_rocketmq.errors import BadOption, BrokerBehind, DataLoss
+from pyspark_rocketmq.errors import BadOption, BrokerBehind, BrokersAway, DataLoss
 from pyspark_rocketmq.offsets import COMMITTED, LATEST, Offsets, QueueId
 from pyspark_rocketmq.options import Place, ReadOptions
 from pyspark_rocketmq.read.cluster_view import bounds_of, committed_of, find_queues, offsets_at
@@ -21,12 +21,14 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
 
     Raises:
         BadOption: a topic or queue does not exist.
+        BrokersAway: a required broker has no queues of a topic.
         DataLoss: rows between start and end have been deleted.
         BrokerBehind: where a queue ends is unknown, for its master cannot be reached.
         MQError: brokers do not answer.
     """
     queues = await find_queues(session, options.topics)
     warn_if_nothing(options, queues)
+    check_brokers(options.required_brokers, options.topics.names, queues)
     bounds = await bounds_of(session, queues)
     starts = await place_offsets(session, options.start, "startingOffsets", queues, bounds)
     ends = await place_offsets(session, options.end, "endingOffsets", queues, bounds)
@@ -76,6 +78,31 @@ def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> Non
             "subscribePattern %r matches no topic of %s, so no rows are read; it has to match the whole name",
             options.topics.pattern, options.client.name_servers,
         )  # fmt: skip
+
+
+def check_brokers(required: frozenset[str], topics: Iterable[str], queues: Iterable[QueueId]) -> None:
+    """Check that each topic has queues at each required broker: those of a broker that is away are not in its route.
+
+    Args:
+        required: names of broker sets.
+        topics: those that the read names; with a pattern, none.
+        queues: what was found.
+
+    Raises:
+        BrokersAway: with one of the brokers, and the topic.
+    """
+    brokers: dict[str, set[str]] = {topic: set() for topic in topics}
+    for queue in queues:
+        brokers.setdefault(queue.topic, set()).add(queue.broker_name)
+    if required and not brokers:
+        raise BrokersAway(f"requiredBrokers names {min(required)}, and no topic was found; are its brokers away?")
+    for topic, present in sorted(brokers.items()):
+        for missing in sorted(required - present):
+            raise BrokersAway(
+                f"requiredBrokers names {missing}, and the name servers know no queue of topic {topic} there: it is "
+                f"away, or it does not have the topic. Queues are at {', '.join(sorted(present)) or 'no broker'}; wait "
+                "for the broker, or leave it out to read without it"
+            )
 
 
 def existing_starts(starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds], *, fail: bool) -> Offsets:

@@ -17,10 +17,10 @@ pytest.importorskip("pyspark")
 from fake_cluster import T0_MS, FakeCluster
 
 from pyspark_rocketmq.clients import Session, borrowed
-from pyspark_rocketmq.errors import BadOption, DataLoss, SourceError, nearest
+from pyspark_rocketmq.errors import BadOption, BrokersAway, DataLoss, SourceError, nearest
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.options import read_options
-from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, plan_batch
+from pyspark_rocketmq.read.bounds import check_brokers, existing_starts, kept_starts, plan_batch
 from pyspark_rocketmq.read.cluster_view import data_topics, find_queues, offsets_at
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
@@ -72,6 +72,26 @@ async def planned(**options: str) -> list[QueueRange]:
 async def test_tasks_of_a_batch_are_cut_by_their_offsets() -> None:
     parts = await planned(topic="T", startingOffsets=json.dumps(tree_of({A: 5})), maxRecordsPerPartition="20")
     assert parts == [QueueRange(A, 5, 20), QueueRange(A, 20, 35), QueueRange(A, 35, 50)]
+
+
+async def test_a_batch_fails_where_a_required_broker_is_away() -> None:
+    assert await planned(topic="T", requiredBrokers="broker-a") == [QueueRange(A, 0, 50)]
+    with pytest.raises(BrokersAway, match=r"names broker-b, .* no queue of topic T there.* Queues are at broker-a;"):
+        await planned(topic="T", requiredBrokers="broker-a, broker-b")
+    with pytest.raises(BrokersAway, match=r"names broker-b, .* topic T"):
+        await planned(subscribePattern="T.*", requiredBrokers="broker-b,broker-a")
+    with pytest.raises(BrokersAway, match="names broker-a, and no topic was found"):
+        await planned(subscribePattern="Tx.*", requiredBrokers="broker-a")
+
+
+def test_each_topic_needs_every_required_broker() -> None:
+    queues = [A, QueueId("T", "broker-b", 0), QueueId("U", "broker-b", 0)]
+    check_brokers(frozenset({"broker-b"}), ("T", "U"), queues)
+    check_brokers(frozenset(), ("T", "U", "V"), queues)
+    with pytest.raises(BrokersAway, match=r"names broker-a, .* topic U "):
+        check_brokers(frozenset({"broker-a"}), (), queues)
+    with pytest.raises(BrokersAway, match=r"topic V there: .* Queues are at no broker;"):
+        check_brokers(frozenset({"broker-b"}), ("T", "U", "V"), queues)
 
 
 async def test_a_batch_that_can_have_no_rows_says_so(caplog: pytest.LogCaptureFixture) -> None:
