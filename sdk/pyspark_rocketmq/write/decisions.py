@@ -15,8 +15,8 @@ import attrs
 from pyspark_rocketmq.errors import WriteFailed
 from triomq import HalfMessage, Message, MessageQueue, PullResult, PullStatus
 
-HALVES_PER_MESSAGE: Final = 10_000
-"""About 1 MiB."""
+PIECE_BYTES: Final = 1 << 20
+"""How long a message of a record is at most."""
 
 PAGE: Final = 32
 
@@ -44,15 +44,43 @@ class Decision:
     halves: tuple[HalfMessage, ...]
 
 
-def messages_of(decision: Decision, topic: str) -> list[Message]:
-    """The messages of a record, in the order in which they must be stored."""
-    pieces = [
-        decision.halves[at : at + HALVES_PER_MESSAGE] for at in range(0, len(decision.halves), HALVES_PER_MESSAGE)
-    ] or [()]
-    return [
+def messages_of(decision: Decision, topic: str, max_bytes: int = PIECE_BYTES) -> list[Message]:
+    """The messages of a record, in the order in which they must be stored.
+
+    Args:
+        decision: the record.
+        topic: of the messages.
+        max_bytes: how long the body of one is at most.
+
+    Raises:
+        WriteFailed: not even one half message has room beside the names of the tasks.
+    """
+    most = len(decision.halves)
+    left = free = max_bytes - len(json.dumps(_piece(decision, most, most, ())))
+    pieces: list[list[HalfMessage]] = [[]]
+    for half in decision.halves:
+        size = len(json.dumps(_half(half))) + len(", ")
+        if size > left and pieces[-1]:
+            pieces.append([])
+            left = free
+        left -= size
+        pieces[-1].append(half)
+    messages = [
         Message(topic, json.dumps(_piece(decision, number, len(pieces), halves)).encode(), keys=decision.query)
         for number, halves in enumerate(pieces)
     ]
+    longest = max(len(message.body) for message in messages)
+    if longest > max_bytes:
+        raise WriteFailed(
+            f"the decision about trigger {decision.batch} needs messages of {longest} bytes, because it names "
+            f"{len(decision.attempts)} tasks, and rocketmq.max_body_bytes is {max_bytes}: set it higher, as the brokers' "
+            "maxMessageSize allows, or write fewer partitions"
+        )
+    return messages
+
+
+def _half(half: HalfMessage) -> list[Any]:
+    return [*_place(half.queue), half.message_id, half.half_offset, half.commit_log_offset]
 
 
 def _piece(decision: Decision, number: int, pieces: int, halves: Sequence[HalfMessage]) -> dict[str, Any]:
@@ -64,7 +92,7 @@ def _piece(decision: Decision, number: int, pieces: int, halves: Sequence[HalfMe
         "pieces": pieces,
         "attempts": sorted(decision.attempts),
         "before": [[*_place(queue), offset] for queue, offset in decision.before.items()],
-        "halves": [[*_place(each.queue), each.message_id, each.half_offset, each.commit_log_offset] for each in halves],
+        "halves": [_half(each) for each in halves],
     }
 
 
@@ -87,8 +115,12 @@ class DecisionReader:
 
     def takes(self, body: bytes) -> bool:
         """Take a message; returns False when no earlier one can matter."""
-        piece = json.loads(body)
-        if piece["query"] != self._query:
+        try:
+            piece = json.loads(body)
+        except ValueError:
+            # Another program writes to the topic, too.
+            return True
+        if not isinstance(piece, dict) or piece.get("query") != self._query:
             return True
         if piece["piece"] == piece["pieces"] - 1 and piece["run"] not in self._runs:
             if piece["batch"] < self._newest:

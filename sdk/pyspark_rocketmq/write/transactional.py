@@ -21,7 +21,7 @@ from cachetools import TTLCache
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.row_messages import RowMessage
-from pyspark_rocketmq.write.decisions import Decision, messages_of, newest_decision, read_between
+from pyspark_rocketmq.write.decisions import PIECE_BYTES, Decision, messages_of, newest_decision, read_between
 from pyspark_rocketmq.write.sending import cause_of
 from triomq import (
     HalfMessage,
@@ -163,7 +163,13 @@ async def send_halves(
 
 
 async def commit_trigger(
-    consumer: PullConsumer, producer: Producer, topic: str, batch: int, tasks: Sequence[TaskHalves]
+    consumer: PullConsumer,
+    producer: Producer,
+    topic: str,
+    batch: int,
+    tasks: Sequence[TaskHalves],
+    *,
+    max_body_bytes: int = PIECE_BYTES,
 ) -> None:
     """Commit what the tasks of a trigger have sent, or finish what an earlier run of it decided.
 
@@ -173,6 +179,7 @@ async def commit_trigger(
         topic: of decisions.
         batch: the trigger's number.
         tasks: what each of its tasks sent.
+        max_body_bytes: larger bodies are refused by the producer.
 
     Raises:
         WriteFailed: a message could not be committed in time; the trigger is finished after a restart.
@@ -190,7 +197,7 @@ async def commit_trigger(
         )
     ours = None
     if decision is None or decision.batch < batch:
-        ours = await _decide(consumer, producer, queue, batch, tasks)
+        ours = await _decide(consumer, producer, queue, batch, tasks, min(PIECE_BYTES, max_body_bytes))
         decision = await newest_decision(consumer, queue, query)
         assert decision is not None
     is_new = ours is not None and decision.run == ours.run
@@ -202,7 +209,12 @@ async def commit_trigger(
 
 
 async def _decide(
-    consumer: PullConsumer, producer: Producer, queue: MessageQueue, batch: int, tasks: Sequence[TaskHalves]
+    consumer: PullConsumer,
+    producer: Producer,
+    queue: MessageQueue,
+    batch: int,
+    tasks: Sequence[TaskHalves],
+    max_bytes: int,
 ) -> Decision:
     halves = tuple(half for task in tasks for half in task.halves)
     before = {
@@ -210,7 +222,7 @@ async def _decide(
     }
     attempts = frozenset(task.attempt for task in tasks)
     decision = Decision(tasks[0].query, batch, uuid.uuid4().hex, attempts, before, halves)
-    for message in messages_of(decision, queue.topic):
+    for message in messages_of(decision, queue.topic, max_bytes):
         await _retried(partial(producer.send, message, queue=queue))
     return decision
 

@@ -235,7 +235,8 @@ def _commit(options: WriteOptions, decisions: str, batch: int, messages: Sequenc
     async def commit(session: Session) -> None:
         check = checker(session.consumer, decisions)
         async with session.client.producer(options.group, transactions=check, **settings) as producer:
-            await commit_trigger(session.consumer, producer, decisions, batch, tasks)
+            most = settings["max_body_bytes"]
+            await commit_trigger(session.consumer, producer, decisions, batch, tasks, max_body_bytes=most)
 
     with ShortStack(), borrowed(ClientKey(options.client, options.group, "master")) as client:
         client.call(commit)

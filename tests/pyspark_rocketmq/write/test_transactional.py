@@ -17,7 +17,7 @@ import trio
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.row_messages import RowMessage
-from pyspark_rocketmq.write import decisions, transactional
+from pyspark_rocketmq.write import transactional
 from pyspark_rocketmq.write.decisions import Decision, DecisionReader, messages_of
 from pyspark_rocketmq.write.transactional import ATTEMPT, TaskHalves, answer_about, attempt_name, commit_trigger
 from triomq import HalfMessage, Message, MessageQueue, PullStatus, TransactionState
@@ -180,7 +180,6 @@ async def run_tasks(brokers: Any, batch: int, bodies: list[bytes]) -> list[TaskH
 async def test_every_row_is_delivered_once(
     repeats: bool, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decisions, "HALVES_PER_MESSAGE", 3)
     monkeypatch.setattr(transactional, "COMMIT_LIMIT_S", 9.0)
     deaths = 0
     for seed in range(CASES):
@@ -193,7 +192,7 @@ async def test_every_row_is_delivered_once(
             while True:
                 try:
                     tasks = await run_tasks(brokers, batch, bodies)
-                    await commit_trigger(brokers, brokers, DECISIONS.topic, batch, tasks)
+                    await commit_trigger(brokers, brokers, DECISIONS.topic, batch, tasks, max_body_bytes=600)
                     break
                 except* (DriverKilled, WriteFailed, LinkLost):
                     deaths += 1
@@ -251,16 +250,35 @@ def test_a_record_is_read_as_it_was_written(count: int) -> None:
     unfinished = Decision(QUERY, 4, "run3", frozenset(), {}, halves[:1])
     stored = [each.body for each in (*messages_of(decision, "D"), *messages_of(other, "D"))]
     stored += [each.body for each in messages_of(attrs.evolve(unfinished, halves=halves * 2), "D")[:-1]]
+    # Another program writes to the topic, too.
+    stored += [b"\xff", b"3", b"[]", b"{}", b'{"query": 3}']
     reader = DecisionReader(QUERY)
     assert all(reader.takes(body) for body in reversed(stored))
     assert reader.decision() == decision
 
 
-def test_a_record_without_its_beginning_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "HALVES_PER_MESSAGE", 1)
+@pytest.mark.parametrize("max_bytes", [300, 301, 317, 1000, 4000])
+def test_no_message_of_a_record_is_longer_than_allowed(max_bytes: int) -> None:
+    halves = tuple(HalfMessage(TARGETS[number % 4], f"id{number}", number, number * 7) for number in range(120))
+    decision = Decision(QUERY, 3, "run", frozenset({"a", "b"}), {TARGETS[1]: 12}, halves)
+    messages = messages_of(decision, "D", max_bytes)
+    longest = max(len(message.body) for message in messages)
+    assert max_bytes - 50 < longest <= max_bytes, "they are as long as they may be"
+    reader = DecisionReader(QUERY)
+    assert all(reader.takes(message.body) for message in reversed(messages))
+    assert reader.decision() == decision
+
+
+def test_a_record_that_cannot_be_written_says_what_to_do() -> None:
+    decision = Decision(QUERY, 3, "run", frozenset(f"attempt {number}" for number in range(50)), {}, ())
+    with pytest.raises(WriteFailed, match=r"trigger 3 .* names 50 tasks, and rocketmq.max_body_bytes is 500: set it"):
+        messages_of(decision, "D", 500)
+
+
+def test_a_record_without_its_beginning_is_an_error() -> None:
     halves = tuple(HalfMessage(TARGETS[0], f"id{number}", number, number) for number in range(3))
     reader = DecisionReader(QUERY)
-    for message in messages_of(Decision(QUERY, 3, "run", frozenset(), {}, halves), "D")[:0:-1]:
+    for message in messages_of(Decision(QUERY, 3, "run", frozenset(), {}, halves), "D", 170)[:0:-1]:
         reader.takes(message.body)
     with pytest.raises(WriteFailed, match="trigger 3 of query 5d1f has 2 of its 3 messages"):
         reader.decision()
