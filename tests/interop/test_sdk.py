@@ -270,6 +270,24 @@ async def test_long_polling_returns_a_new_message(client: triomq.Client, topic: 
         assert min(took_s) < WOKEN_S
 
 
+async def test_a_time_of_delivery(client: triomq.Client, request: pytest.FixtureRequest, topic: str) -> None:
+    kind = request.node.callspec.params["either"]
+    due_ms = time.time_ns() // 1_000_000 + 2500
+    late = triomq.Message(topic, b"late", properties={"TIMER_DELIVER_MS": str(due_ms)})
+    async with client.producer(f"late-{topic}"[:100], send_timeout_s=60) as producer:
+        if kind == Kind.OURS:
+            with pytest.raises(triomq.MQError, match="time of delivery needs a broker of RocketMQ 5"):
+                await producer.send(late)
+            return
+        await producer.send(late)
+    (found,) = await pull(client, topic, 1)
+    assert found.body == b"late"
+    if kind == "java5":
+        assert due_ms - 1000 <= found.stored_ms, "5.5.0 delivers it then, to the second"
+    else:
+        assert found.stored_ms < due_ms - 1000, "4.9.7 knows no such property, and delivers at once"
+
+
 async def test_admin(client: triomq.Client, either: Any, java_client: Any, topic: str) -> None:
     await client.admin.create_topic(topic, read_queues=3, write_queues=2)
     route = await client.admin.route(topic)
