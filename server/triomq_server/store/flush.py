@@ -133,13 +133,22 @@ class Flusher:
                 least_pages = 0
             await self.flush_log(least_pages)
 
-    async def cut_log(self, offset: int) -> int:
+    async def cut_log(self, offset: int, last_timestamp: int | None = None) -> int:
         """End the log at `offset`; returns where it ends now. A cancel before that leaves it as it is.
 
         Not while a flush is under way: it would count as flushed what is appended in place of what was cut off, and one
         that writes a part of the log again would write what has gone.
+
+        Args:
+            offset: where a record begins, or the end.
+            last_timestamp: the store time, ms, of the last record before it; None if no whole record is behind it. The
+                checkpoint vouches for what is dropped, and must not do so for what takes its place.
         """
         async with self._one_at_a_time:
+            if last_timestamp is not None:
+                self._checkpoint.went_back(last_timestamp)
+                await self.lower_checkpoint()
+                self._commitlog.store_timestamp = last_timestamp
             self._commitlog.truncate(offset)
             end = self._commitlog.max_offset
             self.flushed_offset = min(self.flushed_offset, end)
@@ -149,8 +158,7 @@ class Flusher:
     async def flush_log(self, least_pages: int = 0) -> None:
         """Force what has been appended so far to the disk, if it is at least so many pages."""
         async with self._one_at_a_time:
-            if self._checkpoint.is_too_high:
-                await self._lower_checkpoint()
+            await self.lower_checkpoint()
             target = self._commitlog.max_offset
             timestamp = self._commitlog.store_timestamp
             dirty = self._commitlog.dirty()
@@ -180,9 +188,11 @@ class Flusher:
                 self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
 
-    async def _lower_checkpoint(self) -> None:
-        """The log's times have gone back: let the checkpoint's file do so before anything with the lower times is
-        confirmed."""
+    async def lower_checkpoint(self) -> None:
+        """Let the checkpoint's file go back where it vouches for more than is known: the log's times have gone back, and
+        nothing with the lower times is confirmed before, or index files are cut."""
+        if not self._checkpoint.is_too_high:
+            return
         try:
             async with self._saving:
                 await self._disk.run(partial(self._checkpoint.write, self._checkpoint.encode_lower()))
@@ -190,7 +200,7 @@ class Flusher:
         except OSError as error:
             if not self._lowering_failed:
                 _log.error(
-                    "the clock was set back, and the checkpoint cannot be saved: %s. Until it is, messages may be out of "
+                    "the clock was set back, or the log cut, and the checkpoint cannot be saved: %s. Until it is, messages may be out of "
                     "reach after a failure of the machine",
                     error,
                 )
@@ -326,12 +336,14 @@ class Flusher:
 
     async def _flush_filled_index_files(self) -> None:
         while self._index is not None and self._index.filled:
-            file = self._index.filled[0]
+            file, steps_back = self._index.filled[0], self._checkpoint.steps_back
+            timestamp = file.end_timestamp
             await self._disk.run(file.sync)
             if self._index.filled and self._index.filled[0] is file:
                 del self._index.filled[0]
-            self._checkpoint.index_timestamp = file.end_timestamp
-            await self.save_checkpoint()
+            if steps_back == self._checkpoint.steps_back:  # otherwise it may have been cut meanwhile
+                self._checkpoint.index_timestamp = timestamp
+                await self.save_checkpoint()
 
     async def flush_everything(self) -> bool:
         """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""

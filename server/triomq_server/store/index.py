@@ -370,10 +370,15 @@ class Index:
             if file.end_offset > log_offset:
                 file.sync()
 
+    def earliest_end_behind(self, log_end: int) -> int | None:
+        """The earliest end time, ms, of files with entries of records at or behind `log_end`; None without any."""
+        return min((file.end_timestamp for file in self.files if file.end_offset >= log_end), default=None)
+
     def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> Generator[None, None, int]:
         """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice.
 
-        Nothing may be added meanwhile.
+        Nothing may be added meanwhile. Before, the checkpoint must have gone back behind `earliest_end_behind`: a file
+        that was full may be on the disk as it was.
         """
         removed = 0
         while self.files:

@@ -268,8 +268,13 @@ class MessageStore:
         await self._dispatch_all()
         await self._index_all()
         before = self.commitlog.max_offset
+        last_timestamp = None
+        if offset < self.dispatched_offset:
+            last_timestamp = self._last_timestamp_before(offset)
+            if self.index is not None:
+                self.checkpoint.index_cut(self.index.earliest_end_behind(offset))
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
-        end = await self.flusher.cut_log(offset)
+        end = await self.flusher.cut_log(offset, last_timestamp)
         self.dispatcher.restart_at(end)
         with trio.CancelScope(shield=True):
             await self._cut_queues_and_index(offset)
@@ -292,6 +297,11 @@ class MessageStore:
         await self.consume_queues.removed.truncate_in_background(offset)
         if self.index is not None:
             await in_turns(self.index.truncate(offset, self._stored_at))
+
+    def _last_timestamp_before(self, offset: int) -> int:
+        """The store time, ms, of the last record before a log offset; 0 without one."""
+        last = self.last_record_by(offset)
+        return 0 if last is None else self._stored_at(last[0])
 
     async def _dispatch_all(self) -> None:
         """Dispatch what a master has sent, in turns with other tasks. OSError when the disk is full."""

@@ -202,6 +202,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         await _finish_rebuild(store.index, disk, root, reindex_from)
     if store.commitlog.store_timestamp < min(store.checkpoint.physic_timestamp, store.checkpoint.queues_timestamp):
         store.checkpoint.went_back(store.commitlog.store_timestamp)  # what the file vouches for is no longer there
+    await store.flusher.lower_checkpoint()  # before anything takes the place of what has been cut off
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
 

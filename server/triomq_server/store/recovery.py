@@ -432,6 +432,7 @@ class Recovery:
     def _cut_index(self, end: int) -> Generator[None, None, int]:
         if self._index is None or self._config.compat_49:
             return 0  # Java leaves entries behind the end; they hide new records from the index until the log is past
+        self._checkpoint.index_cut(self._index.earliest_end_behind(end))
         return (yield from self._index.truncate(end, self._store_time))
 
     def _store_time(self, offset: int) -> int:

@@ -274,8 +274,49 @@ async def test_a_checkpoint_later_than_the_end_of_the_log_goes_back(
     file.buffer[last.physical_offset : last.end_offset] = bytes(last.end_offset - last.physical_offset)
     assert saved_times(memory_disk)[:2] == (first + 60_000, first + 60_000)
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        assert saved_times(memory_disk)[:2] == (first, first), "before anything is appended"
         await store.flush()
         assert saved_times(memory_disk)[:2] == (first, first)
+
+
+async def test_a_start_that_cuts_full_index_files_no_longer_vouches_for_them(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    clock: Any,
+    autojump_clock: Any,
+) -> None:
+    """The file on the disk stays full until it is written again, and would hide what comes in place of its entries."""
+
+    class NothingUnforced(random.Random):
+        def random(self) -> float:
+            return 1.0
+
+    config = make_config(
+        ROOT,
+        max_index_num=5,
+        flush_interval_commit_log=3_600_000,
+        flush_interval_consume_queue=1,
+        flush_consume_queue_least_pages=2,
+        flush_consume_queue_thorough_interval=3_600_000,
+    )
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        store.append(make_record(0))
+        await store.flush()
+        for n in range(1, 6):
+            clock.now += 1000
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await trio.sleep(1)
+        assert not store.index.filled
+        full = saved_times(memory_disk)[2]
+        failed = memory_disk.after_power_loss(NothingUnforced())
+    assert full > clock.now - 5000
+    async with open_store(config, disk=failed, clock=clock) as store:
+        assert (
+            store.recovery_report.log_end < store.recovery_report.log_end + store.recovery_report.index_entries_dropped
+        )
+        assert saved_times(failed)[2] < full
 
 
 async def test_a_checkpoint_that_cannot_go_back_is_told_once(
@@ -300,7 +341,7 @@ async def test_a_checkpoint_that_cannot_go_back_is_told_once(
             patch.setattr(memory_disk, "write", refuse)
             await store.flush()
             await store.flush()
-        assert caplog.text.count("the clock was set back, and the checkpoint cannot be saved") == 1
+        assert caplog.text.count("the clock was set back, or the log cut, and the checkpoint cannot be saved") == 1
         await store.flush()
         assert max(saved_times(memory_disk)[:2]) == clock.now
 

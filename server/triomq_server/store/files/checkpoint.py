@@ -77,6 +77,15 @@ class Checkpoint:
         self.queues_timestamp = min(self.queues_timestamp, timestamp)
         self.index_timestamp = min(self.index_timestamp, timestamp)
 
+    def index_cut(self, end_timestamp: int | None) -> None:
+        """Entries are about to be taken back of index files, of which the earliest end time, ms, is this; None: of none.
+
+        After a power failure the file may be as it was, and full: it must not count as one that is known to be on the
+        disk, as it hides what has been indexed in place of those entries.
+        """
+        if end_timestamp is not None:
+            self.index_timestamp = min(self.index_timestamp, max(0, end_timestamp - 1))
+
     @property
     def is_too_high(self) -> bool:
         """Whether the file vouches for more than is known now: a log file that begins with the lower times might count

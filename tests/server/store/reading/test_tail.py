@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_disk import MemoryDisk
@@ -106,3 +108,67 @@ async def test_a_descriptor_reads_the_file_behind_the_map(
     async with open_store(make_config("/store"), disk=memory_disk) as store:
         store.append(make_record(0))
         assert store.open_log_file(0) is None
+
+
+class NothingUnforced(random.Random):
+    """Of each page that was not forced to the disk, the old bytes are found after a power failure."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+async def test_the_index_of_a_log_that_was_cut_is_built_again_after_a_power_failure(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """A full file is on the disk as it was before the cut, and hides what came in place of that."""
+    config = make_config("/store", max_index_num=11, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        ends = [0]
+        for n in range(23):
+            clock.now += 10_000
+            ends.append(store.append(make_record(n, keys=f"old{n}")).end_offset)
+        store.notify_arrivals()
+        await store.flusher.flush_everything()
+        assert len(store.index.files) > 2
+        await store.demote()
+        await store.cut(ends[8])
+        await store.promote()
+        for n in range(8, 30):
+            clock.now += 10_000
+            store.append(make_record(n, keys=f"new{n}"))
+        store.notify_arrivals()
+        await store.flush()
+        failed = memory_disk.after_power_loss(NothingUnforced())
+    async with open_store(config, disk=failed, clock=clock) as store:
+        found = [len(to_the_end(store.query("T", f"new{n}", 9, 0, FOREVER)).records) for n in range(8, 30)]
+        assert found == [1] * 22
+        assert [len(to_the_end(store.query("T", f"old{n}", 9, 0, FOREVER)).records) for n in range(8)] == [1] * 8
+
+
+async def test_the_checkpoint_goes_back_before_a_log_is_cut(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """It vouches for records that are dropped, and would do so for those that take their places."""
+    config = make_config("/store", flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        appended = []
+        for n in range(4):
+            clock.now += 10_000
+            appended.append(store.append(make_record(n)))
+        store.notify_arrivals()
+        await store.flusher.flush_everything()
+        await store.demote()
+        at_the_cut = []
+        truncate = store.commitlog.truncate
+
+        def truncate_and_look(offset: int) -> Any:
+            at_the_cut.append(struct.unpack_from(">2q", memory_disk.read("/store/checkpoint")))
+            return truncate(offset)
+
+        store.commitlog.truncate = truncate_and_look
+        await store.cut(appended[1].end_offset)
+        last = appended[1].store_timestamp
+        assert at_the_cut == [(last, last)]
+        assert store.commitlog.store_timestamp == last
+        await store.flush()
+        assert struct.unpack_from(">q", memory_disk.read("/store/checkpoint")) == (last,)
