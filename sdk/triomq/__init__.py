@@ -59,7 +59,7 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._admin.topics import Admin, TopicStats
 from triomq._admin.group_settings import GroupSettings
-from triomq._admin.groups import GroupAdmin, GroupNames, GroupProgress, ResetQueue, TopicTraffic
+from triomq._admin.groups import GroupAdmin, GroupNames, GroupProgress, ResetQueue, SettingsBySet, TopicTraffic
 from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.accounts import Account, AccountAdmin, AccountFile, AccountList
@@ -116,6 +116,7 @@ __all__ = [
     "Backoff",
     "Producer",
     "PullConsumer",
+    "SettingsBySet",
     "SharedPulls",
     "PushConsumer",
     "LitePullConsumer",

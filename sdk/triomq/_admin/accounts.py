@@ -17,6 +17,7 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._constructors import NoPublicConstructor
+from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, InvalidCall, MQError, ProtocolViolation, RequestTimeout
@@ -220,8 +221,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         done = [address for address in addresses if address not in failures]
         lacking = [address for address in addresses if address in failures]
         if lacking:
-            failures[lacking[0]].add_note(f"Done at {', '.join(done) or 'no broker'}; not at {', '.join(lacking)}.")
-            raise failures[lacking[0]]
+            raise with_places(failures[lacking[0]], done, lacking)
         return done
 
     async def _ask(self, address: str, request: Command, what: str) -> Command:

@@ -24,6 +24,7 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
+from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import retry_topic
 from triomq._numbers import check_count
@@ -132,6 +133,18 @@ class GroupNames(list[str]):
         self.refused = dict(refused)
 
 
+class SettingsBySet(dict[str, GroupSettings]):
+    """The settings of a group: broker name -> as its set has them.
+
+    Attributes:
+        unknown: broker name -> why nothing is known of the set; it may have the group, with any settings.
+    """
+
+    def __init__(self, settings: Mapping[str, GroupSettings], unknown: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self.unknown = dict(unknown)
+
+
 @attrs.frozen(kw_only=True)
 class TopicTraffic:
     """What comes into a topic, and what one group takes out of it.
@@ -194,8 +207,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     # --- settings ----------------------------------------------------------------------------------------------------
 
-    async def settings(self, group: str) -> dict[str, GroupSettings]:
+    async def settings(self, group: str) -> SettingsBySet:
         """What brokers keep of a group: broker name -> its settings; sets that do not know the group are missing.
+
+        Missing, too, are sets of which no broker answers; see ``SettingsBySet.unknown``.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -206,7 +221,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
         if not found.answers:
             raise BrokerNotFound(f"{what}: no broker answers: {outage_text(found.without_master)}")
-        settings: dict[str, GroupSettings] = {}
+        settings = SettingsBySet({}, {name: found.without_master[name] for name in found.silent})
         for each in found.answers:
             answer = checked(each.answer, what, each.address)
             table = (await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table
@@ -231,22 +246,22 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: the group belongs to the system, or there is no such broker set.
             BrokerNotFound: a broker set has no master now; the others have it.
-            MQError: a broker refused or could not be reached; the others have it.
+            MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """
         self._check_own(group)
         masters, lacking = await self._masters(brokers)
         body = config_of(self._wrap(group), settings or GroupSettings()).encode()
         done: list[str] = []
-        failures: list[MQError] = []
+        failures: dict[str, MQError] = {}
         for name, address in masters.items():
             request = Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
             try:
                 await self._ask(address, request, f"create group {group}")
                 done.append(name)
             except MQError as error:
-                failures.append(error)
+                failures[name] = error
         if failures:
-            raise failures[0]
+            raise with_places(next(iter(failures.values())), done, [*failures, *lacking])
         if lacking:
             raise BrokerNotFound(
                 f"group {group} is on {', '.join(done) or 'no broker'} now, and not on {', '.join(lacking)}: no master of it "
@@ -267,7 +282,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: members are online, or the group belongs to the system.
             BrokerNotFound: a broker set has no master now; nothing was deleted.
-            MQError: a broker refused or could not be reached.
+            MQError: a broker refused or could not be reached; a note of the error names those that have done it.
         """
         self._check_own(group)
         masters, lacking = await self._masters(None)
@@ -278,9 +293,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         if not force:
             await self.check_offline(group)
         header = DeleteSubscriptionGroupRequest(group_name=self._wrap(group), remove_offset=True)
-        for address in masters.values():
+        names = list(masters)
+        for number, name in enumerate(names):
             request = Command.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-            await self._ask(address, request, f"delete group {group}")
+            try:
+                await self._ask(masters[name], request, f"delete group {group}")
+            except MQError as error:
+                raise with_places(error, names[:number], names[number:]) from None
         await self._admin.delete_topic(retry_topic(group))
         return list(masters)
 
@@ -497,7 +516,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             RouteNotFound: no name server knows the topic.
             BrokerNotFound: a broker set has no master now; the others did it.
-            MQError: a broker did not do it; the others did.
+            MQError: a broker did not do it; the others did, which a note of the error names.
         """
         check_group(group)
         with suppress(MQError):  # the route that is known serves where no name server answers
@@ -520,7 +539,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             for name in masters:
                 nursery.start_soon(reset_at, name)
         for _, failure in sorted(failures.items()):
-            raise failure
+            raise with_places(failure, sorted(done), [*sorted(failures), *lacking])
         if lacking:
             raise BrokerNotFound(
                 f"group {group} in topic {topic} was moved on {', '.join(sorted(done))}, and not on {', '.join(lacking)}: no "

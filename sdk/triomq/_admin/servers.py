@@ -12,6 +12,7 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
+from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -147,24 +148,26 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         if broker_name not in await self._admin.broker_sets():
             raise BrokerNotFound(f"broker {broker_name} is not registered")
         found: dict[str, int] = {}
-        for address in self._name_servers.addresses:
-            what = f"the write permission of {broker_name}"
+        addresses = self._name_servers.addresses
+        for number, address in enumerate(addresses):
             try:
-                if allowed:
-                    header = AddWritePermOfBrokerRequest(broker_name=broker_name)
-                    answer = await self._ask(
-                        address, Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, header), what
-                    )
-                    found[address] = answer.header(AddWritePermOfBrokerResponse).add_topic_count
-                else:
-                    wipe = WipeWritePermOfBrokerRequest(broker_name=broker_name)
-                    answer = await self._ask(
-                        address, Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe), what
-                    )
-                    found[address] = answer.header(WipeWritePermOfBrokerResponse).wipe_topic_count
-            except HeaderError as error:
-                raise ProtocolViolation(what, address=address, remark=str(error)) from error
+                found[address] = await self._set_write_permission_at(address, broker_name, allowed=allowed)
+            except MQError as error:
+                raise with_places(error, list(found), addresses[number:]) from None
         return found
+
+    async def _set_write_permission_at(self, address: str, broker_name: str, *, allowed: bool) -> int:
+        what = f"the write permission of {broker_name}"
+        try:
+            if allowed:
+                header = AddWritePermOfBrokerRequest(broker_name=broker_name)
+                answer = await self._ask(address, Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, header), what)
+                return answer.header(AddWritePermOfBrokerResponse).add_topic_count
+            wipe = WipeWritePermOfBrokerRequest(broker_name=broker_name)
+            answer = await self._ask(address, Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe), what)
+            return answer.header(WipeWritePermOfBrokerResponse).wipe_topic_count
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
 
     async def consume_stats(
         self, broker: str, *, ordered: bool = False
@@ -231,9 +234,12 @@ class ServerAdmin(metaclass=NoPublicConstructor):
                 raise InvalidCall(f"name server {address} has no setting {', '.join(unknown)}; nothing was changed")
         changed: dict[str, dict[str, str]] = {}
         for address, there in before.items():
-            await self._ask(address, Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body), "the settings")
-            after = await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
-            _check_taken("name server", settings, there, after, address)
+            try:
+                await self._ask(address, Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body), "the settings")
+                after = await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
+                _check_taken("name server", settings, there, after, address)
+            except MQError as error:
+                raise with_places(error, changed, [each for each in before if each not in changed]) from None
             changed[address] = {name: after[name] for name in settings if after.get(name, there[name]) != there[name]}
         return changed
 
@@ -282,14 +288,16 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         await self._at_all(RequestCode.DELETE_KV_CONFIG, header, f"key {key} of namespace {namespace}")
 
     async def _at_all(self, code: RequestCode, header: PutKVConfigRequest | DeleteKVConfigRequest, what: str) -> None:
-        failures: list[MQError] = []
-        for address in self._name_servers.addresses:
+        failures: dict[str, MQError] = {}
+        addresses = self._name_servers.addresses
+        for address in addresses:
             try:
                 await self._ask(address, Command.request(code, header), what)
             except MQError as error:
-                failures.append(error)
+                failures[address] = error
         if failures:
-            raise failures[0]
+            done = [address for address in addresses if address not in failures]
+            raise with_places(next(iter(failures.values())), done, list(failures))
 
     # --- asking --------------------------------------------------------------------------------------------------
 

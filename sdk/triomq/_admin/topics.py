@@ -20,6 +20,7 @@ from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
+from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._numbers import check_count
 from triomq._side_by_side import side_by_side
@@ -129,7 +130,7 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: the name or a number is not allowed.
             BrokerNotFound: a broker set has no master now; the others have it.
-            MQError: a broker refused or could not be reached; the others have it.
+            MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """
         _check_creation(topic, queues)
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
@@ -190,20 +191,29 @@ class Admin(metaclass=NoPublicConstructor):
             InvalidCall: it is a system topic.
             RouteError: a broker set that has it has no master now; nothing was deleted, as the set would register
                 the topic again.
-            MQError: a broker or name server refused or could not be reached.
+            MQError: a broker or name server refused or could not be reached; a note of the error names those that have
+                done it.
         """
         _check_own_topic(topic)
         await self._check_masters_of(topic)
-        for address in (await self._masters(None, cluster))[0]:
+        masters, _ = await self._masters(None, cluster)
+        for number, address in enumerate(masters):
             request = Command.request(
                 RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=self._routes.namespace.wrap(topic))
             )
-            await self._request(address, request, f"delete topic {topic}")
+            try:
+                await self._request(address, request, f"delete topic {topic}")
+            except MQError as error:
+                raise with_places(error, masters[:number], masters[number:]) from None
         header = DeleteTopicFromNamesrvRequest(topic=self._routes.namespace.wrap(topic))
-        for address in self._name_servers.addresses:
+        name_servers = self._name_servers.addresses
+        for number, address in enumerate(name_servers):
             request = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-            answer = await self._name_servers.ask_at(address, request)
-            checked(answer, f"delete topic {topic}", address)
+            try:
+                answer = await self._name_servers.ask_at(address, request)
+                checked(answer, f"delete topic {topic}", address)
+            except MQError as error:
+                raise with_places(error, [*masters, *name_servers[:number]], name_servers[number:]) from None
 
     async def topics(self) -> list[str]:
         """The names of all topics the name server knows, sorted."""
@@ -313,7 +323,7 @@ class Admin(metaclass=NoPublicConstructor):
     ) -> tuple[list[str], MQError | None]:
         """The addresses of the brokers that have the topic now, and why not all have it."""
         masters, lacking = await self._masters(brokers, cluster)
-        failures: list[MQError] = []
+        failures: dict[str, MQError] = {}
         created: list[str] = []
         for address in masters:
             request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
@@ -321,9 +331,9 @@ class Admin(metaclass=NoPublicConstructor):
                 await self._request(address, request, f"create topic {topic}")
                 created.append(address)
             except MQError as error:
-                failures.append(error)
+                failures[address] = error
         if failures:
-            return created, failures[0]
+            return created, with_places(next(iter(failures.values())), created, [*failures, *lacking])
         if lacking:
             return created, BrokerNotFound(
                 f"topic {topic} is on {', '.join(created)} now, and not on {', '.join(lacking)}: no master of it is "

@@ -44,6 +44,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
+from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.errors import AccessRefused, BrokerNotFound, NotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
@@ -468,17 +469,34 @@ def _show_progress(
 # --- settings of groups ----------------------------------------------------------------------------------------------
 
 
+async def _change_settings(client: Client, group: str, changes: Mapping[str, Any]) -> None:
+    """Change settings set by set: what is not to be changed stays as each of them has it."""
+    now = await client.groups.settings(group)
+    done: list[str] = []
+    failures: dict[str, MQError] = {}
+    for name in sorted(await client.admin.broker_sets()):
+        try:
+            if name in now.unknown:
+                # Settings made from the defaults could replace others.
+                raise BrokerNotFound(
+                    f"nothing was changed on broker {name}, whose settings of group {group} are unknown: {now.unknown[name]}"
+                )
+            changed = attrs.evolve(now.get(name, GroupSettings()), **changes)
+            if changed != now.get(name):
+                await client.groups.create(group, changed, brokers=[name])
+            done.append(name)
+        except MQError as error:
+            failures[name] = error  # the other sets get it nevertheless
+    if failures:
+        raise with_places(next(iter(failures.values())), done, list(failures))
+
+
 def _settings_of(group: str, name_servers: str, changes: dict[str, Any] | None, *, as_json: bool) -> None:
     """Show a group's settings; with changes, also none, create it or change them first."""
 
     async def work(client: Client) -> None:
         if changes is not None:
-            now = await client.groups.settings(group)
-            for name in await client.admin.broker_sets():
-                # Set by set: what is not to be changed stays as each of them has it.
-                changed = attrs.evolve(now.get(name, GroupSettings()), **changes)
-                if changed != now.get(name):
-                    await client.groups.create(group, changed, brokers=[name])
+            await _change_settings(client, group, changes)
         found = await client.groups.settings(group)
         if not found:
             await _check_known(client, group)
@@ -493,6 +511,7 @@ def _settings_of(group: str, name_servers: str, changes: dict[str, Any] | None, 
                 f"{each.broker_when_slow:>7} {_yes(each.notify_members)}"
             )
             say(row, text, as_json=as_json)
+        check_outage(found.unknown, incomplete="its settings are unknown")
 
     with_client(name_servers, work, route_wait_s=0)
 

@@ -24,6 +24,7 @@ from triomq._cli.options import (
     say,
     with_client,
 )
+from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
@@ -170,8 +171,9 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
             ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
 
     async def work(client: Client) -> None:
-        failures: list[MQError] = []
-        for name, each in await _wanted_by_broker(client, existing, wanted):
+        failures: dict[str, MQError] = {}
+        places = await _wanted_by_broker(client, existing, wanted)
+        for name, each in places:
             try:
                 await client.admin.create_topic(
                     topic,
@@ -181,9 +183,11 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
                     brokers=name and [name],
                 )
             except MQError as error:
-                failures.append(error)  # the other sets get it nevertheless
+                failures[name or ""] = error  # the other sets get it nevertheless
         if failures:
-            raise failures[0]
+            # Where the topic is new, it was one call, whose error says it.
+            done = [name for name, _ in places if name is not None and name not in failures]
+            raise with_places(next(iter(failures.values())), done, list(failures))
         if wanted.order is not None:
             await _set_order(client, topic, wanted, name_servers)
 

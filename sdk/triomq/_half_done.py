@@ -1,0 +1,20 @@
+"""Changes at several brokers that only some of them have made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from triomq.errors import MQError
+
+
+def with_places(error: MQError, done: Collection[str], lacking: Collection[str]) -> MQError:
+    """The error of a change, with a note that says which brokers have made it; no note where only one was asked.
+
+    Args:
+        error: why one of them has not.
+        done: those that have.
+        lacking: those that have not, or have not said so.
+    """
+    if len(done) + len(lacking) > 1:
+        error.add_note(f"Done at {', '.join(done) or 'no broker'}; not at {', '.join(lacking)}.")
+    return error

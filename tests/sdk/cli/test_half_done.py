@@ -1,0 +1,198 @@
+"""Changes that one of several servers does not make: the others make them, and the command says who has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import triomq
+from triomq import errors
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq_protocol.requests.route import WipeWritePermOfBrokerResponse
+
+LIST = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+CREATE = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+CREATE_TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC
+DELETE_TOPIC = RequestCode.DELETE_TOPIC_IN_BROKER
+
+
+def done(command):
+    return command.answer(0)
+
+
+def refused(command):
+    return command.answer(ResponseCode.SYSTEM_ERROR, "the disk is full")
+
+
+def group_of(**settings):
+    config = SubscriptionGroupConfig(group_name="G", **settings)
+    body = SubscriptionGroupTable(subscription_group_table={"G": config}).encode()
+    return lambda command: command.answer(0, body=body)
+
+
+@pytest.fixture
+def two(command_line):
+    """A command line with two masters, and both."""
+    return command_line, command_line.cluster.broker, command_line.cluster.add_master("broker-b")
+
+
+def test_settings_that_cannot_be_read_are_not_replaced(two):
+    command_line, silent, other = two
+    silent.script(LIST, None)
+    other.script(LIST, group_of(retry_max_times=3))
+    other.script(CREATE, done)
+    code, out, err = command_line("groups", "G", "--create", "--no-consume")
+    assert (code, out) == (1, "")
+    assert "nothing was changed on broker broker-a, whose settings of group G are unknown" in err
+    assert "Done at broker-b; not at broker-a." in err
+    assert not silent.requests(CREATE)
+    (request,) = other.requests(CREATE)
+    changed = SubscriptionGroupConfig.decode(request.body)
+    assert (changed.consume_enable, changed.retry_max_times) == (False, 3)
+
+
+def test_a_set_whose_settings_are_unknown_is_named(two):
+    command_line, silent, other = two
+    silent.script(LIST, None)
+    other.script(LIST, group_of())
+    code, out, err = command_line("groups", "G", "--settings", "--json")
+    assert (code, json.loads(out)["broker"]) == (1, "broker-b")
+    assert "broker broker-a: the master broker-a-0:10911 does not answer" in err
+    assert "its settings are unknown" in err
+
+
+def test_a_group_is_changed_at_the_others(two):
+    command_line, refusing, other = two
+    for broker in (refusing, other):
+        broker.script(LIST, group_of())
+    refusing.script(CREATE, refused)
+    other.script(CREATE, done)
+    code, _, err = command_line("groups", "G", "--create", "--max-retries", "3")
+    assert code == 1
+    assert "the disk is full" in err
+    assert "Done at broker-b; not at broker-a." in err
+
+
+def test_a_topic_is_changed_at_the_others(two):
+    command_line, refusing, other = two
+    command_line.cluster.name_server.add_route("T", refusing, other, queues=2)
+    refusing.script(CREATE_TOPIC, refused)
+    other.script(CREATE_TOPIC, done)
+    code, _, err = command_line("topics", "T", "--create", "--queues", "4")
+    assert code == 1
+    assert "the disk is full" in err
+    assert "Done at broker-b; not at broker-a." in err
+
+
+def test_a_new_topic_is_created_at_the_others(two):
+    command_line, silent, other = two
+    silent.script(CREATE_TOPIC, None)
+    other.script(CREATE_TOPIC, done)
+    code, _, err = command_line("topics", "U", "--create")
+    assert code == 1
+    assert err.count("Done at") == 1
+    assert f"Done at {other.address}; not at {silent.address}." in err
+
+
+def test_a_delete_that_stops_says_where(two):
+    command_line, first, second = two
+    first.script(DELETE_TOPIC, done)
+    second.script(DELETE_TOPIC, refused)
+    code, out, err = command_line("topics", "T", "--delete", "--yes")
+    assert (code, out) == (1, "")
+    assert f"Done at {first.address}; not at {second.address}." in err
+
+
+def test_a_delete_that_a_name_server_refuses_says_where(command_line):
+    broker, name_server = command_line.cluster.broker, command_line.cluster.name_server
+    broker.script(DELETE_TOPIC, done)
+    name_server.script(RequestCode.DELETE_TOPIC_IN_NAMESRV, refused)
+    code, _, err = command_line("topics", "T", "--delete", "--yes")
+    assert code == 1
+    assert f"Done at {broker.address}; not at {name_server.address}." in err
+
+
+def test_where_one_broker_is_all_there_is_no_note(command_line):
+    command_line.cluster.broker.script(DELETE_TOPIC, refused)
+    code, _, err = command_line("topics", "T", "--delete", "--yes")
+    assert code == 1
+    assert "the disk is full" in err
+    assert "Done at" not in err
+
+
+def test_a_group_is_deleted_as_far_as_it_says(two):
+    command_line, first, second = two
+    for broker in (first, second):
+        broker.script(LIST, group_of(), group_of(), group_of())
+        offline = [lambda command: command.answer(ResponseCode.CONSUMER_NOT_ONLINE, "not online")] * 2
+        broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, *offline)
+    first.script(RequestCode.DELETE_SUBSCRIPTIONGROUP, done)
+    second.script(RequestCode.DELETE_SUBSCRIPTIONGROUP, refused)
+    code, _, err = command_line("groups", "G", "--delete", "--yes")
+    assert code == 1
+    assert "Done at broker-a; not at broker-b." in err
+
+
+@pytest.fixture
+def two_name_servers(cluster):
+    """Makes a client of two name servers, and both."""
+    first = cluster.name_server
+    second = type(first)(cluster.network, "ns-2:9876")
+    second.brokers.update(first.brokers)
+    return triomq.open_client(f"{first.address};{second.address}", **cluster.options()), first, second
+
+
+def changed_by_the_first_only(code, name_servers, answer):
+    """Whichever is asked first makes the change, the other refuses; the addresses in the order of the requests."""
+    asked = []
+
+    def answer_of(address):
+        def make(command):
+            asked.append(address)
+            return answer(command) if len(asked) == 1 else refused(command)
+
+        return make
+
+    for each in name_servers:
+        each.script(code, answer_of(each.address))
+    return asked
+
+
+async def test_a_key_is_set_at_the_others(autojump_clock, two_name_servers):
+    opening, first, second = two_name_servers
+    first.script(RequestCode.PUT_KV_CONFIG, refused)
+    second.script(RequestCode.PUT_KV_CONFIG, done)
+    async with opening as client:
+        with pytest.raises(errors.MQError) as failure:
+            await client.servers.kv_put("NAMESPACE", "k", "v")
+    assert failure.value.__notes__ == [f"Done at {second.address}; not at {first.address}."]
+
+
+async def test_a_write_permission_is_taken_as_far_as_it_says(autojump_clock, two_name_servers):
+    opening, *name_servers = two_name_servers
+    header = WipeWritePermOfBrokerResponse(wipe_topic_count=2)
+    changed = changed_by_the_first_only(
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER, name_servers, lambda command: command.answer(0, header=header)
+    )
+    async with opening as client:
+        with pytest.raises(errors.MQError) as failure:
+            await client.servers.set_write_permission("broker-a", allowed=False)
+    assert failure.value.__notes__ == ["Done at {}; not at {}.".format(*changed)]
+
+
+async def test_name_servers_are_set_as_far_as_it_says(autojump_clock, two_name_servers):
+    opening, *name_servers = two_name_servers
+    changed = changed_by_the_first_only(RequestCode.UPDATE_NAMESRV_CONFIG, name_servers, done)
+
+    def settings_of(address):
+        value = "true" if address in changed else "false"
+        return lambda command: command.answer(0, body=f"orderMessageEnable={value}".encode())
+
+    for each in name_servers:
+        each.script(RequestCode.GET_NAMESRV_CONFIG, *[lambda command, a=each.address: settings_of(a)(command)] * 2)
+    async with opening as client:
+        with pytest.raises(errors.MQError) as failure:
+            await client.servers.set_name_server_config({"orderMessageEnable": "true"})
+    assert failure.value.__notes__ == ["Done at {}; not at {}.".format(*changed)]
