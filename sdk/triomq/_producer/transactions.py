@@ -15,7 +15,7 @@ import trio
 
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import construct
-from triomq._message.message import Message
+from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import (
     HalfMessage,
@@ -175,6 +175,7 @@ class Transactions:
     ) -> TransactionState:
         """Tell the broker the end, one way; that it cannot be told is logged, and it asks later.
 
+        While the broker's set has no master that can be reached, it waits for one, as a send to a given queue does.
         Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended already.
 
         Returns:
@@ -185,9 +186,21 @@ class Transactions:
         result = transaction.result
         header = self._ending(half_of(transaction), state, result.transaction_id)
         why: object = f"no connection within {END_TIMEOUT_S:g} s"
+        out = self._waiting_for(result.queue)
+        # Who is cancelled has one attempt. Asked outside of the scope, which hides it.
+        out.wait_until = min(out.wait_until, trio.current_effective_deadline())
+
+        async def connect() -> Link:
+            nonlocal why
+            try:
+                return await self._sender.targets.master(result.queue)
+            except MQError as error:
+                why = error
+                raise
+
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
             try:
-                link = await self._sender.targets.master(result.queue)
+                link = await self._sender.targets.wait_for(connect, out)
                 link.notify(Command.request(RequestCode.END_TRANSACTION, header, oneway=True, remark=remark))
             except MQError as error:
                 why = error
@@ -212,10 +225,8 @@ class Transactions:
         Raises:
             MQError: the broker refuses, cannot be reached or does not answer: then it may have been carried out.
         """
-        sender, queue = self._sender, half.queue
-        targets = sender.targets
-        out = sender.unwritten(queue.topic, trio.current_time())
-        out.pinned = queue
+        queue, targets = half.queue, self._sender.targets
+        out = self._waiting_for(queue)
 
         async def connect() -> Link:
             await targets.of(queue.topic)  # another process may have sent it
@@ -227,6 +238,11 @@ class Transactions:
         if answer.code != ResponseCode.SUCCESS:
             what = f"the end of the transaction of message {half.message_id}, topic {half.queue.topic}"
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+
+    def _waiting_for(self, queue: MessageQueue) -> Outgoing:
+        out = self._sender.unwritten(queue.topic, trio.current_time())
+        out.pinned = queue
+        return out
 
     def _ending(self, half: HalfMessage, state: TransactionState, transaction_id: str | None) -> EndTransactionRequest:
         return EndTransactionRequest(

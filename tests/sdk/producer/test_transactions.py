@@ -321,6 +321,41 @@ async def test_the_end_reaches_the_broker_that_has_become_the_master(autojump_cl
     assert end.commit_or_rollback == 8
 
 
+@pytest.mark.parametrize("lost", ["the master", "the route's broker", "the topic's route"])
+async def test_the_end_waits_for_a_master_that_is_back_in_a_moment(autojump_clock, cluster, caplog, lost):
+    async def come_back() -> None:
+        await trio.sleep(2)
+        cluster.broker.up = True
+        cluster.name_server.add_route("T", cluster.broker)
+
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = client.producer("PG", transactions=Listener())
+        async with producer.transaction(MESSAGE):
+            await cluster.broker.stop()
+            if lost == "the route's broker":
+                cluster.name_server.add_route("T", cluster.add_master("broker-b", topic="U"))
+            elif lost == "the topic's route":
+                del cluster.name_server.routes["T"]
+            nursery.start_soon(come_back)
+        (end,) = await told(cluster.broker)
+    assert end.commit_or_rollback == 8
+    assert "was not told" not in caplog.text
+
+
+@pytest.mark.parametrize(("left_s", "waited_s"), [(0, 0), (1, 1), (60, 3)])
+async def test_an_end_does_not_wait_longer_than_its_caller(autojump_clock, cluster, caplog, left_s, waited_s):
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=Listener())
+        with trio.CancelScope() as scope:
+            async with producer.transaction(MESSAGE):
+                await cluster.broker.stop()
+                begun = trio.current_time()
+                scope.deadline = begun + left_s
+        assert trio.current_time() - begun == pytest.approx(waited_s, abs=0.1)
+    assert "was not told COMMIT of transaction" in caplog.text
+    assert f"no listener at {cluster.broker.address}" in caplog.text
+
+
 async def test_an_end_that_cannot_be_told_is_logged_and_takes_a_bounded_time(autojump_clock, cluster, caplog):
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=Listener())
