@@ -30,6 +30,9 @@ HEARTBEAT_EVERY_S: Final = 30.0
 API_TIMEOUT_S: Final = 3.0
 """How long a broker may take to answer (``mqClientApiTimeout``)."""
 
+LOST_AGAIN_S: Final = 3.0
+"""How soon, and how often, a broker is dialled again that may ask about transactions and whose link was lost."""
+
 MASTERS_AGAIN_S: Final = 3.0
 """How soon the name server is asked again for all masters when it has not answered."""
 
@@ -86,7 +89,9 @@ class Heartbeats:
         self._change = trio.Event()
         self._first_beats: dict[Link, trio.Event] = {}
         self._turns: dict[Link, _Turns] = {}
+        self._lost: set[str] = set()
         links.opened.append(self._link_opened)
+        links.lost.append(self._link_lost)
         routes.changed.append(self._route_changed)
 
     def add_producer(self, group: str, *, answers: bool = False) -> None:
@@ -265,6 +270,23 @@ class Heartbeats:
             await self._beat_on(link)
         finally:
             self._first_beats.pop(link).set()
+
+    def _link_lost(self, link: Link) -> None:
+        # Nothing else may dial it for a whole period, in which a broker that was started again could ask nobody.
+        if self._answering and link.address not in self._lost and link.address in self._addresses():
+            self._lost.add(link.address)
+            self._nursery.start_soon(self._return_to, link.address)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _return_to(self, address: str) -> None:
+        try:
+            while True:
+                await trio.sleep(LOST_AGAIN_S)
+                if not self._answering or address not in self._addresses() or self._links.ready(address) is not None:
+                    return
+                await self._beat_at(address)
+        finally:
+            self._lost.remove(address)
 
     def _route_changed(self, _route: Route) -> None:
         if any(self._links.ready(address) is None for address in self._addresses()):

@@ -593,6 +593,64 @@ async def test_every_master_knows_a_group_that_has_sent_nothing(autojump_clock, 
         assert "PG" in {each.producer_group for each in left}
 
 
+def dials_of(cluster):
+    return cluster.network.dials.count(cluster.broker.address)
+
+
+@pytest.mark.parametrize("away_s", [0, 10])
+async def test_a_broker_that_was_started_again_soon_knows_an_idle_producer(
+    autojump_clock, cluster, ask, make_record, away_s
+):
+    listener = Listener()
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=listener)
+        await producer.send(MESSAGE)
+        await trio.sleep(1)
+        await cluster.broker.stop()
+        before = dials_of(cluster)
+        await trio.sleep(away_s)
+        cluster.broker.up = True
+        await trio.sleep(8)  # the pause after a failed dial is at most 5 s
+        assert dials_of(cluster) - before <= 2 + away_s / 3
+        await ask()
+        await told(cluster.broker)
+        # From now on there is nothing to return to.
+        before = dials_of(cluster)
+        await trio.sleep(100)
+        assert dials_of(cluster) == before
+    assert len(listener.checked) == 1
+
+
+async def test_a_broker_that_ends_every_link_is_dialled_now_and_then(autojump_clock, cluster):
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=Listener())
+        await producer.send(MESSAGE)
+        cluster.broker.serve = lambda command: cluster.broker.network.spawn(cluster.broker.cut)
+        await cluster.broker.cut()
+        before = dials_of(cluster)
+        await trio.sleep(60)
+        assert 10 <= dials_of(cluster) - before <= 25
+
+
+@pytest.mark.parametrize("gone", ["the producer", "the route", "the transactions"])
+async def test_nobody_returns_to_a_broker_that_is_no_longer_needed(autojump_clock, cluster, gone):
+    async with cluster.client(refresh_every_s=1) as client:
+        transactions = None if gone == "the transactions" else Listener()
+        producer = client.producer("PG", transactions=transactions)
+        await producer.send(MESSAGE)
+        await trio.sleep(1)
+        if gone == "the producer":
+            await producer.aclose()
+        await cluster.broker.stop()
+        if gone == "the route":
+            cluster.name_server.add_route("T", cluster.add_master("broker-b"))
+            cluster.name_server.brokers.pop("broker-a")
+        await trio.sleep(40)  # beyond the next look for all masters
+        before = dials_of(cluster)
+        await trio.sleep(25)
+        assert dials_of(cluster) - before <= 1
+
+
 async def test_a_producer_without_transactions_connects_to_nobody(autojump_clock, cluster):
     async with cluster.client() as client:
         client.producer("PG")
