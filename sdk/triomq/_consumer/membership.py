@@ -417,6 +417,12 @@ class Membership(ABC):
         self.positions.move(queue, offset)
         self.engine.seek(queue, offset)
 
+    def go_on_at(self, queue: MessageQueue, offset: int) -> None:
+        """An operator has moved the group in an assigned queue; the caller persists it."""
+        # Nothing is waited for in between: the queue could be given up, or what is consumed now be noted.
+        self.positions.reset(queue, offset)
+        self.engine.seek(queue, offset)
+
     def owned_queues(self) -> list[MessageQueue]:
         """The assigned queues, with their positions up to date."""
         self.engine.note_positions()

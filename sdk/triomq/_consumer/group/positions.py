@@ -459,14 +459,13 @@ class Positions:
         await self.persist([queue])
         return chosen
 
-    async def reset(self, queue: MessageQueue, offset: int) -> None:
-        """An operator's order: the queue goes on there, forwards or back, and that is persisted."""
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """An operator's order: the queue goes on there, forwards or back. The caller persists it."""
         before = self._offsets.get(queue)
         text = f"{queue} was reset from {'an unknown offset' if before is None else before} to {offset}"
         self._report(ConsumerEvent("reset", text, queue))
         self.move(queue, offset)
         self._fenced.discard(queue)
-        await self.persist([queue])
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
         """The first message stored at a time or later; a datetime without zone is refused.

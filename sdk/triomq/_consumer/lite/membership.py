@@ -208,11 +208,11 @@ class LiteMembership(Membership):
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """An operator set offsets: go there. Java's lite consumers overlook it until they restart."""
-        for queue in [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]:
+        queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
+        for queue in queues:
             self.engine.note_position(self.engine.queues[queue])
-            await self.positions.reset(queue, offsets[queue])
-            if queue in self.engine.queues:
-                self.engine.seek(queue, offsets[queue])
+            self.go_on_at(queue, offsets[queue])
+        await self.positions.persist(queues)
 
     async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """There is no handler."""

@@ -413,10 +413,10 @@ class PushMembership(Membership):
                 self.engine.note_position(source)
                 source.process.drop()
             await trio.sleep(RESET_PAUSE_S)
-            for queue in queues:
-                if queue in self.engine.queues:
-                    await self.positions.reset(queue, offsets[queue])
-                    self.engine.seek(queue, offsets[queue])
+            owned = [queue for queue in queues if queue in self.engine.queues]
+            for queue in owned:
+                self.go_on_at(queue, offsets[queue])
+            await self.positions.persist(owned)
         finally:
             self._resets -= 1
             if not self._resets:

@@ -252,7 +252,8 @@ async def test_a_reset_goes_back(store) -> None:
     events = []
     memory = positions(store, report=events.append)
     memory.update(Q0, 100, increase_only=True)
-    await memory.reset(Q0, 20)
+    memory.reset(Q0, 20)
+    await memory.persist([Q0])
     assert (memory.get(Q0), store.offsets) == (20, {Q0: 20})
     assert [event.kind for event in events] == ["reset"]
 

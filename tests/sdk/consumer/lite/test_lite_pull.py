@@ -379,6 +379,28 @@ async def test_what_operators_ask(autojump_clock, group_cluster):
         assert result.consume_result == "CR_RETURN_NULL"
 
 
+async def test_a_reset_of_queues_that_are_given_up_meanwhile(autojump_clock, group_cluster):
+    """The broker takes its time to keep the first queue's offset; another member takes the second one over."""
+    fill(group_cluster, 10)
+    broker = group_cluster.broker
+
+    async def slow(command):
+        await trio.sleep(1)
+        return broker.update_offset(command)
+
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0, Q1])
+        assert len(await drain(consumer)) == 10
+        broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, slow, slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer._member.reset, "T", {Q0: 8, Q1: 0})
+            await trio.sleep(0.5)
+            await consumer.assign([Q0])
+        assert consumer.assignment() == [Q0]
+        assert committed(group_cluster) == 8
+        assert await drain(consumer) == [b"m0-8", b"m0-9"]
+
+
 async def test_wrong_arguments(autojump_clock, group_cluster):
     async with group_cluster.client() as client:
         for wrong in ({"batch_max": 0}, {"held_max": 0}, {"model": "both"}, {"start_from": "middle"},
