@@ -23,6 +23,7 @@ from triomq._message.namespace import Namespace
 from triomq.errors import (
     BrokerNotFound,
     ClientClosed,
+    InvalidCall,
     MQError,
     NoNameServer,
     PermissionDenied,
@@ -322,6 +323,12 @@ class _Topics(LRUCache[str, _Topic]):
         return name, topic
 
 
+def _check(topic: object) -> None:
+    # Anything else would also end the task that asks for the routes of all topics again.
+    if not isinstance(topic, str):
+        raise InvalidCall(f"the topic is {type(topic).__name__}, not text")
+
+
 class Routes:
     """The route cache of one client.
 
@@ -582,7 +589,13 @@ class Routes:
         self._failing -= {_ALL, topic}
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
-        """Ask the chosen name server, past the cache; None when it does not know the topic."""
+        """Ask the chosen name server, past the cache; None when it does not know the topic.
+
+        Raises:
+            InvalidCall: the topic is not text.
+            MQError: the name server could not be asked, or answered with an error.
+        """
+        _check(topic)
         header = GetRouteInfoRequest(topic=self.namespace.wrap(topic))
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header))
         what, address = f"the route of topic {topic}", self._name_servers.chosen or ""
@@ -662,6 +675,7 @@ class Routes:
         return found
 
     def _watch(self, topic: str, *, publishing: bool = False) -> _Topic:
+        _check(topic)
         found = self._entry(topic)
         found.watched = True
         found.publishing = found.publishing or publishing

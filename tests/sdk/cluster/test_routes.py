@@ -463,3 +463,14 @@ async def test_members_are_listed_by_a_slave_while_the_master_is_dead(autojump_c
     async with cluster.client() as client:
         members = Members("G", client._routes, client._links, random.Random(1))
         assert [await members.of("T") for _ in range(2)] == [["c@1"]] * 2
+
+
+@pytest.mark.parametrize("topic", [5, b"T", None, triomq.MessageQueue("T", "broker-a", 0)])
+async def test_a_topic_that_is_no_text_is_refused_and_ends_nothing(autojump_clock, cluster, topic):
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        for call in (consumer.fetch_queues, client.admin.route, client.producer("PG").queues):
+            with pytest.raises(errors.InvalidCall, match="the topic is .*, not text"):
+                await call(topic)
+        await trio.sleep(100)  # the client asks for routes again
+        assert await consumer.fetch_queues("T")
