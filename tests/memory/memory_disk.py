@@ -118,6 +118,14 @@ class MemoryFile:
         """Nothing: the disk keeps the file."""
 
 
+class NothingUnforced(random.Random):
+    """For `MemoryDisk.after_power_loss`: of each page that was not forced to the disk, the old bytes are found."""
+
+    def random(self) -> float:
+        """Never below a probability."""
+        return 1.0
+
+
 class MemoryDisk:
     """A `Disk` in memory.
 

@@ -341,7 +341,7 @@ class Flusher:
             await self._disk.run(file.sync)
             if self._index.filled and self._index.filled[0] is file:
                 del self._index.filled[0]
-            if steps_back == self._checkpoint.steps_back:  # otherwise it may have been cut meanwhile
+            if file.full and steps_back == self._checkpoint.steps_back:  # otherwise it may have been cut
                 self._checkpoint.index_timestamp = timestamp
                 await self.save_checkpoint()
 

@@ -160,6 +160,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     reindex_from = None
     if store.index is not None:
         newest, latest = store.checkpoint.index_timestamp, 0
+        unforced: list[IndexFile] = []
 
         def keep(file: IndexFile) -> bool:
             nonlocal latest
@@ -169,6 +170,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             # Nor is it where times go back from one file to the next: the older file may have been the known one.
             known = file.end_timestamp <= newest and (config.compat_49 or (file.full and file.end_timestamp >= latest))
             latest = max(latest, file.end_timestamp)
+            if file.full and not (clean or known):
+                unforced.append(file)
             return clean or same_boot or known
 
         rebuild = not config.compat_49
@@ -179,6 +182,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             noted=noted_rebuild(disk, root) if rebuild else None,
             note=partial(note_rebuild, disk, root) if rebuild else lambda _: None,
         )
+        # What a killed process wrote may still be in memory only.
+        store.index.filled += [file for file in unforced if file in store.index.files]
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import trio
-from memory_disk import MemoryDisk, MemoryFile
+from memory_disk import MemoryDisk, MemoryFile, NothingUnforced
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record import encode
@@ -279,6 +279,27 @@ async def test_a_checkpoint_later_than_the_end_of_the_log_goes_back(
         assert saved_times(memory_disk)[:2] == (first, first)
 
 
+async def test_index_files_that_a_killed_process_filled_are_on_the_disk_after_a_stop(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    config = make_config(ROOT, max_index_num=5, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(20):
+            clock.now += 1000
+            store.append(make_record(n, keys=f"k{n}"))
+        store.notify_arrivals()
+        await store.flush()
+        assert len(store.index.files) > 5
+        killed = memory_disk.after_kill()
+    async with open_store(config, disk=killed, clock=clock):
+        pass
+    failed = killed.after_power_loss(NothingUnforced())
+    async with open_store(config, disk=failed, clock=clock) as store:
+        assert store.recovery_report.clean
+        found = [len(to_the_end(store.query("T", f"k{n}", 9, 0, FOREVER)).records) for n in range(20)]
+        assert found == [1] * 20
+
+
 async def test_a_start_that_cuts_full_index_files_no_longer_vouches_for_them(
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
@@ -287,10 +308,6 @@ async def test_a_start_that_cuts_full_index_files_no_longer_vouches_for_them(
     autojump_clock: Any,
 ) -> None:
     """The file on the disk stays full until it is written again, and would hide what comes in place of its entries."""
-
-    class NothingUnforced(random.Random):
-        def random(self) -> float:
-            return 1.0
 
     config = make_config(
         ROOT,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_disk import MemoryDisk
+from memory_disk import MemoryDisk, NothingUnforced
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, StoreDamaged, open_store
@@ -108,13 +108,6 @@ async def test_a_descriptor_reads_the_file_behind_the_map(
     async with open_store(make_config("/store"), disk=memory_disk) as store:
         store.append(make_record(0))
         assert store.open_log_file(0) is None
-
-
-class NothingUnforced(random.Random):
-    """Of each page that was not forced to the disk, the old bytes are found after a power failure."""
-
-    def random(self) -> float:
-        return 1.0
 
 
 async def test_the_index_of_a_log_that_was_cut_is_built_again_after_a_power_failure(
