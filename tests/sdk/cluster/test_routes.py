@@ -470,7 +470,7 @@ async def test_a_topic_that_is_no_text_is_refused_and_ends_nothing(autojump_cloc
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
         for call in (consumer.fetch_queues, client.admin.route, client.producer("PG").queues):
-            with pytest.raises(errors.InvalidCall, match="the topic is .*, not text"):
+            with pytest.raises(errors.InvalidCall, match=r"the topic is .*, not text"):
                 await call(topic)
         await trio.sleep(100)  # the client asks for routes again
         assert await consumer.fetch_queues("T")
