@@ -432,9 +432,12 @@ class CommitLog:
 
     def truncate(self, offset: int) -> list[Segment]:
         """End the log at `offset` and zero what is behind; returns the files deleted."""
-        self.publish_position()
-        gone = self.segments.truncate(offset)
-        self.reset_to_segments()
+        with self._preparing:  # a preparation that has begun goes on from where the log ended
+            self.publish_position()
+            # The newest file first: a start takes files in front of one that it finds for missing ones.
+            self._discard_prepared()
+            gone = self.segments.truncate(offset)
+            self.reset_to_segments()
         return gone
 
     def reset_to_segments(self) -> None:
@@ -460,10 +463,12 @@ class CommitLog:
         self._raw.close()
         self.segments.close()
         with self._preparing:
-            if self._prepared is not None:
-                self._prepared.close()
-                self.segments.discard(self._prepared)
-                self._prepared = None
+            self._discard_prepared()
+
+    def _discard_prepared(self) -> None:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self.segments.discard(prepared)
 
     # ---- reading
 

@@ -576,6 +576,28 @@ async def test_a_file_prepared_ahead_is_no_loss(
     assert "cut" not in caplog.text
 
 
+async def test_a_file_prepared_ahead_goes_when_the_log_is_cut(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Behind a later file it would look as if files were missing, and the log as if it ended behind them."""
+    config = make_config(ROOT, mapped_file_size_commit_log=3000)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(20):
+            store.append(make_record(n))
+        await wait_all_tasks_blocked()
+        bases = [segment.base for segment in store.commitlog.segments.items]
+        assert int(memory_disk.list(f"{ROOT}/commitlog")[-1]) == bases[-1] + 3000
+        await store.cut(bases[1])
+        assert [int(name) for name in memory_disk.list(f"{ROOT}/commitlog")] == bases[:2]
+        while store.log_max_offset < bases[2]:
+            store.append(make_record(99))
+        end = store.log_max_offset
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.log_max_offset == end
+        assert store.recovery_report is not None
+        assert store.recovery_report.damaged == ()
+
+
 async def test_a_start_in_order_dispatches_nothing_again(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
