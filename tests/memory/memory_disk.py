@@ -180,6 +180,7 @@ class MemoryDisk:
             copy = disk.files[path]
             if isinstance(file, MemoryFile) and isinstance(copy, MemoryFile):
                 copy.durable = dict(file.durable)  # a kill forces nothing to the disk
+                copy.refused = dict(file.refused)
         return disk
 
     def after_power_loss(self, chance: random.Random) -> MemoryDisk:

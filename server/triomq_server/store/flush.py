@@ -26,7 +26,7 @@ from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.store.files.segments import Unflushed, sync_segments
 from triomq_server.store.index import Index
 from triomq_server.store.offset_waiters import OffsetWaiters
-from triomq_server.store.unconfirmed import write_again
+from triomq_server.store.unconfirmed import forget_refusal, note_refusal, write_again
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class Flusher:
         self._look_at = float("inf")
         """When the disk is tried again."""
         self._pauses = Pauses(LOOK_AGAIN_S, LOOK_AGAIN_MOST_S)
+        self._refusal_noted = False
+        """Whether the next start is told that the log is in doubt."""
         self._queues_in_doubt = False
         """Queues or index may not be on the disk, whatever a later flush says."""
         self._owed = False
@@ -182,6 +184,7 @@ class Flusher:
                 self._look_at = trio.current_time() + self._pauses.next_s()
                 self.failed()
                 self._waiters.fail_all()
+                await self._note_refusal()
                 return
             self._owed = False
             if dirty:
@@ -225,6 +228,7 @@ class Flusher:
             except OSError as error:
                 _log.warning("the disk still refuses the log: %s; no messages are accepted", error)
                 self._look_at = trio.current_time() + self._pauses.next_s()
+                await self._note_refusal()
                 return
             if lost is not None:
                 _log.critical(
@@ -239,6 +243,22 @@ class Flusher:
             self._look_at = float("inf")
             self._confirm(dirty, target, timestamp)
             self.recovered()
+            if not self._queues_in_doubt:
+                forget_refusal(self._disk, self._config.store_path_root_dir)
+                self._refusal_noted = False
+
+    async def _note_refusal(self) -> None:
+        if not self._refusal_noted:
+            root = self._config.store_path_root_dir
+            self._refusal_noted = await self._disk.run(partial(note_refusal, self._disk, root, self.flushed_offset))
+
+    async def doubt_log(self, log_offset: int) -> None:
+        """At a start: the disk has refused an earlier run the log from this offset on; write that again, or try to."""
+        for segment in self._commitlog.segments.items:
+            segment.flushed = min(segment.flushed, max(0, log_offset - segment.base))
+        self._broken = self._refusal_noted = True
+        self.failed()
+        await self.try_again()
 
     async def prepare_space_forever(self) -> None:
         """Task: take space ahead of the log's end whenever it gets short, so that appends need not wait for it."""
@@ -267,14 +287,15 @@ class Flusher:
                 await self.flush_queues(0 if thorough else config.flush_consume_queue_least_pages, checkpoint=thorough)
                 await self._flush_filled_index_files()
             except OSError as error:
-                self._doubt_queues(error)
                 _log.exception("queues or index could not be forced to the disk")
+                await self._doubt_queues(error)
 
-    def _doubt_queues(self, error: OSError) -> None:
+    async def _doubt_queues(self, error: OSError) -> None:
         """A later flush may succeed although the disk never got the pages. Queues can be built again from the log, so the
         checkpoint, which says how far they are safe, stays behind until the next start."""
         if error.errno not in NO_DESCRIPTOR:
             self._queues_in_doubt = True
+            await self._note_refusal()
 
     async def flush_queues(self, least_pages: int, *, checkpoint: bool, at_once: int = 1) -> None:
         """Force the queues to the disk; then, if asked, save the checkpoint. OSError.
@@ -356,7 +377,7 @@ class Flusher:
                 await self._disk.run(self._index.sync_last)
             await self.save_checkpoint()
         except OSError as error:
-            self._doubt_queues(error)
+            await self._doubt_queues(error)
             _log.error("the store could not be flushed: %s; the next start will check it as after a crash", error)
             return False
         return not (self._broken or self._queues_in_doubt)

@@ -22,6 +22,7 @@ from triomq_server.store.message_store import MessageStore
 from triomq_server.store.recovery import Recovery
 from triomq_server.store.repaired import forget_repaired
 from triomq_server.store.retention import LocalTime
+from triomq_server.store.unconfirmed import forget_refusal, noted_refusal
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +145,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     clean = not disk.exists(f"{root}/abort")
     last = last_run(disk, root)
     same_boot = not config.compat_49 and last.same_boot
+    refused_from = noted_refusal(disk, root)
     # A process that was killed leaves an own append whole or not at all. What it copied from a master may end anywhere.
     may_be_torn = not clean and not (same_boot and last.was_master)
     repair = _repair_file(root)
@@ -172,7 +174,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             latest = max(latest, file.end_timestamp)
             if file.full and not (clean or known):
                 unforced.append(file)
-            return clean or same_boot or known
+            # A disk that has refused something may lack what memory has, and only what is written anew gets there.
+            return clean or known or (same_boot and refused_from is None)
 
         rebuild = not config.compat_49
         reindex_from = store.index.load(
@@ -210,6 +213,10 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     await store.flusher.lower_checkpoint()  # before anything takes the place of what has been cut off
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
+    if refused_from is not None and last.same_boot:
+        await store.flusher.doubt_log(refused_from)
+    else:
+        forget_refusal(disk, root)
 
 
 async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int) -> None:

@@ -4,17 +4,60 @@ After a failed `fdatasync` the kernel counts the pages as written: the next call
 them, and a page may be dropped from memory and come back from the disk as it was before. So success means something only
 for bytes that have been read back, found to be the records that were appended, and written once more. All of it goes
 through descriptors, since a page that cannot be read kills a process that touches it in the map.
+
+A start of the process does not change that while the machine runs: where the doubt begins is noted in `triomq/refused`,
+and the next start writes that part again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Final
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Unflushed
 
+_log = logging.getLogger(__name__)
+
 _PIECE_BYTES: Final = 4 << 20
+
+
+def _path(root: str) -> str:
+    return f"{root}/triomq/refused"
+
+
+def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
+    """Note that the disk has refused something, and that the log is known to be on it up to this offset only.
+
+    Returns:
+        Whether it is noted; the disk may refuse that, too.
+    """
+    try:
+        disk.make_directory(f"{root}/triomq")
+        # Another boot has no use for it: what memory had is gone then.
+        disk.write(_path(root), str(log_offset).encode(), sync=False)
+    except OSError as error:
+        _log.error(
+            "%s cannot be written: %s; do not restart the broker before the disk takes the log", _path(root), error
+        )
+        return False
+    return True
+
+
+def noted_refusal(disk: Disk, root: str) -> int | None:
+    """The log offset from which on an earlier run has left the log in doubt; None if it has not."""
+    try:
+        text = disk.read(_path(root))
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() else 0
+
+
+def forget_refusal(disk: Disk, root: str) -> None:
+    """The disk has taken everything."""
+    disk.remove(_path(root))
 
 
 def write_again(doubtful: list[Unflushed]) -> str | None:

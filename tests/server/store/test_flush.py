@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import trio
-from memory_disk import MemoryDisk, MemoryFile
+from memory_disk import MemoryDisk, MemoryFile, NothingUnforced
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import AppendStatus, NewRecord, open_store
 from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from triomq_server.store.files.segments import Segments, Unflushed
 from triomq_server.store.flush import FLUSHED_AT_ONCE, FLUSHED_PER_CHORE, LOOK_AGAIN_S
+from triomq_server.wire import to_the_end
 
 ROOT = "/store"
 MakeConfig = Callable[..., StoreConfig]
@@ -367,6 +368,41 @@ async def test_a_disk_that_recovers_is_used_again(
     async with open_store(config, disk=after) as store:
         assert store.queue_bounds("T", 0) == (0, 21)
     assert caplog.text.count("takes the log again") == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_what_a_disk_refused_is_written_again_by_the_next_start(
+    is_killed: bool, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """For the kernel it is on the disk: another flush would succeed, and a power failure take it, and all behind it."""
+    config = make_config(
+        "/store", flush_interval_commit_log=3_600_000, flush_interval_consume_queue=3_600_000, max_index_num=5
+    )
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        store.append(make_record(0))
+        await store.flush()
+        for n in range(1, 4):
+            store.append(make_record(n, size=5000))
+        disk.failing_syncs = True
+        with pytest.raises(OSError, match="the log is on disk only up to"):
+            await store.flush()
+        killed = disk.after_kill()
+    if is_killed:
+        disk = killed
+    disk.failing_syncs = False
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.recovery_report.records == 4
+        assert store.writable
+        end = store.append(make_record(4)).end_offset
+        await store.flush()
+        assert store.flushed_offset == end
+        failed = disk.after_power_loss(NothingUnforced())
+    async with open_store(config, disk=failed, clock=clock) as store:
+        assert store.log_max_offset == end
+        for n in range(5):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 9, 0, 1 << 60)).records) == 1
+    assert not failed.exists("/store/triomq/refused")
 
 
 async def test_a_disk_that_recovers_without_what_it_had_refused_is_not_used(
