@@ -222,6 +222,15 @@ async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: in
     return common
 
 
+def cut_offset(own: OwnLog, compared: Comparison) -> int:
+    """Where a record begins, or the log ends, in front of everything that keeps a slave from following its master."""
+    if compared.common_end is not None:
+        return compared.common_end
+    # The master's log may end in the midst of a record of this one, which is another one's.
+    last = own.last_record_by(compared.master_end)
+    return min(own.log_min_offset, compared.master_end) if last is None else sum(last)
+
+
 def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, queue_id: int) -> int | None:
     """The queue offset from which on a slave that is ahead of its master, or has diverged, has messages of its own.
 

@@ -8,14 +8,16 @@ from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.wire.command import Command
 from triomq_server.replication.divergence import (
+    Comparison,
     LogRelation,
     NotComparableError,
     RemoteLog,
     compare,
+    cut_offset,
     drop_own_messages,
     first_own_offset,
 )
-from triomq_server.store import ReadStatus
+from triomq_server.store import NewRecord, ReadStatus
 
 FILE_BYTES = 3000
 
@@ -91,6 +93,33 @@ async def test_two_histories_part_where_they_part(store_pair, common: int, on_ma
         found = await both.compared()
         assert found.relation is LogRelation.CLEAN
         assert first_own_offset(both.slave, found, "T", 0) is None
+
+
+async def test_a_master_whose_log_ends_within_the_first_record_here(store_pair) -> None:
+    """It has lost its disk, and then got a message that is shorter: there is no whole record to compare."""
+    async with store_pair() as both:
+        await both.slave.promote()
+        for store, size in ((both.slave, 300), (both.master, 10)):
+            store.append(NewRecord("T", 0, bytes(size), b""))
+            both.put(store, 3 if store is both.slave else 0)
+        await both.slave.demote()
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.AHEAD, None)
+        assert cut_offset(both.slave, found) == 0
+        await both.slave.cut(cut_offset(both.slave, found))
+        assert (both.slave.log_max_offset, both.slave.queue_bounds("T", 0)) == (0, (0, 0))
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+
+
+async def test_a_cut_is_in_front_of_a_record_in_which_the_master_ends(store_pair) -> None:
+    async with store_pair() as both:
+        await both.slave.promote()
+        both.put(both.slave, 5)
+        end = both.slave.log_max_offset
+        last, _ = both.slave.last_record_by(end)
+        found = Comparison(relation=LogRelation.AHEAD, own_end=end, master_end=end - 10)
+        assert cut_offset(both.slave, found) == last
 
 
 async def test_an_unfinished_record_of_another_history(store_pair) -> None:

@@ -22,7 +22,7 @@ from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, note
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
 from triomq_server.broker.roles.slave_tasks import SlaveTasks
 from triomq_server.config import BrokerRole, dump_properties
-from triomq_server.replication.divergence import LogRelation
+from triomq_server.replication.divergence import LogRelation, cut_offset
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
 from triomq_server.store import StoreDamaged
@@ -208,11 +208,11 @@ class Roles:
             found = following.log.status.compared
             if found.relation not in (LogRelation.AHEAD, LogRelation.DIVERGED):
                 raise RoleError(f"there is nothing to cut: {_NOTHING_TO_CUT[found.relation]}")
-            end = found.common_end if found.common_end is not None else found.master_end
             await self._stop_following()
             try:
                 if self._broker.store.log_max_offset != found.own_end:
                     raise RoleError("the log has changed since it was compared")
+                end = cut_offset(self._broker.store, found)
                 dropped = await self._broker.store.cut(end)
             finally:
                 self._start_following()
