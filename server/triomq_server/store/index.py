@@ -386,6 +386,8 @@ class Index:
             if self.files[-1].count > 1 or len(self.files) == 1:
                 break
             self._delete(self.files.pop())
+        if removed and self.files[-1] in self.filled:
+            self.filled.remove(self.files[-1])
         return removed
 
     def delete_expired(self, log_min_offset: int) -> int:

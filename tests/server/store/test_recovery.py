@@ -23,7 +23,7 @@ from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.check import LogRecord
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewBatch, NewRecord, ReadStatus, open_store
+from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.last_run import last_run
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
@@ -417,6 +417,103 @@ async def test_an_index_file_from_after_the_clock_was_set_back_is_not_taken_for_
     async with open_store(config, disk=lost, clock=clock) as store:
         for n in range(0, 1300, 10):
             assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+async def test_a_checkpoint_vouches_for_nothing_that_is_cut_off(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """What comes in its place may have been stored earlier, and be on the disk in part when the machine goes down."""
+    async with open_store(make_config(ROOT, max_index_num=5), disk=memory_disk, clock=clock) as store:
+        for n in range(20):
+            last = store.append(make_record(n))
+            if n == 9:
+                kept, kept_time = last.end_offset, clock.now
+            clock.now += 1000
+        store.notify_arrivals()
+        await store.flusher.flush_everything()
+        assert saved_times(memory_disk)[:2] == (kept_time + 10_000, kept_time + 10_000)
+        await store.cut(kept)
+        assert saved_times(memory_disk)[:2] == (kept_time, kept_time)
+        assert saved_times(memory_disk)[2] <= kept_time
+        await store.flusher.flush_everything()
+        assert max(saved_times(memory_disk)) <= kept_time
+        store.append(make_record(99))
+        store.notify_arrivals()
+        await store.flusher.flush_everything()
+        assert saved_times(memory_disk)[:2] == (clock.now, clock.now)
+        await store.cut(0)
+        assert saved_times(memory_disk) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("by_recovery", [False, True])
+async def test_an_index_file_that_is_cut_and_filled_again_is_not_taken_for_a_known_one(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, by_recovery: bool
+) -> None:
+    """The machine goes down then, and leaves the file as it was before the cut: it is full, and has other entries."""
+    config = make_config(ROOT, max_index_num=600, flush_interval_consume_queue=3_600_000)
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        kept = [store.append(make_record(n)).end_offset for n in range(100)][-1]
+        await store.flush()
+        for n in range(100, 700):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await store.flusher._flush_filled_index_files()
+        if by_recovery:
+            disk = disk.after_power_loss(NothingUnforced())
+        else:
+            await store.cut(kept)
+            clock.now += 1000
+            await fill_again(store, make_record)
+            disk = disk.after_power_loss(NothingUnforced())
+    if by_recovery:
+        clock.now += 1000
+        async with open_store(config, disk=disk, clock=clock) as store:
+            assert store.log_max_offset == kept
+            await fill_again(store, make_record)
+            disk = disk.after_power_loss(NothingUnforced())
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in (*range(100), *range(1000, 1700)):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+async def fill_again(store: MessageStore, make_record: MakeRecord) -> None:
+    """Other records than those that were cut off; they are flushed, and the index is not."""
+    for n in range(1000, 1700):
+        store.append(make_record(n))
+    store.notify_arrivals()
+    await store.flusher.flush_log()
+
+
+async def test_an_index_file_that_is_cut_amid_its_flush_is_not_vouched_for(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = make_config(ROOT, max_index_num=600, flush_interval_consume_queue=3_600_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        kept = [store.append(make_record(n)).end_offset for n in range(100)][-1]
+        clock.now += 1000
+        for n in range(100, 700):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        assert store.index is not None
+        filled = store.index.files[0]
+        run = memory_disk.run
+
+        async def cut_afterwards(chore: Callable[[], Any]) -> Any:
+            done = await run(chore)
+            if chore == filled.sync:
+                await store.cut(kept)
+            return done
+
+        monkeypatch.setattr(memory_disk, "run", cut_afterwards)
+        await store.flusher._flush_filled_index_files()
+        assert store.index.files == [filled]
+        assert store.index.filled == []
+        assert store.checkpoint.index_timestamp == 0
 
 
 async def kill_behind_zeros(

@@ -360,6 +360,7 @@ class Dispatcher:
     def restart_at(self, end: int) -> None:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
+        self._dispatched_timestamp = min(self._dispatched_timestamp, self._commitlog.store_timestamp)
         self._take_waiting(sys.maxsize)
         kept = [key for key in HASHED_KEY.iter_unpack(self._hashes) if key[1] < end]
         self._hashes = bytearray(b"".join([HASHED_KEY.pack(*key) for key in kept]))
