@@ -28,6 +28,12 @@ def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
         raise InvalidCall(f"{name} is {value!r}, not a number of seconds {'from' if zero else 'above'} 0")
 
 
+def check_wait(value: object) -> None:
+    """Raise :class:`InvalidCall` unless ``wait_s`` is a number of seconds from 0; infinity is one."""
+    if not _is_number(value) or not value >= 0:  # nor nan
+        raise InvalidCall(f"wait_s is {value!r}, not at least 0")
+
+
 def check_share(name: str, value: object) -> None:
     """Raise :class:`InvalidCall` unless an argument is a number from 0 to 1."""
     if not _is_number(value) or not 0 <= value <= 1:

@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.route_wait import RouteWait
 from triomq._constructors import NoPublicConstructor
-from triomq._message.message import MessageQueue
-from triomq.errors import LinkLost, ProtocolViolation, error_for_code
+from triomq._message.message import OFFSET_MAX, MessageQueue, check_queue
+from triomq.errors import InvalidCall, LinkLost, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests import (
@@ -49,6 +49,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.  See ``BrokerLinks.of`` for `only_master`."""
+        check_queue(queue)
         header = GetMinOffsetRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -57,6 +58,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset behind the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
+        check_queue(queue)
         header = GetMaxOffsetRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -65,6 +67,8 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         """The offset of the message stored nearest to a time, in ms since 1970, within the queue's range."""
+        check_queue(queue)
+        _check_time_ms(time_ms)
         header = SearchOffsetRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, timestamp=time_ms, bname=queue.broker_name
         )
@@ -73,6 +77,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
         """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
+        check_queue(queue)
         header = GetEarliestMsgStoretimeRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -106,6 +111,11 @@ class QueueBounds(metaclass=NoPublicConstructor):
             return answer.header(answer_type)
         except HeaderError as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
+
+
+def _check_time_ms(time_ms: object) -> None:
+    if not isinstance(time_ms, int) or isinstance(time_ms, bool) or abs(time_ms) > OFFSET_MAX:
+        raise InvalidCall(f"time_ms is {time_ms!r}, not ms since 1970")
 
 
 def _checked(offset: int, queue: MessageQueue) -> int:

@@ -5,12 +5,13 @@ Upstream: ``DefaultLitePullConsumer``; of a push consumer Java has ``suspend`` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from triomq._constructors import NoPublicConstructor
+from triomq._consumer.group.positions import checked_time_ms
 from triomq._consumer.membership import Membership
-from triomq._message.message import MessageQueue
+from triomq._message.message import MessageQueue, check_queue, check_whole_offset
 from triomq.errors import InvalidCall
 
 
@@ -58,6 +59,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             InvalidCall: the queue is not assigned, or has no such offset.
         """
         self._own([queue])
+        check_whole_offset(offset)
         low, high = await self._member.bounds.min_offset(queue), await self._member.bounds.max_offset(queue)
         if not low <= offset <= high:
             raise InvalidCall(f"{queue} has no offset {offset}, only {low} to {high}")
@@ -74,7 +76,12 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             self._member.go_to(queue, await self._member.bounds.max_offset(queue))
 
     async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
-        """Go to the first message stored at a time (int: ms since 1970) or later; without queues, of all assigned."""
+        """Go to the first message stored at a time (int: ms since 1970) or later; without queues, of all assigned.
+
+        Raises:
+            InvalidCall: the time cannot be used, or a queue is not assigned.
+        """
+        checked_time_ms("the time", moment)  # also when nothing is assigned
         for queue in self._own(queues or self._assigned()):
             self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
 
@@ -85,6 +92,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         self._member.check_open()
         for queue in (found := list(queues)):
+            check_queue(queue, "; give each queue as an argument of its own" if isinstance(queue, Collection) else "")
             if queue not in self._member.engine.queues:
                 raise InvalidCall(
                     f"{queue} is not assigned to this consumer; its `assignment` lists the queues that are"

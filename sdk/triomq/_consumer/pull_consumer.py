@@ -31,10 +31,10 @@ from triomq._consumer.puller import PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.shared_pulls import SharedPulls
 from triomq._message.hooks import FilterHook, PullHook, wanted_messages
-from triomq._message.message import MessageQueue, check_group, check_name
+from triomq._message.message import MessageQueue, check_group, check_name, check_offset, check_queue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
-from triomq._numbers import check_seconds
+from triomq._numbers import check_count, check_seconds
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse
@@ -52,6 +52,8 @@ SUSPEND_S: Final = 20.0
 
 FILTERS_MAX: Final = 256
 """How many parsed tag expressions a consumer keeps."""
+
+_QUEUES_CURE: Final = "; fetch_queues(topic) lists them"
 
 
 class PullConsumer(metaclass=NoPublicConstructor):
@@ -155,15 +157,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
         Cancelling leaves the position where it was.
         """
         self._check_open()
-        if not isinstance(queue, MessageQueue):
-            raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue; fetch_queues(topic) lists them")
-        if max_messages < 1:
-            raise InvalidCall(f"max_messages is {max_messages}, not at least 1")
-        if offset is not None and offset < 0:
-            raise InvalidCall(f"the offset is {offset}, not at least 0")
-        if not (math.isfinite(suspend_s) and suspend_s >= 0):
+        check_queue(queue, _QUEUES_CURE)
+        check_count("max_messages", max_messages, 1)
+        if offset is not None:
+            check_offset(offset)
+        check_seconds("suspend_s", suspend_s, zero=True)
+        if math.isinf(suspend_s):
             raise InvalidCall(
-                f"suspend_s is {suspend_s}, not a number of seconds, 0 or more, for which a broker may hold the pull"
+                f"suspend_s is {suspend_s!r}, not a number of seconds, 0 or more, for which a broker may hold the pull"
             )
         wanted = self._subscription(queue.topic, tags, sql)
         start = offset if offset is not None else await self.position(queue)
@@ -274,6 +275,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
         At first: the group's committed offset, or else the queue's first message.
         """
+        check_queue(queue, _QUEUES_CURE)
         position = self._positions.get(queue)
         if position is None:
             committed = await self.committed(queue)
@@ -282,14 +284,19 @@ class PullConsumer(metaclass=NoPublicConstructor):
         return position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Set the position."""
-        if offset < 0:
-            raise InvalidCall(f"the offset is {offset}, not at least 0")
+        """Set the position.
+
+        Raises:
+            InvalidCall: this is no queue, or no offset.
+        """
+        check_queue(queue, _QUEUES_CURE)
+        check_offset(offset)
         self._positions[queue] = offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, or None when it has none."""
         self._check_open()
+        check_queue(queue, _QUEUES_CURE)
         wait = self._client.route_wait
         return await wait.until_there(lambda: self._offsets.read(queue), OFFSET_TIMEOUT_S, queue=queue)
 
@@ -301,7 +308,10 @@ class PullConsumer(metaclass=NoPublicConstructor):
             MQError: it may not be kept.
         """
         self._check_open()
-        if offset is None:
+        check_queue(queue, _QUEUES_CURE)
+        if offset is not None:
+            check_offset(offset)
+        else:
             offset = self._positions.get(queue)
             if offset is None:
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
@@ -373,6 +383,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             raise InvalidCall("give either tags= or sql=; an expression can test the tag: sql=\"TAGS = 'a'\"")
         if tags is not None and not isinstance(tags, str):
             raise InvalidCall(f"the tags are {type(tags).__name__}, not text like 'a || b'")
+        if sql is not None and not isinstance(sql, str):
+            raise InvalidCall(f"the SQL92 expression is {type(sql).__name__}, not text like 'amount > 5'")
         found = self._subscriptions.get((topic, tags, sql))
         if found is None:
             found = make_subscription(topic, _checked(sql) if sql is not None else tags, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES
 from triomq_protocol.requests import MessageQueue as MessageQueue
+
+OFFSET_MAX: Final = 2**63 - 1
+"""Of an offset in a request."""
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest body a stock broker stores (``maxMessageSize``)."""
@@ -137,6 +141,32 @@ def check_group(group: str) -> None:
     check_name(group, "group", MAX_GROUP_CHARACTERS)
     if group in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
         raise InvalidCall(f"the group {group} is reserved, choose another")
+
+
+def check_queue(queue: object, cure: str = "") -> None:
+    """Raise unless it is a queue.
+
+    Args:
+        queue: what was given.
+        cure: what to do, after the error's text.
+    """
+    if not isinstance(queue, MessageQueue):
+        raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue{cure}")
+
+
+def check_whole_offset(offset: object) -> None:
+    """Raise unless it is a whole number."""
+    if not isinstance(offset, int) or isinstance(offset, bool):
+        raise InvalidCall(f"the offset is {offset!r}, not a whole number")
+
+
+def check_offset(offset: int) -> None:
+    """Raise unless it is a number that an offset can be."""
+    check_whole_offset(offset)
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidCall(
+            f"the offset is {offset}, not at least 0" + (f" and at most {OFFSET_MAX}" if offset > 0 else "")
+        )
 
 
 def check_properties(properties: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from triomq._cluster.broker_requests import AskedProducer
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
-from triomq._message.message import Message, MessageQueue
+from triomq._message.message import Message, MessageQueue, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import (
@@ -374,6 +374,10 @@ class Producer(metaclass=NoPublicConstructor):
             MQError: the broker refuses, as for a transaction that has ended before, or cannot be reached, or its answer is
                 missing: then it may have been done. A Java broker that is told twice to commit delivers the message twice.
         """
+        if not isinstance(half, HalfMessage):
+            raise InvalidCall(f"the half message is {type(half).__name__}, not what send_half returns")
+        if not isinstance(state, TransactionState):
+            raise InvalidCall(f"the state is {state!r}, neither COMMIT nor ROLLBACK of triomq.TransactionState")
         if state is TransactionState.UNKNOWN:
             raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; UNKNOWN is what it is in until then")
         await self._transactional().end_half(half, state)
@@ -617,6 +621,7 @@ class Producer(metaclass=NoPublicConstructor):
         self, out: Outgoing, message: Message, queue: MessageQueue | None, selector: QueueSelector | None, arg: object
     ) -> MessageQueue:
         if queue is not None:
+            check_queue(queue)
             if queue.topic != message.topic:
                 raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")
             return queue

@@ -120,6 +120,8 @@ class Requests:
     async def ask(self, message: Message, timeout_s: float) -> ReceivedMessage:
         """Send a request and wait for its reply; see :meth:`triomq.Producer.request`."""
         check_seconds("timeout_s", timeout_s)
+        if math.isinf(timeout_s):
+            raise InvalidCall("timeout_s is inf, but the broker and the one who replies are told a number of ms")
         sender, desk = self._sender, self._desk
         if len(desk.waiting) >= REQUESTS_MAX:
             raise Overloaded(f"{len(desk.waiting)} requests of this client wait for their replies")

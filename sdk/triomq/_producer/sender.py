@@ -148,12 +148,12 @@ class Sender:
         """
         settings = self.settings
         try:
-            topic = message.topic
+            topic, check_parts = message.topic, message.check_parts
         except AttributeError:
             raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
         latest = self.targets.latest
         if (latest is not None and latest.topic == topic) or self.targets.known(topic) is not None:
-            message.check_parts(settings.max_body_bytes)
+            check_parts(settings.max_body_bytes)
         else:
             message.check(settings.max_body_bytes)
         born_ms = self.clock()

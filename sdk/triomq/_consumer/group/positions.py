@@ -22,7 +22,7 @@ from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, offset_in_doubt
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
-from triomq._message.message import MessageQueue
+from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq.errors import InvalidCall, MQError, OffsetIllegal
 from triomq_protocol.names import RETRY_PREFIX
@@ -133,13 +133,30 @@ def check_start_from(start_from: object) -> StartFrom:
     """Raise :class:`InvalidCall` unless it is one of the places a group can start at."""
     if start_from == "latest" or start_from == "earliest":
         return "latest" if start_from == "latest" else "earliest"
-    if isinstance(start_from, datetime):
-        if start_from.tzinfo is None:
-            raise InvalidCall("start_from has no time zone; use datetime(..., tzinfo=...) or datetime.astimezone()")
-        return start_from
-    if isinstance(start_from, int) and not isinstance(start_from, bool) and start_from >= 0:
+    if isinstance(start_from, datetime) or (
+        isinstance(start_from, int) and not isinstance(start_from, bool) and start_from >= 0
+    ):
+        checked_time_ms("start_from", start_from)
         return start_from
     raise InvalidCall(f'start_from is {start_from!r}; use "latest", "earliest", a datetime, or ms since 1970')
+
+
+def checked_time_ms(name: str, moment: object) -> int:
+    """A time in ms since 1970.
+
+    Args:
+        name: what it is, for the error.
+        moment: a datetime with a zone, or the milliseconds.
+
+    Raises:
+        InvalidCall: it is neither.
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise InvalidCall(f"{name} has no time zone; use datetime(..., tzinfo=...) or datetime.astimezone()")
+    elif not isinstance(moment, int) or isinstance(moment, bool) or not 0 <= moment <= OFFSET_MAX:
+        raise InvalidCall(f"{name} is {moment!r}, neither a datetime nor ms since 1970")
+    return time_ms_of(moment)
 
 
 def start_of_new_group(start_from: StartFrom, topic: str) -> Start:
@@ -474,6 +491,4 @@ class Positions:
             InvalidCall: the time cannot be used.
             MQError: no broker knows.
         """
-        checked = check_start_from(moment)
-        assert isinstance(checked, datetime | int)
-        return await self._bounds.offset_by_time(queue, time_ms_of(checked))
+        return await self._bounds.offset_by_time(queue, checked_time_ms("the time", moment))

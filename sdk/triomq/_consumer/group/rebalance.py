@@ -20,7 +20,7 @@ import trio
 from triomq._cluster.routes import Route, Routes
 from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
-from triomq._message.message import MessageQueue
+from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.links import Links
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -149,6 +149,8 @@ def work_out_share(
     try:
         # In here: a generator of the user's runs only now.
         share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(members)))
+        for queue in share:
+            check_queue(queue)
     except Exception:
         # A strategy may be the user's own.
         log.exception("the allocation strategy failed; the queues stay as they are")

@@ -20,9 +20,10 @@ from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.lite.membership import LiteMembership
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions
-from triomq._message.message import MessageQueue
+from triomq._message.message import MessageQueue, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
+from triomq._numbers import check_wait
 from triomq.errors import ClientClosed, InvalidCall
 
 POLL_S: Final = 5.0
@@ -139,10 +140,12 @@ class LitePullConsumer(AssignedQueues):
             MQError: where to start in a queue is not known now.
         """
         self._choose_mode(assigns=True)
-        wanted = list(dict.fromkeys(queues))
-        for queue in wanted:
-            if not isinstance(queue, MessageQueue):
-                raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue")
+        if not isinstance(queues, Iterable):
+            raise InvalidCall(f"the queues are {type(queues).__name__}, not a list of MessageQueue")
+        given = list(queues)
+        for queue in given:
+            check_queue(queue)
+        wanted = list(dict.fromkeys(given))
         await self.start()
         now = self._member.clock()
         for topic in sorted({queue.topic for queue in wanted}):
@@ -173,8 +176,7 @@ class LitePullConsumer(AssignedQueues):
             ClientClosed: the consumer is closed.
             OffsetIllegal: an offset is not there, and the policy is to raise.
         """
-        if wait_s < 0:
-            raise InvalidCall(f"wait_s is {wait_s}, not at least 0")
+        check_wait(wait_s)
         await self.start()
         self._member.finish_polled()
         batch = await self._member.messages.batch(wait_s)
@@ -217,9 +219,11 @@ class LitePullConsumer(AssignedQueues):
             self._member.finish_polled()
             await self._commit(self._member.owned_queues())
             return
-        for offset in offsets.values():
-            if offset < 0:
-                raise InvalidCall(f"the offset is {offset}, not at least 0")
+        if not isinstance(offsets, Mapping):
+            raise InvalidCall(f"the offsets are {type(offsets).__name__}, not a mapping of queue to offset")
+        for queue, offset in offsets.items():
+            check_queue(queue)
+            check_offset(offset)
         positions = self._member.positions
         await self._commit([queue for queue, offset in offsets.items() if positions.commit_at(queue, offset)])
 
@@ -232,6 +236,7 @@ class LitePullConsumer(AssignedQueues):
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, or None when it has none."""
         self._check_open()
+        check_queue(queue)
         return await self._member.positions.committed(queue)
 
     def position(self, queue: MessageQueue) -> int:

@@ -22,6 +22,7 @@ from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue, check_name
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
+from triomq._numbers import check_wait
 from triomq._producer.request_reply import send_reply
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MAX_TOPIC_BYTES
@@ -173,8 +174,7 @@ class PushConsumer(AssignedQueues):
             ClientClosed: the consumer is closed.
             OffsetIllegal: with the policy ``"raise"``.
         """
-        if not wait_s >= 0:
-            raise InvalidCall(f"wait_s is {wait_s}, not at least 0")
+        check_wait(wait_s)
         try:
             if wait_s == 0:
                 return await self._next(wait=False)

@@ -61,7 +61,17 @@ def fails_in_its_second_step(_client_id, queues, _members):
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("strategy", [fails, fails_in_its_second_step, lambda *_args: None])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fails,
+        fails_in_its_second_step,
+        lambda *_args: None,
+        lambda *_args: [Q[0], "broker-a:1"],
+        lambda *_args: [0, 1],
+        lambda *_args: {"T": 0},
+    ],
+)
 def test_a_failing_strategy_changes_nothing(caplog, strategy) -> None:
     assert work_out_share("me", Q, ["me"], strategy, was_absent=False) == Share(None)
     assert "the queues stay as they are" in caplog.text
