@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypedDict, TypeVar
 
@@ -76,6 +76,10 @@ from triomq_protocol.names import DEFAULT_TOPIC, TRACE_TOPIC
 Consumer = TypeVar("Consumer", bound=PullConsumer | PushConsumer | LitePullConsumer)
 
 _ZLIB: Final = ZlibCompressor()
+
+
+IN_FLIGHT_MAX: Final = 2**63 - 1
+"""Of sends that are under way, and of their bytes: what the compiled sends count with."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -307,8 +311,8 @@ class Client(metaclass=NoPublicConstructor):
         self._check_open()
         group = self._group(group)
         check_seconds("send_timeout_s", send_timeout_s)
-        check_count("max_in_flight", max_in_flight, 1)
-        check_count("max_in_flight_bytes", max_in_flight_bytes, 1)
+        check_count("max_in_flight", max_in_flight, 1, IN_FLIGHT_MAX)
+        check_count("max_in_flight_bytes", max_in_flight_bytes, 1, IN_FLIGHT_MAX)
         check_count("max_checks", max_checks, 1)
         if linger_s is not None:
             check_seconds("linger_s", linger_s, zero=True)
@@ -330,7 +334,12 @@ class Client(metaclass=NoPublicConstructor):
             check_listener(group, transactions)
         tracer = self._tracer(trace, trace_topic)
         send_trace = SendTrace(tracer, self._master_of) if tracer is not None else None
-        self._heartbeats.add_producer(group, answers=transactions is not None)
+        every_hook = [
+            *([LoggedSends()] if producer_log.isEnabledFor(logging.DEBUG) else []),
+            *process_hooks.send,
+            *([] if send_trace is None else [send_trace]),
+            *hooks,
+        ]
         sender = Sender(
             group,
             self._routes,
@@ -346,6 +355,12 @@ class Client(metaclass=NoPublicConstructor):
             self._members.remove(producer)
             await self._heartbeats.remove_producer(group)
 
+        try:
+            # Only now: an argument that cannot be used leaves the group free.
+            self._heartbeats.add_producer(group, answers=transactions is not None)
+        except InvalidCall:
+            sender.close()
+            raise
         producer = construct(
             Producer,
             sender,
@@ -356,12 +371,7 @@ class Client(metaclass=NoPublicConstructor):
             max_in_flight=max_in_flight,
             max_in_flight_bytes=max_in_flight_bytes,
             linger_s=linger_s,
-            hooks=[
-                *([LoggedSends()] if producer_log.isEnabledFor(logging.DEBUG) else []),
-                *process_hooks.send,
-                *([] if send_trace is None else [send_trace]),
-                *hooks,
-            ],
+            hooks=every_hook,
             transactions=transactions,
             max_checks=max_checks,
             on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
@@ -454,6 +464,14 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
+        _check_kinds(
+            {
+                "limits": (limits, FlowLimits),
+                "pulling": (pulling, PullOptions),
+                "retries": (retries, ConsumeRetries),
+                "callbacks": (callbacks, ConsumerCallbacks),
+            }
+        )
         push = PushOptions(
             ordered=ordered,
             auto_commit=auto_commit,
@@ -538,6 +556,7 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
         """
         self._check_open()
+        _check_kinds({"limits": (limits, FlowLimits), "callbacks": (callbacks, ConsumerCallbacks)})
         lite = LiteOptions(
             auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, tracer=self._tracer(trace, trace_topic)
         )
@@ -650,6 +669,13 @@ class Client(metaclass=NoPublicConstructor):
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
+
+
+def _check_kinds(kinds: Mapping[str, tuple[object, type]]) -> None:
+    """Raise :class:`InvalidCall` unless each argument, where it is given, is an object of its class."""
+    for name, (value, kind) in kinds.items():
+        if value is not None and not isinstance(value, kind):
+            raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
 
 
 def _checked_trace_topic(topic: str) -> str:

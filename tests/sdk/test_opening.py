@@ -131,3 +131,34 @@ async def test_a_block_that_is_not_entered_by_async_with_says_how(name):
         await block()
     with pytest.raises(AttributeError, match=rf"no attribute 'send': {how}"):
         block().send(None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("producer", {"hooks": 5}),
+        ("producer", {"retry": "often"}),
+        ("producer", {"max_in_flight": 10**30}),
+        ("producer", {"max_in_flight_bytes": 10**30}),
+        ("pull_consumer", {"on_event": 5}),
+        ("pull_consumer", {"filter_hooks": 5}),
+        ("push_consumer", {"pulling": 5}),
+        ("push_consumer", {"retries": 5}),
+        ("push_consumer", {"limits": 5}),
+        ("lite_pull_consumer", {"callbacks": print}),
+        ("lite_pull_consumer", {"limits": 5}),
+    ],
+)
+async def test_an_argument_that_cannot_be_used_leaves_the_group_free(cluster, kind, wrong):
+    async with cluster.client() as client:
+        followers = list(client._routes.changed)
+        make = getattr(client, kind)
+        with pytest.raises((errors.InvalidCall, TypeError, AttributeError)) as failure:
+            make("G", **wrong)
+        if kind != "producer" and "filter_hooks" not in wrong:
+            assert isinstance(failure.value, errors.InvalidCall)
+        made = make("G")
+        with pytest.raises(errors.InvalidCall, match="of group G already"):
+            make("G")
+        await made.aclose()
+        assert client._routes.changed == followers

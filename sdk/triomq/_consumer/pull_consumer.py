@@ -76,7 +76,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
     ) -> None:
         check_group(group)
         preference = read_preference_of(read_preference)
-        client.heartbeats.add_consumer(group, _heartbeat_data(group, unit_mode=client.unit_mode))
+        check_callback("on_event", on_event, plain=True)
         self.group = group
         self._client = client
         self._make_puller = partial(
@@ -97,12 +97,17 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._left = left
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
-        check_callback("on_event", on_event, plain=True)
         self._report = reporter(on_event)
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}
         self._closed = False
         self._shares: list[SharedPulls] = []
+        try:
+            # Last: an argument that cannot be used leaves the group free.
+            client.heartbeats.add_consumer(group, _heartbeat_data(group, unit_mode=client.unit_mode))
+        except InvalidCall:
+            self._puller.close()
+            raise
         client.requests.consumers[group] = _PullMembership(self.positions, self._shares)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
