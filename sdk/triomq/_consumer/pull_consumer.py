@@ -22,7 +22,14 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.group.allocate import AllocateStrategy
-from triomq._consumer.group.callbacks import ConsumerCallbacks, OnEvent, check_callback, offset_unavailable, reporter
+from triomq._consumer.group.callbacks import (
+    ConsumerCallbacks,
+    ConsumerEvent,
+    OnEvent,
+    check_callback,
+    offset_unavailable,
+    reporter,
+)
 from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
@@ -100,6 +107,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._report = reporter(on_event)
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}
+        # Queues that a share had, and other members have now.
+        self._lost: set[MessageQueue] = set()
         self._closed = False
         self._shares: list[SharedPulls] = []
         try:
@@ -172,6 +181,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
                 f"suspend_s is {suspend_s!r}, not a number of seconds, 0 or more, for which a broker may hold the pull"
             )
         wanted = self._subscription(queue.topic, tags, sql)
+        self._lost.discard(queue)  # whoever pulls what a share has lost answers for it
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
         puller = self._puller if read_preference is None else self._puller_for(read_preference)
@@ -199,7 +209,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
         if block:
             await self._pause_if_unheld(result, started_s, deadline_s)
-        if offset is None:
+        if offset is None and queue not in self._lost:
             self._positions[queue] = result.next_offset
         return result
 
@@ -265,7 +275,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
         shared: SharedPulls = construct(
             SharedPulls,
             pull=partial(self.pull, tags=tags, sql=sql, max_messages=max_messages),
-            forget=lambda queue: self._positions.pop(queue, None),
+            forget=self._gain,
+            lose=self._lose,
             share_out=share_out,
             spawn=client.nursery.start_soon,
             interval_s=interval_s,
@@ -274,6 +285,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
         )
         self._shares.append(shared)
         return shared
+
+    def _gain(self, queue: MessageQueue) -> None:
+        self._positions.pop(queue, None)
+        self._lost.discard(queue)
+
+    def _lose(self, queue: MessageQueue) -> None:
+        self._positions.pop(queue, None)
+        self._lost.add(queue)
 
     async def position(self, queue: MessageQueue) -> int:
         """Where the next pull without an offset starts.
@@ -308,6 +327,9 @@ class PullConsumer(metaclass=NoPublicConstructor):
     async def commit(self, queue: MessageQueue, offset: int | None = None) -> None:
         """Commit an offset for the group; by default this consumer's position.
 
+        A queue that a :meth:`share` had, and another member has now, is refused with the event ``offset_refused``, since
+        that member may be further. In ``on_revoked`` it is this member's still.
+
         Raises:
             InvalidCall: no offset is given and nothing was pulled yet.
             MQError: it may not be kept.
@@ -316,7 +338,12 @@ class PullConsumer(metaclass=NoPublicConstructor):
         check_queue(queue, _QUEUES_CURE)
         if offset is not None:
             check_offset(offset)
-        else:
+        if queue in self._lost:
+            await trio.lowlevel.checkpoint()
+            text = f"{queue}: committing is refused, since the queue is another member's now"
+            self._report(ConsumerEvent("offset_refused", text, queue))
+            return
+        if offset is None:
             offset = self._positions.get(queue)
             if offset is None:
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")

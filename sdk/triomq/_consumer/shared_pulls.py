@@ -34,6 +34,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
     Args:
         pull: pulls one queue from the consumer's position.
         forget: a queue was assigned: the position is the committed one again.
+        lose: a queue was given up to another member.
         share_out: makes what shares the queues out; it is given this object.
         spawn: starts the task that shares them out.
         interval_s: how long a queue without a new message rests.
@@ -46,6 +47,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         *,
         pull: Callable[[MessageQueue], Awaitable[PullResult]],
         forget: Callable[[MessageQueue], object],
+        lose: Callable[[MessageQueue], object],
         share_out: Callable[[SharedPulls], Rebalance],
         spawn: Spawn,
         interval_s: float,
@@ -54,6 +56,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
     ) -> None:
         self._pull = pull
         self._forget = forget
+        self._lose = lose
         self._rebalance = share_out(self)
         self._spawn = spawn
         self._interval_s = interval_s
@@ -161,7 +164,10 @@ class SharedPulls(metaclass=NoPublicConstructor):
     async def revoked(self, queue: MessageQueue, /) -> bool:
         """Give a queue up."""
         self._due.pop(queue, None)
-        await call_with_queues(self._callbacks.on_revoked, [queue])
+        try:
+            await call_with_queues(self._callbacks.on_revoked, [queue])
+        finally:
+            self._lose(queue)
         return True
 
     async def kept(self, _queue: MessageQueue, /) -> bool:

@@ -72,6 +72,42 @@ async def test_members_share_and_one_that_leaves_gives_its_queues_up(autojump_cl
     assert set(went) == set(Q)
 
 
+@pytest.mark.parametrize("offset", [None, 1])
+async def test_a_commit_of_a_queue_that_was_lost_is_refused(autojump_clock, group_cluster, offset):
+    """Its messages are in the caller's hands still, and the next member is further."""
+    for queue in Q:
+        fill(group_cluster, b"one", b"two", b"three", queue_id=queue.queue_id)
+    events, held = [], {}
+
+    async def revoked(queues):
+        for queue in queues:
+            await consumer.commit(queue, 1)  # it is this member's still
+
+    callbacks = triomq.ConsumerCallbacks(on_revoked=revoked)
+    async with group_cluster.client() as first, group_cluster.client(instance_name="second") as second:
+        consumer = first.pull_consumer("G", on_event=events.append)
+        other = second.pull_consumer("G")
+        async with consumer.share("T", max_messages=1, callbacks=callbacks) as pulls:
+            while len(held) < 4:
+                result = await anext(pulls)
+                held[result.queue] = result
+            async with other.share("T") as others:
+                await until(lambda: len(pulls.assignment) == len(others.assignment) == 2)
+                lost = others.assignment[0]
+                assert group_cluster.broker.offsets["G", "T", lost.queue_id] == 1
+                await other.commit(lost, 3)
+                await consumer.commit(lost, offset)
+                assert group_cluster.broker.offsets["G", "T", lost.queue_id] == 3
+                assert [(event.kind, event.queue) for event in events] == [("offset_refused", lost)]
+                assert lost not in consumer.positions()
+                await consumer.commit(pulls.assignment[0], offset)
+            await other.aclose()
+            await until(lambda: pulls.assignment == Q)
+            await consumer.commit(lost, 2)
+            assert group_cluster.broker.offsets["G", "T", lost.queue_id] == 2
+            assert len(events) == 1
+
+
 async def test_a_pull_that_fails_is_repeated(autojump_clock, group_cluster, caplog):
     caplog.set_level(logging.WARNING)
     fill(group_cluster, b"one")
