@@ -80,6 +80,8 @@ def show(arguments: list[str]) -> int | None:
         return None
     import click
 
+    from triomq_command.running import exit_code_of
+
     class InOrder(click.Group):
         def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
             return [*COMMANDS, *ADDED]
@@ -87,12 +89,7 @@ def show(arguments: list[str]) -> int | None:
     commands = {name: click.Command(name, help=text) for name, text in (COMMANDS | ADDED).items()}
     group = InOrder("triomq", help=HELP, commands=commands, context_settings={"help_option_names": ["-h", "--help"]})
     group = click.version_option(package_name="triomq")(group)
-    try:
-        code = group.main(arguments, prog_name="triomq", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    return code if isinstance(code, int) else 0
+    return exit_code_of(lambda: group.main(arguments, prog_name="triomq", standalone_mode=False))
 
 
 def _completes_later_words() -> bool:

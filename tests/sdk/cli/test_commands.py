@@ -360,6 +360,20 @@ def test_an_output_that_takes_nothing_is_one_line():
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_nor_is_an_overview_that_cannot_be_written(option):
+    command = [
+        sys.executable,
+        "-c",
+        f"import triomq_command, sys; sys.argv = ['triomq', '{option}']; triomq_command.main()",
+    ]
+    with open("/dev/full", "wb", buffering=0) as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
