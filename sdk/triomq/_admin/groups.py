@@ -6,8 +6,8 @@ Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -33,6 +33,7 @@ from triomq.errors import (
     AccessRefused,
     BrokerFault,
     BrokerNotFound,
+    GroupNotFound,
     InvalidCall,
     MQError,
     NotFound,
@@ -166,6 +167,16 @@ class TopicTraffic:
     out_per_s: float = 0.0
     in_day: int = 0
     out_day: int = 0
+
+
+@contextmanager
+def _unknown_group(group: str) -> Iterator[None]:
+    """A broker of RocketMQ 5 keeps no offsets of a group that it does not know: say how the group is created."""
+    try:
+        yield
+    except GroupNotFound as error:
+        error.add_note(f"The group has to exist first: `triomq groups {group} --create` creates it at all brokers.")
+        raise
 
 
 class GroupAdmin(metaclass=NoPublicConstructor):
@@ -583,6 +594,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             InvalidCall: members are online, or an offset lies beyond the end of its queue; nothing was set.
+            GroupNotFound: a broker keeps offsets only of groups that it knows, as those of RocketMQ 5 do: create it first.
             MQError: a broker did not do it.
         """
         for queue, offset in offsets.items():
@@ -598,7 +610,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
         for queue, offset in offsets.items():
             one = {queue: offset}
-            await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
+            with _unknown_group(group):
+                await self._route_wait.until_there(partial(at_brokers.commit, one), OFFSET_TIMEOUT_S, queue=queue)
 
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, force: bool = False
@@ -617,6 +630,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: both are the same group, or members of ``target`` are online.
             BrokerNotFound: a broker set has no master now; nothing was set.
+            GroupNotFound: as :meth:`set_offsets`.
             MQError: a broker did not do it.
         """
         offsets = await self.offsets_to_clone(source, target, topic)
@@ -654,7 +668,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         route = await self._routes.for_subscribing(topic)
         queues = [queue for queue in route.subscribe_queues if queue.broker_name == broker_name]
         offsets = {queue: await self._offset_at(queue, time_ms) for queue in queues}
-        await BrokerOffsets(self._wrap(group), self._brokers).commit(offsets)
+        with _unknown_group(group):
+            await BrokerOffsets(self._wrap(group), self._brokers).commit(offsets)
         return [ResetQueue(queue, offset, False) for queue, offset in offsets.items()]
 
     async def _set_first_offsets(self, group: str, topic: str, broker_name: str, time_ms: int) -> None:

@@ -29,6 +29,18 @@ async def test_up_to_the_end(autojump_clock, cluster, two_messages, offset):
     assert cluster.broker.offsets["G", "T", 0] == cluster.broker.offsets["G", "T", 1] == offset
 
 
+async def test_a_broker_that_keeps_no_offsets_of_groups_it_does_not_know(autojump_clock, cluster, two_messages):
+    """As those of RocketMQ 5 do."""
+    cluster.broker.script(
+        RequestCode.UPDATE_CONSUMER_OFFSET, lambda command: command.answer(26, "subscription group not exist")
+    )
+    async with cluster.client() as client:
+        with pytest.raises(errors.GroupNotFound) as failure:
+            await client.groups.set_offsets("G", {QUEUES[0]: 1})
+    (note,) = failure.value.__notes__
+    assert "`triomq groups G --create`" in note
+
+
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
