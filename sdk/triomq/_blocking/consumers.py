@@ -199,7 +199,8 @@ class SharedPulls(metaclass=NoPublicConstructor):
         return result
 
     def __enter__(self) -> Self:
-        self._call(lambda _: self._core.__aenter__())
+        # Interrupted when it is entered already, there is no block whose end would leave it.
+        self._call(lambda _: self._core.__aenter__(), lambda _, entered: entered.__aexit__(None, None, None))
         return self
 
     def __exit__(
@@ -254,7 +255,7 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
 
     def __enter__(self) -> Self:
         self._kept = False
-        self._call(_push.PushConsumer.__aenter__)
+        self._call(_push.PushConsumer.__aenter__, lambda _, entered: entered.aclose())
         return self
 
     def close(self) -> None:

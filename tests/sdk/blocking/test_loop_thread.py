@@ -201,3 +201,25 @@ def test_what_an_interrupted_call_has_made_is_got_by_the_next(client, interrupt_
     with interrupt_at_end():
         getattr(client, kind)("P")
     assert getattr(client, kind)("P") is getattr(client, kind)("P")
+
+
+def test_an_interrupted_entry_of_a_share_is_left(client, interrupt_at_end):
+    consumer = client.pull_consumer("G")
+    pulls = consumer.share("T")
+    with interrupt_at_end(), pulls:
+        raise AssertionError("it was not entered")
+    assert consumer._call_plain(lambda core: core._shares) == []
+    with consumer.share("T") as pulls:
+        assert next(pulls)
+
+
+def test_an_interrupted_entry_of_a_push_consumer_is_left(client, interrupt_at_end):
+    consumer = client.push_consumer("G", start_from="earliest")
+    with interrupt_at_end(), consumer:
+        raise AssertionError("it was not entered")
+    assert consumer._call_plain(lambda core: core._member.closed)
+    with client.push_consumer("G", start_from="earliest") as again:  # the group is free
+        again.subscribe("T")
+        delivery = again.poll(WAIT_S)
+        assert delivery is not None
+        delivery.done()
