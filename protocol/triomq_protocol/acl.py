@@ -43,10 +43,15 @@ def sign(
 
 def string_to_sign(fields: Mapping[str, str | None], body: bytes) -> bytes:
     """The values in key order without Signature, then the body; a None counts as the text `null`, as in Java."""
+    return values_to_sign(fields) + body
+
+
+def values_to_sign(fields: Mapping[str, str | None]) -> bytes:
+    """`string_to_sign` without the body, which follows."""
     names = sorted(name for name in fields if name != SIGNATURE)
     if not "".join(names).isascii():
         names.sort(key=_utf16_order)
-    return utf8("".join(["null" if (value := fields[name]) is None else value for name in names])) + body
+    return utf8("".join(["null" if (value := fields[name]) is None else value for name in names]))
 
 
 def _utf16_order(name: str) -> bytes:
@@ -55,9 +60,12 @@ def _utf16_order(name: str) -> bytes:
 
 def signature(fields: Mapping[str, str | None], body: bytes, secret_key: str) -> str:
     """Base64 of HMAC-SHA1 over `string_to_sign`; what a server recomputes."""
-    return signature_of(string_to_sign(fields, body), secret_key).decode()
+    return signature_of(values_to_sign(fields), secret_key, body).decode()
 
 
-def signature_of(signed: bytes, secret_key: str) -> bytes:
-    """As `signature`, of the string to sign."""
-    return b64encode(hmac.digest(utf8(secret_key), signed, "sha1"))
+def signature_of(signed: bytes, secret_key: str, body: bytes = b"") -> bytes:
+    """As `signature`, of the string to sign; a body may be given apart from it, which saves a copy of a large one."""
+    code = hmac.new(utf8(secret_key), signed, "sha1")
+    if body:
+        code.update(body)
+    return b64encode(code.digest())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping
 
-from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature_of, string_to_sign
+from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, signature_of, values_to_sign
 from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_protocol.wire.command import Command
@@ -115,10 +115,10 @@ class RequestAccess:
 def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> bool:
     given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
     without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-    right = hmac.compare_digest(signature_of(string_to_sign(without, body), account.secret_key), given)
+    right = hmac.compare_digest(signature_of(values_to_sign(without), account.secret_key, body), given)
     # Queries have no body: nobody can have the signature of a large one computed twice.
     if not right and not body and UNIQUE_KEY_QUERY in fields:
-        right = hmac.compare_digest(signature_of(string_to_sign(fields, body), account.secret_key), given)
+        right = hmac.compare_digest(signature_of(values_to_sign(fields), account.secret_key), given)
     return right
 
 

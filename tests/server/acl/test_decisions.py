@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -250,9 +251,9 @@ def test_the_unique_key_mark_may_be_signed_or_not(signed_too: bool) -> None:
 def test_a_body_is_signed_once_whatever_the_fields_are(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def counted(signed: bytes, secret_key: str) -> bytes:
-        sizes.append(len(signed))
-        return signature_of(signed, secret_key)
+    def counted(signed: bytes, secret_key: str, body: bytes = b"") -> bytes:
+        sizes.append(len(signed) + len(body))
+        return signature_of(signed, secret_key, body)
 
     monkeypatch.setattr(decisions, "signature_of", counted)
     body = bytes(1 << 20)
@@ -260,6 +261,19 @@ def test_a_body_is_signed_once_whatever_the_fields_are(monkeypatch: pytest.Monke
     why = refusal(RULES, HOST, received(Command.request(C.QUERY_MESSAGE, fields=forged, body=body)))
     assert why == "Check signature failed for accessKey=account"
     assert [size for size in sizes if size > len(body)] == sizes[:1]
+
+
+def test_a_large_body_is_not_copied_for_its_signature() -> None:
+    body = bytes(8 << 20)
+    command = received(
+        Command.request(C.QUERY_MESSAGE, fields={"AccessKey": "account", "Signature": "forged"}, body=body)
+    )
+    tracemalloc.start()
+    try:
+        assert refusal(RULES, HOST, command) == "Check signature failed for accessKey=account"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("serialize", [0, 1])
