@@ -41,13 +41,9 @@ def sign(
     return signed
 
 
-def string_to_sign(fields: Mapping[str, str | None], body: bytes) -> bytes:
-    """The values in key order without Signature, then the body; a None counts as the text `null`, as in Java."""
-    return values_to_sign(fields) + body
-
-
 def values_to_sign(fields: Mapping[str, str | None]) -> bytes:
-    """`string_to_sign` without the body, which follows."""
+    """What is signed in front of the body: the values in key order without Signature; a None counts as the text `null`, as
+    in Java."""
     names = sorted(name for name in fields if name != SIGNATURE)
     if not "".join(names).isascii():
         names.sort(key=_utf16_order)
@@ -59,12 +55,12 @@ def _utf16_order(name: str) -> bytes:
 
 
 def signature(fields: Mapping[str, str | None], body: bytes, secret_key: str) -> str:
-    """Base64 of HMAC-SHA1 over `string_to_sign`; what a server recomputes."""
+    """Base64 of HMAC-SHA1 over the values and the body; what a server recomputes."""
     return signature_of(values_to_sign(fields), secret_key, body).decode()
 
 
 def signature_of(signed: bytes, secret_key: str, body: bytes = b"") -> bytes:
-    """As `signature`, of the string to sign; a body may be given apart from it, which saves a copy of a large one."""
+    """As `signature`, of bytes to sign and the body behind them; a large body is not copied for it."""
     code = hmac.new(utf8(secret_key), signed, "sha1")
     if body:
         code.update(body)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq_protocol.acl import sign, signature_of, string_to_sign
+from triomq_protocol.acl import sign, signature_of, values_to_sign
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from triomq_protocol.requests.route import GetRouteInfoRequest
@@ -100,7 +100,7 @@ def test_requests_that_are_read_elsewhere_are_decided_alike(compat_49: bool) -> 
             fields["consumerGroup"] = group
         command = signed(code, fields, b"body", by)
         given = str(command.fields["Signature"]).encode()
-        text = string_to_sign(dict(command.field_pairs() or ()), b"body")
+        text = values_to_sign(dict(command.field_pairs() or ())) + b"body"
         allowed = access.is_open_to(host) or access.allows(host, by, given, text, code, topic, group)
         assert allowed is (refusal(RULES, host, command, compat_49=compat_49) is None), (code, topic, group, by, host)
         if allowed and group and by == "account" and host == HOST:
