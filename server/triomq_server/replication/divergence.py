@@ -197,12 +197,15 @@ async def _same_record(own: OwnLog, master: MasterLog, offset: int, size: int) -
 
 
 async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:
-    """Whether the bytes behind the slave's last whole record are the beginning of the master's next one."""
+    """Whether the bytes behind the slave's last whole record are the beginning of the master's next one, or of a filler
+    that the master has there, too."""
     fragment = own.log_slice(begin, own.log_max_offset - begin)
-    if not fragment or len(fragment) < MARK.size or MARK.unpack_from(fragment)[1] == BLANK_MAGIC:
+    if not fragment:
         return True
     record = await master.record(begin)
-    return record is not None and fragment == record[: len(fragment)]
+    if record is None:
+        return len(fragment) < MARK.size or MARK.unpack_from(fragment)[1] == BLANK_MAGIC
+    return fragment == record[: len(fragment)]
 
 
 async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: int) -> int:

@@ -135,6 +135,41 @@ async def test_an_unfinished_record_of_another_history(store_pair) -> None:
         assert (found.relation, found.common_end) == (LogRelation.DIVERGED, parted)
 
 
+async def test_a_filler_where_the_master_has_a_record(store_pair) -> None:
+    """Both have been the master: a long message began the next file here, and a shorter one fitted in there."""
+    async with store_pair() as both:
+        while FILE_BYTES - both.master.log_max_offset > 500:
+            both.put(both.master, 1)
+        both.copy(both.master, both.slave)
+        parted = both.master.log_max_offset
+        await both.slave.promote()
+        both.slave.append(NewRecord("T", 0, bytes(600), b""))
+        await both.slave.cut(FILE_BYTES)
+        await both.slave.demote()
+        both.master.append(NewRecord("T", 0, b"acknowledged", b""))
+        assert both.master.log_max_offset < FILE_BYTES
+        both.put(both.master, 10)
+        assert both.slave.log_max_offset == FILE_BYTES < both.master.log_max_offset
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, parted)
+        await both.slave.cut(cut_offset(both.slave, found))
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+async def test_the_first_bytes_of_a_record_of_another_size(store_pair, size: int) -> None:
+    async with store_pair() as both:
+        both.put(both.master, 5)
+        parted = both.master.log_max_offset
+        both.copy(both.master, both.slave)
+        both.put(both.master, 1, seed=1)
+        fragment = bytes(byte ^ 1 for byte in both.master.log_slice(parted, size))
+        both.slave.append_raw(fragment, parted)
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, parted)
+
+
 async def test_a_piece_of_another_first_record(store_pair) -> None:
     """The link was lost in the middle of it, and then the master its disk: there is no whole record to compare."""
     async with store_pair() as both:
