@@ -178,9 +178,11 @@ class HaMaster:
         return rules.is_known_slave(peer, self._settings.slave_networks)
 
     def close_links(self) -> None:
-        """Let every slave reconnect: the log may not be what it was."""
+        """Let every slave reconnect: the log may not be what it was, and what they have of it is no replica of what comes."""
         for link in self._links:
+            link.acknowledged_offset = None
             link.scope.cancel()
+        self.acknowledged_offset = 0
 
     async def serve(
         self,

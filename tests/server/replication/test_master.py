@@ -168,6 +168,37 @@ async def test_49_counts_connections_that_have_said_nothing(serving, memory_log,
         assert master.slave_ok(3)
 
 
+@pytest.mark.parametrize("settings", [SETTINGS, SETTINGS_49])
+async def test_what_slaves_held_of_another_log_counts_no_more(
+    serving, memory_log, autojump_clock, settings: HaSettings
+) -> None:
+    """The log is cut, and others are appended in place of what the slaves have. 4.9 never lowers what is acknowledged,
+    but changes its role with a restart only."""
+    log = memory_log(b"x" * 100)
+    master = HaMaster(log, settings)
+    answers: list[bool] = []
+    async with serving(master) as connect:
+        slaves = [await connect() for _ in range(2)]
+        for slave in slaves:
+            await slave.report(0)
+            await slave.frame()
+            await slave.report(100)
+        await trio.testing.wait_all_tasks_blocked()
+        assert master.acknowledged_offset == 100
+        del log.data[10:]
+        master.close_links()
+        log.append(b"y" * 20)
+        master.when_replicated(30, trio.current_time() + 5, answers.append)
+        assert all([await slave.closed() for slave in slaves])
+        assert (answers, master.acknowledged_offset) == ([], 0)
+        again = await connect()
+        await again.report(10)
+        assert await again.frame() == (10, b"y" * 20)
+        await again.report(30)
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [True]
+
+
 async def test_a_slave_that_is_ahead_is_closed_at_its_first_report(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b"abc"), SETTINGS)
     async with serving(master) as connect:
