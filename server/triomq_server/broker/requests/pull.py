@@ -124,7 +124,7 @@ class Pulling:
         return pieces if len(pieces) == 2 and not link.draining else b"".join(pieces)
 
     def resume(self, held: HeldPull) -> None:
-        """Run a held pull again and send what it finds; it is not held a second time."""
+        """Run a held pull again, by the subscription of now, and send what it finds; it is not held a second time."""
         command = held.command
         header = command.header(PullMessageRequest)
         if held.link.unsent_bytes > self._broker.config.link_output_limit_bytes:
@@ -142,7 +142,9 @@ class Pulling:
             return
         try:
             group = self._checked(held.link, header)
-            pieces = self._read(held.link, command, header, group, held.matcher, first=False)
+            # The group may have changed its subscription meanwhile. What the earlier one passes over would be lost to it.
+            matcher = self._matcher(header, group)
+            pieces = self._read(held.link, command, header, group, matcher, first=False)
         except RefusedError as refused:
             answer = command.answer(refused.code, refused.remark, PullMessageResponse(), serialize=SerializeType.JSON)
             pieces = [answer.encode()]

@@ -304,6 +304,26 @@ async def test_a_message_of_another_tag_does_not_wake(open_broker: Any) -> None:
         assert (answer.code, offsets(answer)["nextBeginOffset"]) == (20, 2)
 
 
+@pytest.mark.parametrize("woken", [True, False])
+async def test_a_held_pull_answers_by_the_subscription_that_the_group_has_then(open_broker: Any, woken: bool) -> None:
+    def beat(tag: str, version: int) -> Command:
+        subscription = {"sub_string": tag, "tags_set": [tag], "code_set": [tags_code(tag)], "sub_version": version}
+        return peer.heartbeat(**subscription)
+
+    async with open_broker() as broker:
+        reader, peer = await broker.peer(), await broker.peer()
+        await peer.put()
+        assert (await peer.ask(beat("A", 5))).code == 0
+        await reader.send(reader.pull_request(offset=1, sys_flag=SUSPEND, subscription=None, sub_version=5))
+        await trio.sleep(1)
+        assert (await peer.ask(beat("B", 6))).code == 0
+        await peer.put(body=b"wanted now", properties="TAGS\x01B")
+        if woken:
+            await peer.put(body=b"wanted before", properties="TAGS\x01A")
+        answer = await reader.receive()
+    assert bodies(answer) == [b"wanted now"]
+
+
 @pytest.mark.parametrize(
     ("settings", "suspend_ms", "waited"),
     [
