@@ -28,6 +28,9 @@ WRITE_BYTES = 32_768
 """So many bytes of answers are written at once, not at the end of the batch: the peer reads the first pulled messages
 while those of its next requests are looked up."""
 
+IDLE_CLOSED_PER_TURN = 64
+"""Idle links that are closed in a turn of the loop: ten thousand clients may fall silent at once, when a network fails."""
+
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
 
 
@@ -320,10 +323,16 @@ class Hub:
         while True:
             now = trio.current_time()
             oldest = now
+            closed = 0
             for link in list(self.links):
+                if link.closed:
+                    continue
                 if now - link.active_at >= idle_s:
                     self.peer_log.write(logging.INFO, link.peer, "closing %s: idle for %g s", link.peer, idle_s)
                     link.close()
+                    closed += 1
+                    if not closed % IDLE_CLOSED_PER_TURN:
+                        await trio.lowlevel.checkpoint()
                 else:
                     oldest = min(oldest, link.active_at)
             # A link that appears meanwhile cannot be due earlier.

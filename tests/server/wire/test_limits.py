@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from triomq_server.wire import Limits
+from triomq_server.wire import Limits, Link
 
 
 async def test_nothing_is_read_from_a_link_with_too_much_unsent(autojump_clock, bench, ask) -> None:
@@ -68,6 +69,27 @@ async def test_idle_links_are_closed_on_time(autojump_clock, bench, ask) -> None
     await trio.sleep(3)
     assert link.closed
     assert bench.closed == [link]
+
+
+class _ClosedByTurn(trio.abc.Instrument):
+    """How many links had been closed at the end of each turn of the loop."""
+
+    def __init__(self, closed: list[Link]) -> None:
+        self._closed = closed
+        self.counts = [0]
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.counts.append(len(self._closed))
+
+
+async def test_idle_links_are_closed_in_several_turns(autojump_clock, bench) -> None:
+    links = [(await bench.connect(Limits(idle_s=120)))[0] for _ in range(1000)]
+    turns = _ClosedByTurn(bench.closed)
+    trio.lowlevel.add_instrument(turns)
+    await trio.sleep(122)
+    trio.lowlevel.remove_instrument(turns)
+    assert all(link.closed for link in links)
+    assert max(after - before for before, after in itertools.pairwise(turns.counts)) <= 100
 
 
 async def test_writing_keeps_a_link_alive(autojump_clock, bench) -> None:
