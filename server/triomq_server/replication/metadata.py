@@ -48,7 +48,7 @@ class MetadataTables(Protocol):
     async def replace_topics(self, body: bytes) -> None:
         """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
 
-    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+    async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over;
         persisted."""
 

@@ -153,7 +153,7 @@ class Tables:
     def replace_topics(self, body: bytes) -> None:
         self.taken["topics"] += 1
 
-    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+    async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self.taken["offsets"] += 1
 
     def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:

@@ -58,7 +58,7 @@ class Tables:
     async def replace_topics(self, body: bytes) -> None:
         self._take("topics", body)
 
-    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+    async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("offsets", body)
 
     async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:

@@ -10,7 +10,7 @@ reconnect. What they commit to a slave meanwhile is found by asking again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 
 import trio
@@ -18,12 +18,11 @@ import trio
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.names import SCHEDULE_TOPIC
-from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import members_of_set
-from triomq_server.broker.tables.consumer_offsets import OffsetTable, QueueEnd
+from triomq_server.broker.tables.consumer_offsets import OffsetTable, QueueEnd, decode_received
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
-from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.broker.tables.offset_resets import FIELD, MERGED_PER_SLICE
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.divergence import (
     Comparison,
@@ -35,7 +34,7 @@ from triomq_server.replication.divergence import (
 )
 from triomq_server.replication.metadata import delay_offsets_request
 from triomq_server.store import MessageStore
-from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason
+from triomq_server.wire import Asking, LinkError, OpenLink, failure_reason, in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -106,8 +105,8 @@ async def _merge_offsets_of(
         times = (answer.fields or {}).get(FIELD)
         if times is None and again:
             return False
-        received = ConsumerOffsetTable.decode(answer.body).offset_table
-        offsets.merge(_bounded(received, offsets.table, believed), times)
+        received, resets = await decode_received(answer.body, times)
+        await in_turns(offsets.merge(await in_turns(_bounded(received, offsets.table, believed)), resets))
     except (*_FAILURES, NotComparableError) as error:
         log_failure("cannot ask slave %s for consumer offsets: %s", slave, failure_reason(error))
         return False
@@ -120,15 +119,22 @@ def _no_end(_topic: str, _queue_id: int) -> None:
 
 def _bounded(
     received: Mapping[str, Mapping[int, int]], own: Mapping[str, Mapping[int, int]], end_of: QueueEnd
-) -> dict[str, dict[int, int]]:
-    """Another broker's offsets; one that is further than ours goes no further than the messages that both have."""
+) -> Generator[None, None, dict[str, dict[int, int]]]:
+    """Another broker's offsets; one that is further than ours goes no further than the messages that both have. In
+    slices."""
     found: dict[str, dict[int, int]] = {}
+    count = 0
     for key, queues in received.items():
         topic, known = key.partition("@")[0], own.get(key, {})
         bounded = found[key] = dict(queues)
         for queue_id, offset in queues.items():
             if offset > known.get(queue_id, 0) and (end := end_of(topic, queue_id)) is not None:
                 bounded[queue_id] = min(offset, end)
+            count += 1
+            if count >= MERGED_PER_SLICE:
+                count = 0
+                yield
+        count += 1
     return found
 
 

@@ -17,10 +17,11 @@ import trio
 
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.requests.admin import SubscriptionGroupTable
-from triomq_protocol.requests.offset import ConsumerOffsetTable, DelayOffsetTable
+from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.registration import RegistrationAnswer
+from triomq_server.broker.tables.consumer_offsets import decode_received
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.replication.divergence import NotComparableError, RemoteLog
 from triomq_server.replication.metadata import LOG_END_FIELD, MetadataSync
@@ -28,7 +29,7 @@ from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
 from triomq_server.restarting import restarted
 from triomq_server.store import Arrival
-from triomq_server.wire import Dial, OpenLink
+from triomq_server.wire import Dial, OpenLink, in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -94,15 +95,17 @@ class FollowedTables:
         if topics.replace_all(received):
             _log.info("topics of the master taken over: %d", len(topics.table))
 
-    def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+    async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's consumer offsets (code 43); they are written down by the broker's timer."""
+        status = self._log.status
+        links = status.links if status.connected else None  # when the answer came
         with _undecodable_as_value_error():
-            received = ConsumerOffsetTable.decode(body).offset_table
-            status, before = self._log.status, None
-            if status.connected and self._before is not None and self._before[0] == status.links:
-                before = self._before[1]  # the log's link has held since then, so the master was never away
-            self._broker.offsets.merge(received, fields.get(FIELD), before)
-            self._before = (status.links, received) if status.connected else None
+            received, times = await decode_received(body, fields.get(FIELD))
+        before = None
+        if links is not None and self._before is not None and self._before[0] == links:
+            before = self._before[1]  # the log's link has held since then, so the master was never away
+        await in_turns(self._broker.offsets.merge(received, times, before))
+        self._before = None if links is None else (links, received)
 
     async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's progress with delayed messages (code 45).

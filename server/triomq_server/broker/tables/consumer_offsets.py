@@ -11,8 +11,9 @@ from contextlib import suppress
 
 import trio
 
+from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, Resets, Snapshots
+from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, MERGED_PER_SLICE, Resets, Snapshots, decode_times
 from triomq_server.store.files.config_files import ConfigFile, damaged
 
 CHANGED_PER_SLICE = 1024
@@ -166,45 +167,55 @@ class OffsetTable:
     def merge(
         self,
         received: Mapping[str, Mapping[int, int]],
-        times: str | None = None,
+        times: Mapping[str, Mapping[int, int]] | None = None,
         before: Mapping[str, Mapping[int, int]] | None = None,
-    ) -> None:
-        """Take over another broker's offsets (docs/protocol/ha.md §7.2).
+    ) -> Generator[None, None, None]:
+        """Take over another broker's offsets (docs/protocol/ha.md §7.2). In slices: between them offsets are committed, and
+        what has not been merged is merged with those.
 
         The newer one wins: the larger offset, unless one side knows of a later reset. Without `resets`, as in 4.9, each
         received key's queues are replaced and other keys stay.
 
         Args:
             received: its offsets.
-            times: its field `resets.FIELD`; None from RocketMQ's brokers.
+            times: its resets; None from RocketMQ's brokers.
             before: what the same master answered the last time, while it was never away in between. A master without
                 `times` whose offset has fallen since then has reset it.
-
-        Raises:
-            BodyError: `times` cannot be read; nothing has been changed.
         """
+        self.changed = True
         if self.resets is None:
+            count = 0
             for key, queues in received.items():
                 self._snapshots.keep(key)
                 self.table[key] = dict(queues)
+                count += 1 + len(queues)
+                if count > KEYS_PER_SLICE:
+                    count = 0
+                    yield
+                    self.changed = True  # the file may have been written meanwhile
         else:
-            if self._snapshots.any_open:
-                for key in list(self.table):
-                    self._snapshots.keep(key)
-            self.resets.merge_into(self.table, received, times)
+            for _ in self.resets.merge_into(self.table, received, times, self._snapshots.keep):
+                yield
+                self.changed = True
             if times is None and before is not None:
-                self._follow_resets(received, before)
-        self.changed = True
+                yield
+                yield from self._follow_resets(received, before)
 
     def _follow_resets(
         self, received: Mapping[str, Mapping[int, int]], before: Mapping[str, Mapping[int, int]]
-    ) -> None:
+    ) -> Generator[None, None, None]:
+        count = 0
         for key, queues in received.items():
             known = before.get(key, {})
+            count += 1
             for queue_id, offset in queues.items():
                 if offset < known.get(queue_id, offset):
                     topic, group = _split(key)
                     self.commit(group, topic, queue_id, offset)
+                count += 1
+                if count >= MERGED_PER_SLICE:
+                    count = 0
+                    yield
 
     # -- file and wire
 
@@ -318,6 +329,34 @@ async def _encoded(slices: Generator[None, None, bytes]) -> bytes:
         except StopIteration as end:
             return bytes(end.value)
         await trio.lowlevel.checkpoint()
+
+
+Received = tuple[dict[str, dict[int, int]], dict[str, dict[int, int]] | None]
+"""Another broker's offsets and its resets, for `OffsetTable.merge`."""
+
+SHORT_BYTES = 8192
+"""A shorter answer is read at once, in a few milliseconds."""
+
+_DECODING = trio.CapacityLimiter(1)
+
+
+async def decode_received(body: bytes, times: str | None) -> Received:
+    """Read another broker's answer to code 43; a long one in a worker thread: a megabyte takes half a second and more.
+
+    Args:
+        body: the answer's body.
+        times: its field `resets.FIELD`; None from RocketMQ's brokers.
+
+    Raises:
+        BodyError: one of them cannot be read.
+    """
+    if len(body) + len(times or "") <= SHORT_BYTES:
+        return _decode_received(body, times)
+    return await trio.to_thread.run_sync(_decode_received, body, times, limiter=_DECODING)
+
+
+def _decode_received(body: bytes, times: str | None) -> Received:
+    return ConsumerOffsetTable.decode(body).offset_table, None if times is None else decode_times(times)
 
 
 def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:

@@ -28,6 +28,8 @@ Offsets = dict[str, dict[int, int]]
 
 KEYS_PER_SLICE = 4096
 """Keys of a table that are looked at before others have their turn; and queues, where those are looked at."""
+MERGED_PER_SLICE = 2048
+"""Queues of another broker that are compared with ours before others have their turn; a key counts as one more."""
 
 
 class Snapshot:
@@ -60,11 +62,6 @@ class Snapshots:
     def __init__(self, table: Callable[[], Offsets]) -> None:
         self._table = table
         self._open: list[Snapshot] = []
-
-    @property
-    def any_open(self) -> bool:
-        """Whether changes have to be announced by `keep` now."""
-        return bool(self._open)
 
     def keep(self, key: str) -> None:
         """The queues of this key are about to change or to go."""
@@ -110,27 +107,50 @@ class Resets:
         queues = self.table.get(key)
         return 0 if queues is None else queues.get(queue_id, 0)
 
-    def merge_into(self, offsets: Offsets, received: Mapping[str, Mapping[int, int]], times: str | None) -> None:
-        """Take over from another broker's offsets what is newer than ours.
+    def merge_into(
+        self,
+        offsets: Offsets,
+        received: Mapping[str, Mapping[int, int]],
+        times: Mapping[str, Mapping[int, int]] | None,
+        keep: Callable[[str], None],
+    ) -> Generator[None, None, None]:
+        """Take over from another broker's offsets what is newer than ours. In slices; both sides may change between them.
 
         Args:
             offsets: ours; changed in place, queue by queue.
             received: theirs.
-            times: their FIELD; None if they have no such thing: then the larger offset wins.
-
-        Raises:
-            BodyError: `times` is not what it should be; nothing has been changed.
+            times: their resets, of `decode_times`; None if they have no such thing: then the larger offset wins.
+            keep: called with a key before its offsets are changed.
         """
-        theirs = None if times is None else decode_times(times)
+        count = 0
         for key, queues in received.items():
+            count += 1
             for queue_id, offset in queues.items():
-                self._take(offsets, key, queue_id, offset, theirs)
-        for key, times_of_queues in (theirs or {}).items():
+                self._take(offsets, key, queue_id, offset, times, keep)
+                count += 1
+                if count >= MERGED_PER_SLICE:
+                    count = 0
+                    yield
+        for key, times_of_queues in (times or {}).items():
+            count += 1
+            known = received.get(key, ())
             for queue_id in times_of_queues:
-                if queue_id not in received.get(key, ()):
-                    self._take(offsets, key, queue_id, REMOVED, theirs)
+                if queue_id not in known:
+                    self._take(offsets, key, queue_id, REMOVED, times, keep)
+                count += 1
+                if count >= MERGED_PER_SLICE:
+                    count = 0
+                    yield
 
-    def _take(self, offsets: Offsets, key: str, queue_id: int, offset: int, theirs: Offsets | None) -> None:
+    def _take(
+        self,
+        offsets: Offsets,
+        key: str,
+        queue_id: int,
+        offset: int,
+        theirs: Mapping[str, Mapping[int, int]] | None,
+        keep: Callable[[str], None],
+    ) -> None:
         own_time = self.time_of(key, queue_id)
         own = offsets.get(key, {}).get(queue_id, REMOVED)
         time = own_time if theirs is None else theirs.get(key, {}).get(queue_id, 0)
@@ -140,6 +160,7 @@ class Resets:
             self.snapshots.keep(key)
             self.table.setdefault(key, {})[queue_id] = time
             self.changed = True
+        keep(key)
         if offset != REMOVED:
             offsets.setdefault(key, {})[queue_id] = offset
         elif own != REMOVED:

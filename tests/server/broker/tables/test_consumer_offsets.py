@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import trio.testing
 from loop_lines import lines_of_slices
 from text_file import TextFile
 
+from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.consumer_offsets import OffsetTable, queue_end
+from triomq_server.broker.tables.consumer_offsets import OffsetTable, decode_received, queue_end
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
-from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.broker.tables.offset_resets import Resets, decode_times
 from triomq_server.store.files.config_files import ConfigFileDamaged
 from triomq_server.wire import to_the_end
 
@@ -152,15 +154,15 @@ def test_offsets_of_lost_messages_are_lowered_for_good() -> None:
     ends = {("t", 0): 5, ("t", 1): 0, ("%RETRY%g", 0): 0}
     offsets, elsewhere = (OffsetTable(None, resets=Resets(None, lambda: 1000)) for _ in range(2))
     for table in (offsets, elsewhere):
-        table.merge({"t@g": {0: 9, 1: 3, 2: 7}, "t@h": {0: 5}, "%RETRY%g@g": {0: 0}, "gone@g": {0: 4}})
+        to_the_end(table.merge({"t@g": {0: 9, 1: 3, 2: 7}, "t@h": {0: 5}, "%RETRY%g@g": {0: 0}, "gone@g": {0: 4}}))
     assert to_the_end(offsets.lower_to_ends(lambda topic, queue_id: ends.get((topic, queue_id)))) == 2
     lowered = {"t@g": {0: 5, 1: 0, 2: 7}, "t@h": {0: 5}, "%RETRY%g@g": {0: 0}, "gone@g": {0: 4}}
     assert offsets.table == lowered
     body, times = to_the_end(elsewhere.for_slaves())
     assert body != offsets.encode()
-    offsets.merge(elsewhere.table, times)
+    to_the_end(offsets.merge(elsewhere.table, decode_times(str(times))))
     assert offsets.table == lowered, "another broker's old offsets do not come back"
-    elsewhere.merge(offsets.table, to_the_end(offsets.for_slaves())[1])
+    to_the_end(elsewhere.merge(offsets.table, decode_times(str(to_the_end(offsets.for_slaves())[1]))))
     assert elsewhere.table == lowered
 
 
@@ -169,7 +171,7 @@ def test_a_slave_merges_whole_queue_maps() -> None:
     offsets.commit("g", "t", 0, 9)
     offsets.commit("g", "t", 1, 9)
     offsets.commit("own", "t", 0, 2)
-    offsets.merge({"t@g": {0: 4}})
+    to_the_end(offsets.merge({"t@g": {0: 4}}))
     assert offsets.table == {"t@g": {0: 4}, "t@own": {0: 2}}
     assert offsets.changed
 
@@ -225,7 +227,7 @@ def change(offsets: OffsetTable) -> None:
     offsets.commit("g", f"t{KEYS - 2}", 1, 5)
     offsets.commit("new", "t", 0, 1)
     to_the_end(offsets.clone("g", "h", f"t{KEYS - 3}"))
-    offsets.merge({f"t{KEYS - 4}@g": {0: 99}})
+    to_the_end(offsets.merge({f"t{KEYS - 4}@g": {0: 99}}))
     to_the_end(offsets.remove_group("g"))
 
 
@@ -298,6 +300,44 @@ def test_offsets_are_copied_and_removed_in_slices(topics: int, queues: int) -> N
         assert offsets.queues("h", "t0") == offsets.queues("g", "t0")
     assert max(lines_of_slices(offsets.remove_group("g"))) < 40_000
     assert not any(key.endswith("@g") for key in offsets.table)
+
+
+@pytest.mark.parametrize(("topics", "queues"), [(1, 20_000), (20_000, 1)])
+@pytest.mark.parametrize("compat_49", [False, True])
+def test_offsets_are_merged_in_slices(topics: int, queues: int, compat_49: bool) -> None:
+    offsets = OffsetTable(None, resets=None if compat_49 else Resets(None, lambda: 1000))
+    received = {f"t{number}@g": dict.fromkeys(range(queues), 10) for number in range(topics)}
+    assert max(lines_of_slices(offsets.merge(received))) < 60_000
+    assert offsets.table == received
+    times = {f"gone{number}@g": dict.fromkeys(range(queues), 10) for number in range(topics)}
+    assert max(lines_of_slices(offsets.merge(received, times))) < 60_000
+    fallen = {key: dict.fromkeys(of_queues, 9) for key, of_queues in received.items()}
+    assert max(lines_of_slices(offsets.merge(fallen, None, received))) < 60_000
+    assert offsets.table == fallen
+
+
+async def test_a_long_answer_of_another_broker_is_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    decode = ConsumerOffsetTable.decode
+    monkeypatch.setattr(
+        ConsumerOffsetTable, "decode", lambda body: (threads.append(threading.get_ident()), decode(body))[1]
+    )
+    offsets = large_table()
+    assert await decode_received(offsets.encode(), '{"t0@g":{0:5}}') == (offsets.table, {"t0@g": {0: 5}})
+    assert await decode_received(b'{"offsetTable":{"t@g":{0:4}}}', None) == ({"t@g": {0: 4}}, None)
+    assert [thread == threading.get_ident() for thread in threads] == [False, True]
+
+
+async def test_a_file_written_amid_a_merge_is_written_again_after_it(autojump_clock: trio.testing.MockClock) -> None:
+    file = TextFile()
+    offsets = OffsetTable(file, resets=Resets(None, lambda: 1000))
+    slices = offsets.merge({f"t{number}@g": {0: 10} for number in range(KEYS)})
+    next(slices)
+    assert await offsets.persist_in_background()
+    assert not offsets.changed
+    to_the_end(slices)
+    assert await offsets.persist_in_background()
+    assert file.text == offsets.pretty()
 
 
 def test_a_topic_of_few_queues_is_removed_all_at_once() -> None:
