@@ -24,6 +24,10 @@ KEYS_PER_SLICE: Final = 4096
 """Keys that are looked at before other tasks have their turn."""
 KEYS_PER_STEP: Final = 512
 """The same where the lag of each is worked out."""
+QUEUES_PER_STEP: Final = 4096
+"""The same for the queues whose lag is worked out one by one."""
+_SUMMED_PER_LOOK: Final = 16
+"""So many offsets are added up in the time that the lag of one queue takes."""
 _NONE: Final[dict[int, int]] = {}
 
 INFO: Final = Family("triomq_broker_info", "gauge", "Always 1.", ("cluster", "broker", "broker_id", "role"))
@@ -160,7 +164,7 @@ def _write_lag(writer: TextWriter, broker: Broker) -> Iterator[None]:
             if pairs is None:
                 sums.clear()
                 continue
-            _add_lags(broker, pairs, sums)
+            yield from _add_lags(broker, pairs, sums)
             yield
     yield from writer.rows(GROUP_LAG, (((group,), lag) for group, lag in sums.items()))
 
@@ -218,8 +222,8 @@ def _lags_of_queues(broker: Broker, keys: list[str], sums: dict[str, int]) -> It
         yield None
 
 
-def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
-    """Add how far groups are behind, all at one instant.
+def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> Iterator[None]:
+    """Add how far groups are behind, each at one instant. In slices.
 
     Groups of a topic mostly lie next to each other and have offsets for the same queues, so the ends of those are added
     up once; a group whose offsets lie between starts and ends is behind by the difference of two sums.
@@ -229,7 +233,12 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
     queue_ids: tuple[int, ...] = ()
     highest_start = lowest_end = ends = 0
     found: list[ConsumeQueue] = []
+    looked_at = 0
     for key, offsets in pairs:
+        if looked_at >= QUEUES_PER_STEP:
+            looked_at = 0
+            last = None  # the queues may grow meanwhile
+            yield
         topic, _, group = key.partition("@")
         if not offsets:
             sums.setdefault(group, 0)
@@ -242,6 +251,7 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
             is_whole = len(found) == len(queue_ids)
             lowest_end = min(queue.max_offset for queue in found) if is_whole else -1
             highest_start = max(queue.min_offset for queue in found) if is_whole else 0
+            looked_at += len(queue_ids) // 2
         if not found:
             sums.setdefault(group, 0)
             continue
@@ -250,6 +260,8 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> None:
             lag = ends - sum(values)
         else:
             lag = sum(lag for _, lag in _lags(broker, topic, offsets))
+            looked_at += len(offsets)
+        looked_at += len(offsets) // _SUMMED_PER_LOOK
         sums[group] = sums.get(group, 0) + lag
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from loop_lines import lines_of_slices
 from memory_disk import MemoryDisk
 from memory_network import MemoryNetwork
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,6 +27,7 @@ from triomq_server.metrics import server_metrics
 from triomq_server.metrics.text import ROWS_PER_LOOK, SLICE_S, Family, TextWriter
 from triomq_server.namesrv import metrics as namesrv_metrics
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.wire import to_the_end
 
 
 def families(*modules: ModuleType) -> dict[str, Family]:
@@ -238,9 +240,20 @@ def test_the_lag_of_a_group_is_that_of_its_queues(seed: int) -> None:
             queue = queues.get((topic, queue_id), Queue(0, 0))
             expected[group] += max(queue.max_offset - max(offset, queue.min_offset), 0)
     sums: dict[str, int] = {}
-    broker_metrics._add_lags(broker, [*table.items(), ("a@deleted", {})], sums)
+    to_the_end(broker_metrics._add_lags(broker, [*table.items(), ("a@deleted", {})], sums))
     assert sums.pop("deleted") == 0
     assert sums == expected
+
+
+@pytest.mark.parametrize("offset", [5, 50])
+@pytest.mark.parametrize("topics", [1, 512])
+def test_lags_of_many_queues_are_worked_out_in_slices(offset: int, topics: int) -> None:
+    queues = {(f"t{topic}", queue_id): Queue(0, 10) for topic in range(topics) for queue_id in range(256)}
+    broker: Any = SimpleNamespace(store=SimpleNamespace(consume_queues=SimpleNamespace(table=queues)))
+    pairs = [(f"t{number % topics}@G{number}", dict.fromkeys(range(256), offset)) for number in range(512)]
+    sums: dict[str, int] = {}
+    assert max(lines_of_slices(broker_metrics._add_lags(broker, pairs, sums))) < 60_000
+    assert set(sums.values()) == {max(10 - offset, 0) * 256}
 
 
 @pytest.mark.parametrize(
