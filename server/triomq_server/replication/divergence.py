@@ -204,7 +204,11 @@ async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:
         return True
     record = await master.record(begin)
     if record is None:
-        return len(fragment) < MARK.size or MARK.unpack_from(fragment)[1] == BLANK_MAGIC
+        if len(fragment) < MARK.size:
+            return True
+        size, magic = MARK.unpack_from(fragment)
+        # The filler ends with its file; there may be a piece of the next file's first record behind it.
+        return magic == BLANK_MAGIC and await _same_fragment(own, master, begin + max(size, len(fragment)))
     return fragment == record[: len(fragment)]
 
 

@@ -265,3 +265,19 @@ async def test_few_questions_are_enough(store_pair) -> None:
         master = both.ask()
         assert (await compare(both.slave, RemoteLog(master))).relation is LogRelation.DIVERGED
         assert len(master.asked) < 30
+
+
+async def test_a_piece_behind_a_filler(store_pair) -> None:
+    async with store_pair() as both:
+        while both.master.log_max_offset <= FILE_BYTES:
+            both.put(both.master, 1)
+        both.put(both.master, 1)
+        both.copy(both.master, both.slave, FILE_BYTES)
+        fragment = bytearray(both.master.log_slice(FILE_BYTES, 60))
+        fragment[55] ^= 1
+        both.slave.append_raw(bytes(fragment), FILE_BYTES)
+        found = await both.compared()
+        assert found.relation is LogRelation.DIVERGED
+        await both.slave.cut(cut_offset(both.slave, found))
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
