@@ -202,10 +202,15 @@ def _register_consumer(broker: Broker, consumer: ConsumerData, channel: ClientCh
     if config is not None and topic_name_remark(retry_topic) is None:
         sys_flag = TOPIC_UNIT_SUB if consumer.unit_mode else 0
         broker.topics.ensure_retry(name, config.retry_queue_nums, sys_flag)
+    known = broker.clients.consumers.get(name)
+    replaced = 0 if known is None else known.replaced
     changed = broker.clients.register_consumer(consumer, channel)
-    broker.filters.update(name, broker.clients.consumers[name].subscriptions.values())
+    group = broker.clients.consumers[name]
+    broker.filters.update(name, group.subscriptions.values())
     if changed:
         _notify_if_enabled(broker, name)
+    if group.replaced != replaced:
+        broker.held_pulls.wake_link(channel.link)
 
 
 def unregister(broker: Broker, link: Link, command: Command) -> Command:

@@ -88,6 +88,8 @@ class ConsumerGroup:
     """The `kept_bytes` of each subscription when it came: a text grows when it is first written somewhere."""
     kept_bytes: int = 0
     """Of all subscriptions."""
+    replaced: int = 0
+    """How often a newer subscription of a topic has taken the place of another one."""
 
     def client_ids(self) -> list[str]:
         """The ids of all members, in the order in which they came."""
@@ -148,6 +150,8 @@ class ConsumerGroup:
                 changed = True
             elif data.sub_version <= known.sub_version:
                 continue
+            else:
+                self.replaced += 1
             self.subscriptions[topic] = data
             self.tag_codes[topic] = frozenset(data.code_set)
             kept = kept_bytes(data)

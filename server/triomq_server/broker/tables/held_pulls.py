@@ -212,6 +212,10 @@ class HeldPulls:
             self._earlier.set()
         self._wake(woken)
 
+    def wake_link(self, link: Link) -> None:
+        """Run all pulls of a link again: its group has another subscription, which may want what they have passed over."""
+        self._wake(list(self._links.get(link, {}).values()))
+
     def _wakes(self, held: HeldPull, code: int | None, next_offset: int) -> bool:
         """Whether a message makes a pull run again; one whose filter looks into messages does so later."""
         if held.offset >= next_offset:
