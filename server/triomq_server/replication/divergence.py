@@ -56,6 +56,7 @@ class Comparison:
       own_end: the slave's log ends here.
       master_begin, master_end: first byte the master keeps, first byte it does not have yet.
       common_end: up to here both are known to be equal; None if nothing could be compared.
+      torn_at: the slave's last record begins here and lacks its last bytes, which are zeros; the master has all of it.
     """
 
     relation: LogRelation
@@ -63,6 +64,7 @@ class Comparison:
     master_begin: int = 0
     master_end: int = 0
     common_end: int | None = None
+    torn_at: int | None = None
 
 
 class NotComparableError(Exception):
@@ -186,7 +188,13 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         return found(by_length)  # nothing in common to be compared: the lengths decide
     tail_end = sum(tail)
     if not await _same_record(own, master, *tail):
-        return found(LogRelation.DIVERGED, await _common_end(own, master, max(begin, own.log_min_offset), tail[0]))
+        common_end = await _common_end(own, master, max(begin, own.log_min_offset), tail[0])
+        diverged = found(LogRelation.DIVERGED, common_end)
+        before = own.last_record_by(tail[0])
+        is_last = tail_end == own_end and (before is None or sum(before) == common_end)
+        if is_last and await _is_torn(own, master, *tail):
+            return attrs.evolve(diverged, torn_at=tail[0])
+        return diverged
     if own_end <= end and not await _same_fragment(own, master, tail_end):
         return found(LogRelation.DIVERGED, tail_end)
     return found(by_length, tail_end)
@@ -194,6 +202,13 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
 
 async def _same_record(own: OwnLog, master: MasterLog, offset: int, size: int) -> bool:
     return own.log_slice(offset, size) == await master.record(offset)
+
+
+async def _is_torn(own: OwnLog, master: MasterLog, offset: int, size: int) -> bool:
+    """Whether a record is the master's with zeros for its last bytes: the copying process was killed in its properties,
+    which the checksum does not cover."""
+    have, whole = bytes(own.log_slice(offset, size) or b"").rstrip(b"\0"), await master.record(offset)
+    return whole is not None and len(whole) == size and whole.startswith(have)
 
 
 async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:

@@ -60,6 +60,9 @@ class FollowingLog(OwnLog, ExtendedLog, Protocol):
     def dispatch(self, most_bytes: int) -> bool:
         """Make about so many bytes of what has come readable; returns whether there may be more to do."""
 
+    async def cut(self, offset: int) -> int:
+        """Drop everything from this log offset on; returns the number of bytes dropped."""
+
 
 @attrs.define
 class SlaveStatus:
@@ -208,6 +211,14 @@ class HaSlave:
             with trio.fail_after(self._settings.compare_timeout_s):
                 async with self._open_master(master) as remote:
                     found = await compare(self._log, remote)
+                    if found.torn_at is not None:
+                        _log.warning(
+                            "dropping the last record, at log offset %d: this broker was killed before its last bytes "
+                            "had come, and master %s has all of it",
+                            found.torn_at, master, extra={"address": master},
+                        )  # fmt: skip
+                        await self._log.cut(found.torn_at)
+                        found = await compare(self._log, remote)
                     if found.relation.may_follow and not self._log.log_max_offset:
                         await self._prepare_start(found, remote)
         except NotComparableError as error:

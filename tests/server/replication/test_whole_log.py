@@ -14,6 +14,7 @@ from triomq_server.replication.divergence import LogRelation, RemoteLog
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
+from triomq_server.store import NewRecord
 
 FILE_BYTES = 3000
 
@@ -207,3 +208,41 @@ async def test_a_link_is_given_up_when_all_answers_name_another_master(
             assert slave.status.links == 2
             assert slave.status.connected
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("records", [0, 1, 12])
+@pytest.mark.parametrize("missing", [1, 3])
+async def test_a_record_whose_last_bytes_had_not_come_when_the_slave_was_killed_is_fetched_again(
+    store_pair: Any, line: Any, autojump_clock: Any, records: int, missing: int
+) -> None:
+    """The file has zeros there, and the checksum does not cover the properties: it passes for a whole record."""
+    async with store_pair() as both:
+        both.put(both.master, records)
+        end = both.master.append(NewRecord("T", 0, b"body", b"NAME\x01value")).end_offset
+        both.copy(both.master, both.slave, end - missing)
+        both.slave.append_raw(bytes(missing), end - missing)
+        both.slave.dispatch()
+        both.put(both.master, 5)
+        async with followed(line, both, compat_of_master=False) as slave:
+            await trio.sleep(10)
+            assert slave.status.compared.relation is LogRelation.BEHIND
+        assert both.slave.log_max_offset == both.master.log_max_offset
+        assert (await both.compared()).relation is LogRelation.CLEAN
+        for offset in range(0, end, 500):
+            assert both.slave.log_slice(offset, 500) == both.master.log_slice(offset, 500)
+
+
+async def test_a_last_record_that_only_looks_torn_is_kept(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    """The master has another record there, not the same with more bytes."""
+    async with store_pair() as both:
+        both.put(both.master, 3)
+        both.copy(both.master, both.slave)
+        parted = both.master.log_max_offset
+        both.master.append(NewRecord("T", 0, b"body", b"NAME\x01value"))
+        await both.slave.promote()
+        both.slave.append(NewRecord("T", 0, b"cody", b"NAME\x01val\x00\x00"))
+        await both.slave.demote()
+        async with followed(line, both, compat_of_master=False) as slave:
+            await trio.sleep(10)
+            assert slave.status.compared.relation is LogRelation.DIVERGED
+        assert both.slave.log_max_offset > parted
