@@ -40,8 +40,9 @@ def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
         disk.write(_path(root), str(log_offset).encode(), sync=False)
     except OSError as error:
         _log.error(
-            "%s cannot be written: %s; do not restart the broker before the disk takes the log", _path(root), error
-        )
+            "%s cannot be written: %s; a broker that is restarted before the machine is will not know that the disk has "
+            "refused a part of the store", _path(root), error,
+        )  # fmt: skip
         return False
     return True
 
