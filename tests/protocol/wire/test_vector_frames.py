@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from triomq_protocol import requests
-from triomq_protocol.acl import sign, string_to_sign
+from triomq_protocol.acl import sign, values_to_sign
 from triomq_protocol.codes import LanguageCode, SerializeType
 from triomq_protocol.errors import HeaderError, RemoteProtocolError
 from triomq_protocol.java_text import join_surrogates
@@ -294,7 +294,7 @@ def test_signed_requests(case: dict[str, Any], equal: Any) -> None:
         security_token=credentials["securityToken"],
     )
     equal(signed["Signature"], case["signature"])
-    equal(string_to_sign(signed, command.body), bytes.fromhex(case["stringToSignHex"]))
+    equal(values_to_sign(signed) + command.body, bytes.fromhex(case["stringToSignHex"]))
     command.extra = signed
     equal(command.encode(), bytes.fromhex(case["frameHex"]))
 
