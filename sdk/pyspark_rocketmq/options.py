@@ -309,13 +309,18 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
+def _listed(value: str) -> list[str]:
+    """What an option lists, with commas."""
+    return [each.strip() for each in value.split(",") if each.strip()]
+
+
 def _required_brokers(given: _Given) -> frozenset[str]:
     value = given.text("requiredBrokers")
     if value is None:
         return frozenset()
     if given.text("assign") is not None:
         raise BadOption("requiredBrokers has no effect with assign: every queue that assign names must be there")
-    names = frozenset(each.strip() for each in value.split(",") if each.strip())
+    names = frozenset(_listed(value))
     if not names:
         raise BadOption(f"requiredBrokers is {value!r}, and names no broker; the form is broker-a, broker-b")
     return names
@@ -543,7 +548,7 @@ def _topics(given: _Given) -> Topics:
         except re.error as error:
             raise BadOption(f"subscribePattern {value!r} is not a regular expression: {error}") from None
         return Topics(pattern=value)
-    topics = [value] if present[0] == "topic" else [each.strip() for each in value.split(",") if each.strip()]
+    topics = [value] if present[0] == "topic" else _listed(value)
     if not topics:
         raise BadOption(f"{present[0]} is {value!r}, and names no topic; the form is a, b")
     return Topics(names=tuple(dict.fromkeys(topics)))

@@ -91,10 +91,12 @@ def check_brokers(required: frozenset[str], topics: Iterable[str], queues: Itera
     Raises:
         BrokersAway: with one of the brokers, and the topic.
     """
+    if not required:
+        return
     brokers: dict[str, set[str]] = {topic: set() for topic in topics}
     for queue in queues:
         brokers.setdefault(queue.topic, set()).add(queue.broker_name)
-    if required and not brokers:
+    if not brokers:
         raise BrokersAway(f"requiredBrokers names {min(required)}, and no topic was found; are its brokers away?")
     for topic, present in sorted(brokers.items()):
         for missing in sorted(required - present):

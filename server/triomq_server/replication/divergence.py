@@ -187,12 +187,13 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     if tail is None or tail[0] < begin:
         return found(by_length)  # nothing in common to be compared: the lengths decide
     tail_end = sum(tail)
-    if not await _same_record(own, master, *tail):
+    have, whole = bytes(own.log_slice(*tail) or b""), await master.record(tail[0])
+    if have != whole:
         common_end = await _common_end(own, master, max(begin, own.log_min_offset), tail[0])
         diverged = found(LogRelation.DIVERGED, common_end)
         before = own.last_record_by(tail[0])
         is_last = tail_end == own_end and (before is None or sum(before) == common_end)
-        if is_last and await _is_torn(own, master, *tail):
+        if is_last and _is_torn(have, whole):
             return attrs.evolve(diverged, torn_at=tail[0])
         return diverged
     if own_end <= end and not await _same_fragment(own, master, tail_end):
@@ -204,11 +205,10 @@ async def _same_record(own: OwnLog, master: MasterLog, offset: int, size: int) -
     return own.log_slice(offset, size) == await master.record(offset)
 
 
-async def _is_torn(own: OwnLog, master: MasterLog, offset: int, size: int) -> bool:
+def _is_torn(have: bytes, whole: bytes | None) -> bool:
     """Whether a record is the master's with zeros for its last bytes: the copying process was killed in its properties,
     which the checksum does not cover."""
-    have, whole = bytes(own.log_slice(offset, size) or b"").rstrip(b"\0"), await master.record(offset)
-    return whole is not None and len(whole) == size and whole.startswith(have)
+    return whole is not None and len(whole) == len(have) and whole.startswith(have.rstrip(b"\0"))
 
 
 async def _same_fragment(own: OwnLog, master: MasterLog, begin: int) -> bool:

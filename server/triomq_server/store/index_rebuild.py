@@ -7,23 +7,19 @@ in between leaves an index in which nothing looks wrong, but which lacks keys.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from triomq_server.store.files.disk import Disk
+from triomq_server.store.noted_offset import forget_offset, note_offset, noted_offset
 
 _log = logging.getLogger(__name__)
 
-
-def _path(root: str) -> str:
-    return f"{root}/triomq/reindexFrom"
+_NAME: Final = "reindexFrom"
 
 
 def noted_rebuild(disk: Disk, root: str) -> int | None:
     """The log offset; None if nothing has to be built again. A note that cannot be read means the whole log."""
-    try:
-        text = disk.read(_path(root))
-    except FileNotFoundError:
-        return None
-    return int(text) if text.isdigit() else 0
+    return noted_offset(disk, root, _NAME)
 
 
 def note_rebuild(disk: Disk, root: str, log_offset: int) -> None:
@@ -32,12 +28,11 @@ def note_rebuild(disk: Disk, root: str, log_offset: int) -> None:
     On a full disk the start goes on without the note, which only a kill during this start would need.
     """
     try:
-        disk.make_directory(f"{root}/triomq")
-        disk.write(_path(root), str(log_offset).encode())
+        note_offset(disk, root, _NAME, log_offset)
     except OSError as error:
         _log.error("that the index is to be built again from log offset %d cannot be noted: %s", log_offset, error)
 
 
 def forget_rebuild(disk: Disk, root: str) -> None:
     """The index is complete, and on the disk."""
-    disk.remove(_path(root))
+    forget_offset(disk, root, _NAME)

@@ -18,14 +18,12 @@ from typing import Final
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, Unflushed
+from triomq_server.store.noted_offset import forget_offset, note_offset, noted_offset
 
 _log = logging.getLogger(__name__)
 
+_NAME: Final = "refused"
 _PIECE_BYTES: Final = 4 << 20
-
-
-def _path(root: str) -> str:
-    return f"{root}/triomq/refused"
 
 
 def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
@@ -35,13 +33,12 @@ def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
         Whether it is noted; the disk may refuse that, too.
     """
     try:
-        disk.make_directory(f"{root}/triomq")
         # Another boot has no use for it: what memory had is gone then.
-        disk.write(_path(root), str(log_offset).encode(), sync=False)
+        note_offset(disk, root, _NAME, log_offset, sync=False)
     except OSError as error:
         _log.error(
-            "%s cannot be written: %s; a broker that is restarted before the machine is will not know that the disk has "
-            "refused a part of the store", _path(root), error,
+            "%s/triomq/%s cannot be written: %s; a broker that is restarted before the machine is will not know that the "
+            "disk has refused a part of the store", root, _NAME, error,
         )  # fmt: skip
         return False
     return True
@@ -49,16 +46,12 @@ def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
 
 def noted_refusal(disk: Disk, root: str) -> int | None:
     """The log offset from which on an earlier run has left the log in doubt; None if it has not."""
-    try:
-        text = disk.read(_path(root))
-    except FileNotFoundError:
-        return None
-    return int(text) if text.isdigit() else 0
+    return noted_offset(disk, root, _NAME)
 
 
 def forget_refusal(disk: Disk, root: str) -> None:
     """The disk has taken everything."""
-    disk.remove(_path(root))
+    forget_offset(disk, root, _NAME)
 
 
 def write_again(doubtful: list[Unflushed]) -> str | None:

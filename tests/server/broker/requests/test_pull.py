@@ -304,24 +304,25 @@ async def test_a_message_of_another_tag_does_not_wake(open_broker: Any) -> None:
         assert (answer.code, offsets(answer)["nextBeginOffset"]) == (20, 2)
 
 
+def subscribing(peer: Any, tag: str, version: int) -> Command:
+    """A heartbeat whose group wants this tag."""
+    return peer.heartbeat(sub_string=tag, tags_set=[tag], code_set=[tags_code(tag)], sub_version=version)
+
+
 async def test_another_subscription_runs_the_held_pulls_of_its_link_again(open_broker: Any) -> None:
     """A message that only the new one wants has come before it, and woke nobody."""
-
-    def beat(tag: str, version: int) -> Command:
-        subscription = {"sub_string": tag, "tags_set": [tag], "code_set": [tags_code(tag)], "sub_version": version}
-        return reader.heartbeat(**subscription)
 
     async with open_broker() as broker:
         reader, writer = await broker.peer(), await broker.peer()
         await writer.put()
-        assert (await reader.ask(beat("A", 5))).code == 0
+        assert (await reader.ask(subscribing(reader, "A", 5))).code == 0
         await reader.send(reader.pull_request(offset=1, sys_flag=SUSPEND, subscription=None, sub_version=5))
         await trio.sleep(1)
         await writer.put(body=b"wanted later", properties="TAGS\x01B")
-        await reader.send(beat("A", 5))
+        await reader.send(subscribing(reader, "A", 5))
         assert (await reader.receive()).body == b"", "the same subscription changes nothing"
         start = trio.current_time()
-        await reader.send(beat("B", 6))
+        await reader.send(subscribing(reader, "B", 6))
         answers = [await reader.receive() for _ in range(2)]
         assert trio.current_time() == start
     assert [found for answer in answers if (found := bodies(answer))] == [[b"wanted later"]]
@@ -329,17 +330,13 @@ async def test_another_subscription_runs_the_held_pulls_of_its_link_again(open_b
 
 @pytest.mark.parametrize("woken", [True, False])
 async def test_a_held_pull_answers_by_the_subscription_that_the_group_has_then(open_broker: Any, woken: bool) -> None:
-    def beat(tag: str, version: int) -> Command:
-        subscription = {"sub_string": tag, "tags_set": [tag], "code_set": [tags_code(tag)], "sub_version": version}
-        return peer.heartbeat(**subscription)
-
     async with open_broker() as broker:
         reader, peer = await broker.peer(), await broker.peer()
         await peer.put()
-        assert (await peer.ask(beat("A", 5))).code == 0
+        assert (await peer.ask(subscribing(peer, "A", 5))).code == 0
         await reader.send(reader.pull_request(offset=1, sys_flag=SUSPEND, subscription=None, sub_version=5))
         await trio.sleep(1)
-        assert (await peer.ask(beat("B", 6))).code == 0
+        assert (await peer.ask(subscribing(peer, "B", 6))).code == 0
         await peer.put(body=b"wanted now", properties="TAGS\x01B")
         if woken:
             await peer.put(body=b"wanted before", properties="TAGS\x01A")
