@@ -387,7 +387,8 @@ async def test_an_index_file_from_after_the_clock_was_set_back_is_not_taken_for_
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, flushed_first: bool
 ) -> None:
     """The file before is on the disk, and has later times; of this one, the machine has lost all but the header."""
-    config = make_config(ROOT, max_index_num=600, flush_interval_consume_queue=3_600_000)
+    never = 3_600_000  # also where the machine is so slow that a timer would be due
+    config = make_config(ROOT, max_index_num=600, flush_interval_commit_log=never, flush_interval_consume_queue=never)
     disk = MemoryDisk(now_ms=clock)
 
     def append(*numbers: int) -> None:
@@ -450,7 +451,8 @@ async def test_an_index_file_that_is_cut_and_filled_again_is_not_taken_for_a_kno
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, by_recovery: bool
 ) -> None:
     """The machine goes down then, and leaves the file as it was before the cut: it is full, and has other entries."""
-    config = make_config(ROOT, max_index_num=600, flush_interval_consume_queue=3_600_000)
+    never = 3_600_000  # also where the machine is so slow that a timer would be due
+    config = make_config(ROOT, max_index_num=600, flush_interval_commit_log=never, flush_interval_consume_queue=never)
     disk = MemoryDisk(now_ms=clock)
     async with open_store(config, disk=disk, clock=clock) as store:
         kept = [store.append(make_record(n)).end_offset for n in range(100)][-1]
