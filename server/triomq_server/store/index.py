@@ -92,11 +92,13 @@ class IndexFile:
         if self.count == 1:
             begin = self.entries_at + _ENTRY_BYTES
             return self.begin_offset != self.end_offset or (exact and any(self.buffer[begin : begin + _ENTRY_BYTES]))
-        (_, first, _, _), (_, last, _, _) = (
+        (_, first, _, _), (_, last, last_seconds, _) = (
             ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES) for number in (1, self.count - 1)
         )
         ends_right = self.end_offset == last if exact else first <= self.end_offset <= last
-        return first != self.begin_offset or not ends_right or self.end_timestamp < self.begin_timestamp
+        # A clock that was set back may end a file before it began; its last entry then has no seconds either.
+        ends_early = self.end_timestamp < self.begin_timestamp and last_seconds > 0
+        return first != self.begin_offset or not ends_right or ends_early
 
     @property
     def full(self) -> bool:

@@ -296,6 +296,30 @@ async def test_index_files_behind_one_that_is_built_again_are_built_again_too(
             assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_file_that_ends_before_it_began_is_kept_as_long_as_its_entries_agree(
+    damaged: bool, make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock was set back within the file; or its header is wrong."""
+    config = make_config("/s", flush_interval_consume_queue=3_600_000)
+    disk = MemoryDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(10):
+            clock.now += -3_600_000 if n == 5 and not damaged else 5000
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await store.flush()
+        assert store.index is not None
+        (file,) = store.index.files
+        path, begin = file.path, file.begin_timestamp
+    if damaged:
+        struct.pack_into(">q", disk.open(path).buffer, 8, begin - 1)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert ("built again" in caplog.text) is damaged
+        for n in range(10):
+            assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
 async def test_a_full_disk_does_not_keep_the_index_from_being_built_again(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
