@@ -112,7 +112,7 @@ class ServerNetworkConfig:
 
     # Ours, unknown to RocketMQ.
     max_connections: int = setting(10_000, least=1, most=INT32_MOST)
-    """Accepted links at one time; a further one is closed at once, with a warning in the log."""
+    """Accepted links at one time; a further one is refused, or takes the place of one of a host with more."""
     link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST)
     """Unsent bytes of one link above which we read no more from it until they are gone."""
     output_limit_bytes: int = setting(

@@ -44,7 +44,9 @@ class CountedTraffic(Protocol):
 CPU: Final = Family("process_cpu_seconds_total", "counter", "CPU time of the process, user and system.")
 MEMORY: Final = Family("process_resident_memory_bytes", "gauge", "Memory of the process, files that it maps included.")
 CONNECTIONS: Final = Family("triomq_connections", "gauge", "Open connections of clients and brokers.")
-REFUSED: Final = Family("triomq_connections_refused_total", "counter", "Connections beyond maxConnections.")
+REFUSED: Final = Family(
+    "triomq_connections_refused_total", "counter", "Connections refused or closed because of maxConnections."
+)
 WAITING: Final = Family("triomq_waiting_requests", "gauge", "Requests that wait in handlers.")
 RECEIVES: Final = Family(
     "triomq_receive_duration_seconds",

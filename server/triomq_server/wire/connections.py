@@ -17,6 +17,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.link import ENDINGS, Link
+from triomq_server.wire.places import Place
 from triomq_server.wire.poller import PolledLink, Poller
 from triomq_server.wire.tls_failures import dialling_failure
 from triomq_server.wire.transport import SocketTransport, Transport, error_text
@@ -33,22 +34,30 @@ class Connections:
     Args:
         hub: where the links belong, and what calls their handlers.
         poller: reads sockets; without one each link's own task does.
-
-    Attributes:
-        accepted: connections of a server that are open, also those that have not said yet whether they speak TLS.
     """
 
     def __init__(self, hub: Hub, poller: Poller | None = None) -> None:
         self.hub = hub
-        self.accepted = 0
         self._poller = poller
 
     async def serve(
-        self, transport: Transport, *, task_status: trio.TaskStatus[Link] = trio.TASK_STATUS_IGNORED
+        self,
+        transport: Transport,
+        place: Place | None = None,
+        *,
+        task_status: trio.TaskStatus[Link] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve one connection to its end; whatever happens on it ends only it."""
+        """Serve one connection to its end; whatever happens on it ends only it.
+
+        Args:
+            transport: the connection.
+            place: that of an accepted connection.
+            task_status: receives the link.
+        """
         hub = self.hub
         link = Link(transport, hub.writer)
+        if place is not None:
+            place.link, place.end = link, link.close
         hub.links.add(link)
         task_status.started(link)
         try:

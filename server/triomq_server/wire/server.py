@@ -12,14 +12,17 @@ from typing import NoReturn, Self
 import attrs
 import trio
 
+from triomq_server.repeats import Repeats
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits import Limits
 from triomq_server.wire.link import Link
+from triomq_server.wire.places import Place, Places
 from triomq_server.wire.poller import HAS_EPOLL, Poller
+from triomq_server.wire.silent import SilentConnections
 from triomq_server.wire.tls.handshakes import TlsSettings, serve_accepted
-from triomq_server.wire.transport import Listen, accept_some, address_of, listen_tcp
+from triomq_server.wire.transport import Listen, accept_some, address_of, listen_tcp, peer_host_name
 from triomq_server.wire.write_batch import WriteBatch
 
 _log = logging.getLogger(__name__)
@@ -70,20 +73,20 @@ async def serve(
     listeners = await listen(host, port)
     try:
         async with trio.open_nursery() as outer:
-            connections, links_scope = await outer.start(
-                _run_links, handlers, bounds, on_closed, on_batch_end, write_batch or WriteBatch()
+            entrance, links_scope = await outer.start(
+                _run_links, handlers, bounds, tls, on_closed, on_batch_end, write_batch or WriteBatch()
             )
             try:
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
-                        accepting.start_soon(_accept, listener, connections, bounds, tls)
+                        accepting.start_soon(_accept, listener, entrance)
                     task_status.started([address_of(listener) for listener in listeners])
             finally:
                 with trio.CancelScope(shield=True):
                     for listener in listeners:
                         await listener.aclose()
                     with trio.move_on_after(bounds.grace_s):
-                        await connections.hub.drain()
+                        await entrance.hub.drain()
                 links_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
@@ -95,11 +98,12 @@ async def serve(
 async def _run_links(
     handlers: Handlers,
     limits: Limits,
+    tls: TlsSettings | None,
     on_closed: Callable[[Link], None] | None,
     on_batch_end: Callable[[], None] | None,
     write_batch: WriteBatch,
     *,
-    task_status: trio.TaskStatus[tuple[Connections, trio.CancelScope]],
+    task_status: trio.TaskStatus[tuple[_Entrance, trio.CancelScope]],
 ) -> None:
     """Task: owns links and handlers, out of reach of the server's cancel, until the grace period is over."""
     with trio.CancelScope() as scope:
@@ -110,10 +114,13 @@ async def _run_links(
             poller = Poller(hub) if HAS_EPOLL else None
             if poller is not None:
                 nursery.start_soon(poller.run)
+            entrance = _Entrance(Connections(hub, poller), tls)
+            if entrance.silent is not None:
+                nursery.start_soon(entrance.silent.run)
             write_batch.add(hub.writer)
             limits.traffic.hubs.append(hub)
             try:
-                task_status.started((Connections(hub, poller), scope))
+                task_status.started((entrance, scope))
                 # A start that is cancelled meanwhile returns nothing that could end this task later.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 scope.shield = True
@@ -123,11 +130,69 @@ async def _run_links(
                 write_batch.remove(hub.writer)
 
 
-async def _accept(
-    listener: trio.abc.Listener[trio.abc.Stream], connections: Connections, limits: Limits, tls: TlsSettings | None
-) -> None:
+class _Entrance:
+    """Gives accepted connections places, and serves those that get one.
+
+    Args:
+        connections: of the listener's hub.
+        tls: see `serve`.
+
+    Attributes:
+        hub: of the connections.
+        silent: waits for the first byte; None where every connection has a task of its own for that.
+    """
+
+    def __init__(self, connections: Connections, tls: TlsSettings | None) -> None:
+        self.hub = connections.hub
+        self.silent: SilentConnections | None = None
+        self._connections = connections
+        self._tls = tls
+        self._limits = connections.hub.limits
+        self._places = Places(self._limits.connections)
+        self._places.closed = self._note_closed
+        if HAS_EPOLL and tls is not None:
+            self.silent = SilentConnections(self.hub, self._start, self._places.give)
+        self._closings = Repeats()
+
+    def admit(self, stream: trio.abc.Stream) -> None:
+        """Serve a connection that has been accepted, or close it."""
+        host = peer_host_name(stream)
+        place = self._places.take(host, lambda: None)
+        if place is None:
+            message = "refusing connections: %d are open (maxConnections)"
+            self.hub.peer_log.write(logging.WARNING, f"{host}:0", message, self._limits.connections)
+            self._limits.traffic.refused += 1
+            self.hub.start_soon(trio.aclose_forcefully, stream)
+            return
+        if self.silent is not None and isinstance(stream, trio.SocketStream):
+            self.silent.add(stream, place)
+        else:
+            self._start(stream, place)
+
+    def _start(self, stream: trio.abc.Stream, place: Place) -> None:
+        scope = trio.CancelScope()
+        place.end = scope.cancel
+        self.hub.start_soon(self._serve, stream, place, scope)
+
+    async def _serve(self, stream: trio.abc.Stream, place: Place, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await serve_accepted(stream, self._connections, self._tls, place)
+        finally:
+            self._places.give(place)
+
+    def _note_closed(self, host: str) -> None:
+        self._limits.traffic.refused += 1
+        if due := self._closings.add(host):
+            _log.warning(
+                "closing %d idle connections of %s, which has most, for other hosts: %d are open (maxConnections)",
+                *due, self._limits.connections,
+            )  # fmt: skip
+
+
+async def _accept(listener: trio.abc.Listener[trio.abc.Stream], entrance: _Entrance) -> None:
     with _Reserve() as reserve:
-        await _accept_forever(listener, connections, limits, tls, reserve)
+        await _accept_forever(listener, entrance, reserve)
 
 
 class _Reserve:
@@ -172,15 +237,8 @@ async def _refuse_waiting(listener: trio.abc.Listener[trio.abc.Stream], reserve:
     reserve.take()
 
 
-async def _accept_forever(
-    listener: trio.abc.Listener[trio.abc.Stream],
-    connections: Connections,
-    limits: Limits,
-    tls: TlsSettings | None,
-    reserve: _Reserve,
-) -> None:
-    hub = connections.hub
-    full = failing = False
+async def _accept_forever(listener: trio.abc.Listener[trio.abc.Stream], entrance: _Entrance, reserve: _Reserve) -> None:
+    failing = False
     while True:
         try:
             streams = await accept_some(listener)
@@ -195,20 +253,4 @@ async def _accept_forever(
         reserve.take()
         failing = False
         for stream in streams:
-            if connections.accepted >= limits.connections:
-                if not full:
-                    _log.warning("refusing connections: %d are open (maxConnections)", limits.connections)
-                full = True
-                limits.traffic.refused += 1
-                hub.start_soon(trio.aclose_forcefully, stream)
-                continue
-            full = False
-            connections.accepted += 1
-            hub.start_soon(_serve_counted, stream, connections, tls)
-
-
-async def _serve_counted(stream: trio.abc.Stream, connections: Connections, tls: TlsSettings | None) -> None:
-    try:
-        await serve_accepted(stream, connections, tls)
-    finally:
-        connections.accepted -= 1
+            entrance.admit(stream)

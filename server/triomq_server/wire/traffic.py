@@ -34,7 +34,7 @@ class Traffic:
         requests: how many came, by request code. Those of unknown codes are those of -1.
         errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1, and
             so are answers: brokers pass on the code that a client answers (307, 309), which may be any number.
-        refused: connections beyond `Limits.connections`.
+        refused: connections refused, or closed for those of other hosts, because of `Limits.connections`.
     """
 
     def __init__(self) -> None:

@@ -164,6 +164,13 @@ def peer_name(stream: trio.abc.Stream) -> str:
     return f"{name[0]}:{name[1]}"
 
 
+def peer_host_name(stream: trio.abc.Stream) -> str:
+    """The address of the other end without its port; empty if it has none, or has gone already."""
+    if not isinstance(stream, trio.SocketStream):
+        return str((getattr(stream, "peer", None) or ("",))[0])
+    return peer_name(stream).rpartition(":")[0]
+
+
 def failure_reason(error: BaseException) -> str:
     """Why a connection ended or could not be made, in a few words: the error below the wrappers."""
     cause = error.__cause__ or error

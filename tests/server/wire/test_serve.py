@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 from contextlib import ExitStack
 from functools import partial
 
@@ -267,6 +268,43 @@ async def test_connections_that_say_nothing_count_where_tls_is_possible(nursery,
             except ConnectionResetError:
                 pass
     assert "refusing connections: 5 are open" in caplog.text
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one address of the loopback elsewhere")
+async def test_one_host_cannot_keep_all_others_out(nursery, caplog) -> None:
+    limits = Limits(connections=20)
+    (address,) = await nursery.start(
+        partial(serve, Handlers(plain={1: echo}), host="127.0.0.1", port=0, limits=limits, tls=TlsSettings())
+    )
+    host, _, port = address.rpartition(":")
+
+    async def answered(peer: socket.socket) -> bool:
+        peer.sendall(Command.request(1).encode())
+        with trio.fail_after(30):
+            await trio.lowlevel.wait_readable(peer)
+        return bool(peer.recv(1000))
+
+    def connect(source: str) -> socket.socket:
+        return stack.enter_context(socket.create_connection((host, int(port)), source_address=(source, 0)))
+
+    with ExitStack() as stack:
+        strangers = [connect("127.0.0.2") for _ in range(20)]
+        assert await answered(strangers[0])
+        assert await answered(strangers[1])
+        clients = [connect(f"127.0.0.{number}") for number in (3, 4, 5)]
+        for client in clients:
+            assert await answered(client)
+        late = connect("127.0.0.2")
+        with trio.fail_after(30):
+            await trio.lowlevel.wait_readable(late)
+        assert late.recv(1) == b""
+        assert await answered(strangers[0])
+        assert strangers[2].recv(1) == strangers[3].recv(1) == strangers[4].recv(1) == b"", "the idlest"
+        for client in clients:
+            assert await answered(client)
+    assert limits.traffic.refused == 4
+    assert "closing 1 idle connections of 127.0.0.2, which has most, for other hosts: 20 are open" in caplog.text
     nursery.cancel_scope.cancel()
 
 

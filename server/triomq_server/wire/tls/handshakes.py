@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from triomq_server.wire.connections import Connections
+from triomq_server.wire.places import Place
 from triomq_server.wire.tls.stream import TlsStream
 from triomq_server.wire.tls.transport import TlsTransport
 from triomq_server.wire.tls_failures import accepting_failure, dialling_failure
@@ -107,13 +108,15 @@ class TlsSettings:
         return self.context
 
 
-async def serve_accepted(stream: trio.abc.Stream, connections: Connections, tls: TlsSettings | None) -> None:
+async def serve_accepted(
+    stream: trio.abc.Stream, connections: Connections, tls: TlsSettings | None, place: Place | None = None
+) -> None:
     """Find out whether an accepted connection speaks TLS, then serve it. Never raises for the peer's faults."""
     try:
         if tls is not None and isinstance(stream, trio.SocketStream):
-            await _serve_socket(stream, connections, tls)
+            await _serve_socket(stream, connections, tls, place)
         else:
-            await connections.serve(transport_over(stream))
+            await connections.serve(transport_over(stream), place)
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
         message = "a connection ended before its first frame: %r"
         connections.hub.peer_log.write(logging.INFO, peer_name(stream), message, error)
@@ -126,14 +129,16 @@ async def serve_accepted(stream: trio.abc.Stream, connections: Connections, tls:
             await trio.aclose_forcefully(stream)
 
 
-async def _serve_socket(stream: trio.SocketStream, connections: Connections, tls: TlsSettings) -> None:
+async def _serve_socket(
+    stream: trio.SocketStream, connections: Connections, tls: TlsSettings, place: Place | None
+) -> None:
     log = connections.hub.peer_log
     with trio.fail_after(connections.hub.limits.idle_s):
         first = await stream.socket.recv(1, socket.MSG_PEEK)
     peer = peer_name(stream)
     if first != _HANDSHAKE:
         if tls.mode is not TlsMode.ENFORCING:
-            await connections.serve(transport_over(stream))
+            await connections.serve(transport_over(stream), place)
         elif first:
             message = (
                 "closing %s: it does not speak TLS, and tls.server.mode=enforcing admits nothing else (clients: "
@@ -147,7 +152,7 @@ async def _serve_socket(stream: trio.SocketStream, connections: Connections, tls
         return
     transport = await _shake_hands(stream, connections, tls, peer)
     if transport is not None:
-        await connections.serve(transport)
+        await connections.serve(transport, place)
 
 
 async def _shake_hands(
