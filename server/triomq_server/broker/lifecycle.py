@@ -50,7 +50,7 @@ from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import SCAN_S, HeldPulls
-from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.broker.tables.offset_resets import UNLIMITED_BYTES, Resets
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
@@ -239,10 +239,11 @@ class _Run:
         config, clock = self._config, self._clock
         topics = TopicTable(config, self._file("topics.json"), clock)
         groups = GroupTable(config, self._file("subscriptionGroup.json"), clock)
-        resets = None
+        resets, limit_bytes = None, UNLIMITED_BYTES
         if not config.store.compat_49:
-            resets = Resets(self._own_file("offsetResets.json"), clock)
-        offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets)
+            limit_bytes = config.consumer_offsets_limit_bytes
+            resets = Resets(self._own_file("offsetResets.json"), clock, limit_bytes=limit_bytes)
+        offsets = OffsetTable(self._file("consumerOffset.json"), resets=resets, limit_bytes=limit_bytes)
         delay_offsets = DelayOffsets(
             self._file("delayOffset.json"), careful=not config.store.compat_49, log_end=store.log_max_offset
         )

@@ -40,7 +40,7 @@ class PullBursts:
         topics: Mapping[str, TopicConfig],
         groups: GroupTable,
         clients: ClientTable,
-        commit: Callable[[str, str, int, int], None],
+        commit: Callable[[str, str, int, int], object],
         count: Callable[[str, int, str, int, int, int, int], None],
         clock: Callable[[], int],
         requests: Counter[int],

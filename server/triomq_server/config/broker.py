@@ -15,6 +15,7 @@ import attrs
 
 from triomq_protocol.names import TRACE_TOPIC
 from triomq_server.config import findings
+from triomq_server.config.memory import usable_memory_bytes
 from triomq_server.config.network import (
     ServerNetworkConfig,
     first_address,
@@ -95,6 +96,10 @@ class BrokerConfig(ServerNetworkConfig):
     """Topics of the broker, those of retries included, from which on sends make no unknown ones; unknown to RocketMQ."""
     max_auto_created_groups: int = setting(10_000, least=0, most=INT32_MOST)
     """Groups of the broker from which on unknown ones are no longer made by their first use; unknown to RocketMQ."""
+    consumer_offsets_limit_bytes: int = setting(
+        factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=1 << 20, fixed=True
+    )
+    """Memory of the offsets that consumers have committed, from which on no further queues' are taken; unknown to RocketMQ."""
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name)
     flush_consumer_offset_interval: int = interval(5000)

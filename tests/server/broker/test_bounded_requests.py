@@ -85,6 +85,20 @@ async def test_offsets_of_what_is_not_known_are_limited(desk: Any, monkeypatch: 
     assert [await commit("CG", "T", 0), await commit("CG", "T", 4), await commit("Other", "T", 0)] == [0, 1, 1]
 
 
+async def test_offsets_of_what_is_known_are_limited_by_their_memory(desk: Any) -> None:
+    desk.broker.topics.ensure("T", 4)
+    desk.broker.groups.find("CG")
+    desk.broker.offsets.limit_bytes = desk.broker.offsets.held_bytes + 500
+    fields = {"consumerGroup": "CG", "topic": "T", "commitOffset": "7"}
+    answers = [
+        await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields={**fields, "queueId": str(queue_id)})
+        for queue_id in (0, 1, 2, 3, 0)
+    ]
+    assert [answer.code for answer in answers] == [0, 0, 0, 1, 0]
+    assert "consumerOffsetsLimitBytes" in answers[3].remark
+    assert desk.broker.offsets.queues("CG", "T") == {0: 7, 1: 7, 2: 7}
+
+
 @pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("CG", "t" * 256)])
 async def test_offsets_of_names_that_nobody_can_have_are_refused(desk: Any, group: str, topic: str) -> None:
     fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}

@@ -28,6 +28,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.clients import ClientChannel
+from triomq_server.broker.tables.consumer_offsets import FULL_REMARK
 from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError
 
 CALL_TIMEOUT_S = 10.0
@@ -200,8 +201,8 @@ def reset_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
         targets[MessageQueue(header.topic, broker.config.broker_name, queue_id)] = target
         if not (queue_id + 1) % QUEUES_PER_SLICE:
             yield
-    if of_5 and not broker.is_slave:
-        yield from _commit(broker, header.group, targets)
+    if of_5 and not broker.is_slave and not (yield from _commit(broker, header.group, targets)):
+        return command.answer(ResponseCode.SYSTEM_ERROR, FULL_REMARK)
     if of_5 and header.group not in broker.clients.consumers:
         return command.answer(body=(yield from ResetOffsetBody(offset_table=targets).encode_in_slices()))
     return (yield from _reset_members(broker, command, header, targets))
@@ -228,11 +229,14 @@ def _reset_members(
     return command.answer(remark=NOT_SET_REMARK, body=body)
 
 
-def _commit(broker: Broker, group: str, targets: dict[MessageQueue, int]) -> Generator[None, None, None]:
+def _commit(broker: Broker, group: str, targets: dict[MessageQueue, int]) -> Generator[None, None, bool]:
+    """Whether all have been taken."""
     for number, (queue, offset) in enumerate(targets.items(), 1):
-        broker.offsets.commit(group, queue.topic, queue.queue_id, offset)
+        if not broker.offsets.commit(group, queue.topic, queue.queue_id, offset):
+            return False
         if not number % QUEUES_PER_SLICE:
             yield
+    return True
 
 
 def _queues_to_reset(header: ResetOffsetRequest, queues: int) -> range:

@@ -12,7 +12,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import CloneGroupOffsetRequest, QueryCorrectionOffsetBody, QueryCorrectionOffsetRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.consumer_offsets import MOST_UNEXPECTED
+from triomq_server.broker.tables.consumer_offsets import FULL_REMARK, MOST_UNEXPECTED
 from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
 
@@ -92,5 +92,6 @@ def clone_offsets(broker: Broker, _link: Link, command: Command) -> Generator[No
                     f"subscription group [{target}] does not exist, and the broker keeps no more offsets of unknown groups",
                 )
             broker.offsets.unexpected += queues
-        yield from broker.offsets.clone(header.src_group, target, topic)
+        if not (yield from broker.offsets.clone(header.src_group, target, topic)):
+            return command.answer(ResponseCode.SYSTEM_ERROR, FULL_REMARK)
     return command.answer()

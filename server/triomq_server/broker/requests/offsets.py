@@ -29,7 +29,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SMALL_KEY_MOST
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.consumer_offsets import MOST_UNEXPECTED, UNKNOWN_OFFSET
+from triomq_server.broker.tables.consumer_offsets import FULL_REMARK, MOST_UNEXPECTED, UNKNOWN_OFFSET
 from triomq_server.broker.tables.offset_resets import FIELD
 from triomq_server.replication.metadata import LOG_END_FIELD
 from triomq_server.wire import Handlers, Link
@@ -75,7 +75,7 @@ def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Com
     """Code 15: any offset for a queue; mostly one-way. Slaves take it too.
 
     Of groups, topics and queues that the broker does not know, a limited number is taken; numbers that no queue can have
-    are refused.
+    are refused, and offsets of further queues when the memory for offsets is used up.
     """
     header = command.header(UpdateConsumerOffsetRequest)
     if not (0 <= header.queue_id <= SMALL_KEY_MOST or broker.compat_49):
@@ -91,7 +91,8 @@ def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Com
                 remark = f"topic[{header.topic}], its queue or the group[{header.consumer_group}] is not known"
                 return command.answer(ResponseCode.SYSTEM_ERROR, remark, Header())
             offsets.unexpected += 1
-    broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    if not broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset):
+        return command.answer(ResponseCode.SYSTEM_ERROR, FULL_REMARK, Header())
     return command.answer(header=UpdateConsumerOffsetResponse())
 
 

@@ -6,6 +6,7 @@ to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 
@@ -13,8 +14,20 @@ import trio
 
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.offset_resets import KEYS_PER_SLICE, MERGED_PER_SLICE, Resets, Snapshots, decode_times
+from triomq_server.broker.tables.offset_resets import (
+    KEYS_PER_SLICE,
+    MERGED_PER_SLICE,
+    QUEUE_BYTES,
+    UNLIMITED_BYTES,
+    Resets,
+    Snapshots,
+    cost_bytes,
+    decode_times,
+)
+from triomq_server.repeats import Repeats
 from triomq_server.store.files.config_files import ConfigFile, damaged
+
+_log = logging.getLogger(__name__)
 
 CHANGED_PER_SLICE = 1024
 """Queues whose reset is noted before others have their turn, when a group's offsets are copied or removed; a topic, which
@@ -25,6 +38,10 @@ MOST_UNEXPECTED = 10_000
 
 UNKNOWN_OFFSET = -1
 """The result of `OffsetTable.query` for a queue that the group has never committed."""
+
+FULL_REMARK = (
+    "the broker keeps no more offsets (consumerOffsetsLimitBytes); an administrator can remove groups that are not used"
+)
 
 QueueEnd = Callable[[str, int], int | None]
 """Topic and queue id to the queue offset of the next message there; None where nobody can say, see `queue_end`."""
@@ -50,11 +67,20 @@ class OffsetTable:
     Args:
         file: `config/consumerOffset.json`; None keeps the table in memory only.
         resets: the times of resets, by which `merge` finds the newer offset; None merges as RocketMQ 4.9 does.
+        limit_bytes: how much memory the offsets may take until `commit` and `clone` refuse those of further queues.
+
+    Attributes:
+        held_bytes: how much they take, about; counted anew with each write of the file.
     """
 
-    def __init__(self, file: ConfigFile | None, *, resets: Resets | None = None) -> None:
+    def __init__(
+        self, file: ConfigFile | None, *, resets: Resets | None = None, limit_bytes: int = UNLIMITED_BYTES
+    ) -> None:
         self._file = file
         self.resets = resets
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._refused = Repeats()
         self.table: dict[str, dict[int, int]] = {}
         """`topic@group` to queue id to offset, the file's own form."""
         self.changed = False
@@ -63,17 +89,53 @@ class OffsetTable:
         self.unexpected = 0
         """Offsets taken for groups, topics or queues that the broker does not know."""
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag)."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, always: bool = False) -> bool:
+        """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag).
+
+        Args:
+            group: whose offset it is.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: the new one.
+            always: also when the offsets take too much memory; for the broker's own.
+
+        Returns:
+            False if the group had no offset of the queue, and the memory for offsets is used up: nothing is set.
+        """
         key = f"{topic}@{group}"
-        self._snapshots.keep(key)
         queues = self.table.get(key)
+        if queues is None or queue_id not in queues:
+            size_bytes = cost_bytes(key, 1) if queues is None else QUEUE_BYTES
+            if self.held_bytes + size_bytes > self.limit_bytes and not always:
+                self._note_refused(group)
+                return False
+            self.held_bytes += size_bytes
+        self._snapshots.keep(key)
         if queues is None:
             queues = self.table[key] = {}
         elif self.resets is not None and offset < queues.get(queue_id, offset):
             self.resets.note(key, queue_id)
         queues[queue_id] = offset
         self.changed = True
+        return True
+
+    def _note_refused(self, group: str) -> None:
+        if due := self._refused.add(group):
+            _log.warning(
+                "%d offsets of groups %s are not kept: all offsets take %d bytes (consumerOffsetsLimitBytes)",
+                *due, self.limit_bytes,
+            )  # fmt: skip
+
+    def _count_bytes(self) -> Generator[None, None, None]:
+        """Count `held_bytes` anew; in slices."""
+        before, total = self.held_bytes, 0
+        for number, key in enumerate(list(self.table), 1):
+            queues = self.table.get(key)
+            if queues is not None:
+                total += cost_bytes(key, len(queues))
+            if not number % KEYS_PER_SLICE:
+                yield
+        self.held_bytes = total + self.held_bytes - before  # with what has been committed meanwhile
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or UNKNOWN_OFFSET (-1)."""
@@ -109,10 +171,18 @@ class OffsetTable:
                 yield
         return found
 
-    def clone(self, source_group: str, target_group: str, topic: str) -> Generator[None, None, None]:
+    def clone(self, source_group: str, target_group: str, topic: str) -> Generator[None, None, bool]:
         """Give the target group the source group's offsets of one topic (code 314); nothing if there are none. In
-        slices: the offsets are those of its end."""
+        slices: the offsets are those of its end.
+
+        Returns:
+            False if the memory for offsets is used up: nothing is changed.
+        """
         source, target = f"{topic}@{source_group}", f"{topic}@{target_group}"
+        more_bytes = self._bytes_of(source) - self._bytes_of(target)
+        if more_bytes > 0 and self.held_bytes + more_bytes > self.limit_bytes:
+            self._note_refused(target_group)
+            return False
         if self.resets is not None and source in self.table:
             for number, queue_id in enumerate({*self.table[source], *self.table.get(target, ())}, 1):
                 self.resets.note(target, queue_id)
@@ -121,8 +191,15 @@ class OffsetTable:
         queues = self.table.get(source)
         if queues is not None:
             self._snapshots.keep(target)
+            self.held_bytes -= self._bytes_of(target)
             self.table[target] = dict(queues)
+            self.held_bytes += self._bytes_of(target)
             self.changed = True
+        return True
+
+    def _bytes_of(self, key: str) -> int:
+        queues = self.table.get(key)
+        return 0 if queues is None else cost_bytes(key, len(queues))
 
     def remove_group(self, group: str) -> Generator[None, None, None]:
         """Forget all offsets of a deleted group; in slices."""
@@ -142,6 +219,7 @@ class OffsetTable:
                     if not number % CHANGED_PER_SLICE:
                         yield
             self._snapshots.keep(key)
+            self.held_bytes -= self._bytes_of(key)
             self.table.pop(key, None)
             self.changed = True
 
@@ -251,6 +329,8 @@ class OffsetTable:
                 self.table = offset_table_of(data)
             except (TypeError, ValueError, OverflowError) as error:
                 raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+        for _ in self._count_bytes():
+            pass
         if self.resets is not None:
             self.resets.load()
 
@@ -260,6 +340,8 @@ class OffsetTable:
             for _ in self.resets.forget_long_gone(self.table):
                 pass
             self.resets.persist()
+        for _ in self._count_bytes():
+            pass
         if self._file is None:
             return
         try:
@@ -284,7 +366,12 @@ class OffsetTable:
             Whether the files hold what the tables held when this was called.
         """
         async with self._writing:
-            return await self._write_if_changed(flush)
+            changed = self.changed
+            written = await self._write_if_changed(flush)
+            if changed:
+                for _ in self._count_bytes():
+                    await trio.lowlevel.checkpoint()
+            return written
 
     async def _write_if_changed(self, flush: Callable[[], Awaitable[None]] | None) -> bool:
         if self._file is None or not self.changed:

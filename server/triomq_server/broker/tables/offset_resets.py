@@ -30,6 +30,17 @@ KEYS_PER_SLICE = 4096
 """Keys of a table that are looked at before others have their turn; and queues, where those are looked at."""
 MERGED_PER_SLICE = 2048
 """Queues of another broker that are compared with ours before others have their turn; a key counts as one more."""
+KEY_BYTES = 300
+"""What a key costs in memory besides its text, and `QUEUE_BYTES` what each of its queues costs, about."""
+QUEUE_BYTES = 64
+GONE_SHARE = 4
+"""The times of what has no offsets any more may take a quarter of what offsets may."""
+UNLIMITED_BYTES = 1 << 62
+
+
+def cost_bytes(key: str, queues: int) -> int:
+    """How much memory a key with so many queues takes in a table of offsets or of times, about."""
+    return KEY_BYTES + len(key) + queues * QUEUE_BYTES
 
 
 class Snapshot:
@@ -85,11 +96,15 @@ class Resets:
     Args:
         file: `triomq/offsetResets.json`; None keeps the times in memory only.
         clock: wall clock in ms.
+        limit_bytes: how much memory offsets may take; the times of those that are gone get a quarter of it.
     """
 
-    def __init__(self, file: ConfigFile | None, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, file: ConfigFile | None, clock: Callable[[], int], *, limit_bytes: int = UNLIMITED_BYTES
+    ) -> None:
         self._file = file
         self._clock = clock
+        self._gone_most_bytes = limit_bytes // GONE_SHARE
         self.table: Offsets = {}
         self.changed = False
         self.snapshots = Snapshots(lambda: self.table)
@@ -170,9 +185,10 @@ class Resets:
 
     def forget_long_gone(self, offsets: Offsets) -> Generator[None, None, None]:
         """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for
-        ever. In slices."""
+        ever; and the oldest of groups and topics that are gone, where those take too much memory. In slices."""
         oldest = self._clock() - REMEMBERED_MS
-        count = 0
+        count = gone_bytes = 0
+        gone: list[tuple[int, str]] = []
         for key in list(self.table):
             times, known = self.table.get(key, {}), offsets.get(key, {})
             if times.keys() - known.keys():
@@ -182,9 +198,29 @@ class Resets:
                     self.table[key] = kept
                 else:
                     del self.table[key]
+                if kept and not known:
+                    gone.append((max(kept.values()), key))
+                    gone_bytes += cost_bytes(key, len(kept))
             count += 1 + len(times)
             if count > KEYS_PER_SLICE:
                 count = 0
+                yield
+        if gone_bytes > self._gone_most_bytes:
+            yield from self._forget_oldest(gone, gone_bytes, offsets)
+
+    def _forget_oldest(
+        self, gone: list[tuple[int, str]], gone_bytes: int, offsets: Offsets
+    ) -> Generator[None, None, None]:
+        gone.sort()
+        for number, (time, key) in enumerate(gone, 1):
+            if gone_bytes <= self._gone_most_bytes:
+                break
+            times = self.table.get(key)
+            if times is not None and key not in offsets and max(times.values()) == time:
+                gone_bytes -= cost_bytes(key, len(times))
+                self.snapshots.keep(key)
+                del self.table[key]
+            if not number % KEYS_PER_SLICE:
                 yield
 
     # -- file and wire

@@ -65,7 +65,7 @@ class OpenTransactions:
         for topic in (HALF_TOPIC, OP_HALF_TOPIC):
             end = self._store.queue_bounds(topic, HALF_QUEUE)[1]
             if self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) > end:
-                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end)
+                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end, always=True)
         self._copies.clear()
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
 
@@ -89,7 +89,7 @@ class OpenTransactions:
         op_offset = self.ended.pass_to(half_offset)
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             if self._noted(topic) != offset:
-                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset)
+                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset, always=True)
 
     def record(self, topic: str, offset: int) -> RecordView | None:
         """The record at an offset of queue 0 of one of the broker's own topics; None if it cannot be read."""

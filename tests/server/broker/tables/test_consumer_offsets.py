@@ -33,6 +33,50 @@ def test_commit_and_query() -> None:
     assert offsets.query("g", "t", 2) == -1
 
 
+async def test_offsets_of_further_queues_are_refused_beyond_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    file = TextFile()
+    limit_bytes = 10 * (300 + len("t0@g") + 2 * 64)
+    offsets = OffsetTable(file, limit_bytes=limit_bytes)
+    taken = [offsets.commit("g", f"t{number}", queue, 7) for number in range(20) for queue in range(2)]
+    assert taken == [True] * 20 + [False] * 20
+    assert len(offsets.table) == 10
+    assert offsets.commit("g", "t0", 1, 3), "what is kept goes on"
+    assert not offsets.commit("g", "t0", 2, 1)
+    assert not to_the_end(offsets.clone("g", "other", "t0"))
+    assert len(offsets.table) == 10
+    assert offsets.commit("own", "half", 0, 8, always=True)
+    assert "offsets of groups g are not kept: all offsets take 4320 bytes (consumerOffsetsLimitBytes)" in caplog.text
+    offsets.persist()
+    again = OffsetTable(file, limit_bytes=limit_bytes)
+    again.load()
+    assert again.held_bytes == offsets.held_bytes
+    assert not again.commit("g", "t10", 0, 7)
+    assert again.commit("g", "t0", 0, 9)
+    to_the_end(again.remove_group("own"))
+    to_the_end(again.remove_group("g"))
+    assert again.held_bytes == 0
+    assert again.commit("g", "t10", 0, 7)
+
+
+def test_what_offsets_take_is_counted_by_every_change() -> None:
+    offsets = OffsetTable(None, resets=Resets(None, lambda: 1))
+    for queue_id in range(3):
+        offsets.commit("g", "t", queue_id, 5)
+        offsets.commit("g", "t", queue_id, 4)
+    offsets.commit("h", "t", 0, 5)
+    assert to_the_end(offsets.clone("g", "h", "t"))
+    assert offsets.held_bytes == 2 * (300 + len("t@g") + 3 * 64)
+    to_the_end(offsets.remove_group("g"))
+    assert offsets.held_bytes == 300 + len("t@h") + 3 * 64
+
+
+async def test_what_a_merge_has_brought_is_counted_with_the_next_write() -> None:
+    offsets = OffsetTable(TextFile(), resets=Resets(None, lambda: 1))
+    to_the_end(offsets.merge({"t@g": {0: 5, 1: 6}, "u@g": {0: 1}}))
+    assert await offsets.persist_in_background()
+    assert offsets.held_bytes == 2 * (300 + len("t@g")) + 3 * 64
+
+
 def test_by_topic_and_group() -> None:
     offsets = OffsetTable(None)
     for group, topic in (("g", "t"), ("g", "%RETRY%g"), ("h", "t")):

@@ -181,3 +181,21 @@ def test_what_is_long_gone_is_forgotten() -> None:
     to_the_end(offsets.remove_group("i"))
     offsets.persist()
     assert {key: set(queues) for key, queues in offsets.resets.table.items()} == {"t@h": {0}, "t@i": {0, 1}}
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_times_of_removed_groups_are_limited_the_oldest_go_first(merged: bool) -> None:
+    clock = Clock()
+    limit_bytes = 4 * 10 * (300 + len("t@g00") + 64)
+    resets = Resets(None, clock, limit_bytes=limit_bytes)
+    offsets = OffsetTable(None, resets=resets)
+    offsets.commit("kept", "t", 0, 5)
+    offsets.commit("kept", "t", 0, 4)
+    for number in range(30):
+        offsets.commit(f"g{number:02}", "t", 0, 1)
+        to_the_end(offsets.remove_group(f"g{number:02}"))
+    if merged:
+        offsets.commit("g05", "t", 0, 1)
+    to_the_end(resets.forget_long_gone(offsets.table))
+    last = [f"t@g{number:02}" for number in range(20, 30)]
+    assert list(resets.table) == ["t@kept", *(["t@g05"] if merged else []), *last]
