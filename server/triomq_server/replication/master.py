@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 
 MOST_SLAVES = 64
 MOST_OF_HOST = 16
-"""Connections to the HA port at one time, and those from one host: each costs a descriptor and two tasks. When
-all are in use, the oldest one that has reported nothing goes, so that some silent hosts do not lock slaves out."""
+"""Connections to the HA port at one time, and those from one host: each costs a descriptor and two tasks. When all are
+in use, one goes for another host, see `rules.slave_to_close`: some hosts do not lock slaves out."""
 
 _REPORTS_BYTES = 4096
 """How much is read of a slave's reports at once; only the last one of a read counts."""
@@ -248,25 +248,16 @@ class HaMaster:
 
     async def serve_slave(self, stream: trio.abc.Stream) -> None:
         """Serve one slave until either end closes; a broken link is a log line, not an error."""
-        host = peer_name(stream).rpartition(":")[0]
-        links = [link for link in self._links if not link.scope.cancel_called]
-        of_host = sum(link.peer.rpartition(":")[0] == host for link in links)
-        silent = next((link for link in links if link.acknowledged_offset is None), None)
-        if of_host >= MOST_OF_HOST or (len(links) >= MOST_SLAVES and silent is None):
-            message = "refusing %s: %d slaves are connected, %d of them from there"
-            self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(links), of_host)
-            await trio.aclose_forcefully(stream)
-            return
-        if len(links) >= MOST_SLAVES and silent is not None:
-            message = "closing %s, which has reported nothing, for %s: %d slaves are connected"
-            self._peer_log.write(logging.WARNING, silent.peer, message, silent.peer, host, len(links))
-            silent.scope.cancel()
-        now = trio.current_time()
-        link = SlaveLink(peer_name(stream), last_report=now, last_write=now)
-        if not self.is_known(link.peer):
-            self._refuse_stranger(link.peer)
+        peer = peer_name(stream)
+        if not self.is_known(peer):
+            self._refuse_stranger(peer)
             async with stream:
                 return
+        if not self._make_room(peer.rpartition(":")[0]):
+            await trio.aclose_forcefully(stream)
+            return
+        now = trio.current_time()
+        link = SlaveLink(peer, last_report=now, last_write=now)
         self._peer_log.write(logging.INFO, link.peer, "slave %s connected", link.peer)
         with self._connected(link), link.scope:
             async with stream:
@@ -280,6 +271,26 @@ class HaMaster:
         self._peer_log.write(
             logging.INFO, link.peer, "slave %s disconnected, it had %s", link.peer, link.acknowledged_offset
         )
+
+    def _make_room(self, host: str) -> bool:
+        """Whether a slave from this host may connect; may close another one for it."""
+        links = [link for link in self._links if not link.scope.cancel_called]
+        hosts = [link.peer.rpartition(":")[0] for link in links]
+        of_host = hosts.count(host)
+        leaving = None
+        if len(links) >= MOST_SLAVES:
+            leaving = rules.slave_to_close(host, hosts, [link.acknowledged_offset for link in links])
+        if of_host >= MOST_OF_HOST or (len(links) >= MOST_SLAVES and leaving is None):
+            message = "refusing %s: %d slaves are connected, %d of them from there"
+            self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(links), of_host)
+            return False
+        if leaving is not None:
+            link = links[leaving]
+            why = "which has reported nothing" if link.acknowledged_offset is None else "one of most from its host"
+            message = "closing %s, %s, for %s: %d slaves are connected (see haSlaveAddresses)"
+            self._peer_log.write(logging.WARNING, link.peer, message, link.peer, why, host, len(links))
+            link.scope.cancel()
+        return True
 
     def _refuse_stranger(self, peer: str) -> None:
         """Log it once a minute: unknown peers may connect often."""

@@ -7,7 +7,8 @@ RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between
 
 import enum
 import ipaddress
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import attrs
@@ -76,6 +77,27 @@ def is_known_slave(peer: str, known: tuple[Network, ...]) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return any((mapped or address) in network for network in known)
+
+
+def slave_to_close(newcomer: str, hosts: Sequence[str], reported: Sequence[int | None]) -> int | None:
+    """Which link goes when all are in use and another slave connects: the oldest that has reported nothing; else, of the
+    host that has most, the one that has least of the log.
+
+    Args:
+      newcomer: the host of the other slave.
+      hosts: of the links, the oldest first.
+      reported: their last reports; None before the first.
+
+    Returns:
+      Its index; None if all have reported and no host has two more than the newcomer's: then that one is refused.
+    """
+    if None in reported:
+        return reported.index(None)
+    counts = Counter(hosts)
+    crowd, most = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    if most <= counts[newcomer] + 1:
+        return None
+    return min((index for index, host in enumerate(hosts) if host == crowd), key=lambda index: reported[index] or 0)
 
 
 class Report(enum.Enum):

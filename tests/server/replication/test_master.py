@@ -1,8 +1,9 @@
 """The master's end over memory streams and the virtual clock: what it sends, when, and what it believes."""
 
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 from struct import pack, unpack
 
@@ -373,6 +374,41 @@ async def test_who_reports_nothing_gives_way_to_a_slave(
         assert all(link.acknowledged_offset == 0 for link in master.links)
     assert caplog.text.count("which has reported nothing") == 1
     assert caplog.text.count("refusing") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one address of the loopback elsewhere")
+async def test_hosts_that_report_do_not_keep_a_slave_of_another_host_out(memory_log, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(master_module, "MOST_SLAVES", 4)
+    master = HaMaster(memory_log(b"abc"), SETTINGS)
+
+    async def connect(host: str, offset: int) -> trio.SocketStream:
+        slave = await dial(host)
+        await slave.send_all(offset.to_bytes(8, "big"))
+        with trio.fail_after(30):
+            while not any(link.peer == peer_of(slave) and link.acknowledged_offset == offset for link in master.links):
+                await trio.lowlevel.checkpoint()
+        return slave
+
+    async def dial(host: str) -> trio.SocketStream:
+        return await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port, local_address=host))
+
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        port = await nursery.start(partial(master.serve, "127.0.0.1", 0))
+        strangers = [await connect("127.0.0.2", offset) for offset in (3, 2, 1, 3)]
+        slave = await connect("127.0.0.3", 3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer_of(strangers[2]) not in {link.peer for link in master.links}, "it has least of the log"
+        with trio.fail_after(30):
+            assert await (await dial("127.0.0.2")).receive_some() == b""
+        assert peer_of(slave) in {link.peer for link in master.links}
+        assert len(master.links) == 4
+        nursery.cancel_scope.cancel()
+    assert "one of most from its host, for 127.0.0.3: 4 slaves are connected" in caplog.text
+
+
+def peer_of(stream: trio.SocketStream) -> str:
+    host, port = stream.socket.getsockname()
+    return f"{host}:{port}"
 
 
 async def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop(memory_log) -> None:

@@ -11,6 +11,7 @@ from triomq_server.replication.rules import (
     follows,
     is_known_slave,
     slave_is_near,
+    slave_to_close,
     start_offset,
     stays_in_file,
 )
@@ -135,3 +136,25 @@ def test_settings_from_rocketmq_keys() -> None:
 )
 def test_known_slaves(peer: str, addresses: str, expected: bool) -> None:
     assert is_known_slave(peer, networks(addresses)) is expected
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "hosts", "reported", "expected"),
+    [
+        ("new", "abcd", [5, None, 7, None], 1),
+        ("b", "bbbb", [5, 6, 7, None], 3),
+        ("new", "aabb", [5, 4, 3, 2], 1),
+        ("new", "abab", [5, 4, 3, 2], 2),
+        ("new", "aaab", [9, 7, 8, 0], 1),
+        ("new", "aaab", [9, 7, 7, 0], 1),
+        ("new", "abcd", [5, 4, 3, 2], None),
+        ("a", "aabb", [5, 4, 3, 2], None),
+        ("a", "abbb", [5, 4, 3, 2], 3),
+        ("b", "abbb", [5, 4, 3, 2], None),
+        ("a", "aaaa", [5, 4, 3, 2], None),
+    ],
+)
+def test_which_slave_goes_when_all_links_are_in_use(
+    newcomer: str, hosts: str, reported: list[int | None], expected: int | None
+) -> None:
+    assert slave_to_close(newcomer, list(hosts), reported) == expected
