@@ -351,7 +351,9 @@ class Membership(ABC):
                         self.group,
                         self.positions.start_from,
                     )
-                await self._client.nursery.start(self._run)
+                # Shielded: no other process is waited for, and a member whose start was broken off cannot start again.
+                with trio.CancelScope(shield=True):
+                    await self._client.nursery.start(self._run)
 
     @abstractmethod
     def _start_tasks(self, nursery: trio.Nursery) -> None:
@@ -514,13 +516,13 @@ class Membership(ABC):
         Args:
             patience_s: how long ``on_revoked`` may take.
         """
+        with trio.CancelScope(shield=True):
+            async with self._starting:
+                pass  # a start under way comes to its end; no further one begins
         try:
             if not self._is_leaving:
                 with limit_at_end(patience_s):
-                    if self.started:
-                        # A round under way gives its queue up to the end.
-                        await self._rebalancing_ended.wait()
-                    await self._revoke_all()
+                    await self._give_up_queues()
         finally:
             with trio.CancelScope(shield=True):
                 await self._leave()
@@ -528,6 +530,12 @@ class Membership(ABC):
                 if self.started:
                     await self._tasks_ended.wait()
                 self._close_offset_file()
+
+    async def _give_up_queues(self) -> None:
+        if self.started:
+            # A round under way gives its queue up to the end.
+            await self._rebalancing_ended.wait()
+        await self._revoke_all()
 
     async def _leave(self) -> None:
         if self._is_leaving:
