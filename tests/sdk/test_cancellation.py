@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from any_step import each_step_of_all_tasks
+from cancellation import each_step
 
 import triomq
 from triomq import errors
@@ -62,3 +63,32 @@ async def test_a_lite_consumer_is_closed_while_another_task_starts_it(autojump_c
             await subscribed.wait()
             assert not cluster.broker.consumers.members.get("G")
             client.lite_pull_consumer("G")
+
+
+# --- entering ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "push_consumer", "lite_pull_consumer"])
+async def test_a_cancelled_block_leaves_its_group(autojump_clock, cluster, kind):
+    async with cluster.client() as client:
+        make = getattr(client, kind)
+        for cancel in each_step():
+            with cancel:
+                async with make("G"):
+                    await trio.lowlevel.checkpoint()
+        async with make("G"):
+            pass
+
+
+async def test_a_share_that_is_not_entered_is_forgotten(autojump_clock, group_cluster):
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with consumer.share("T"):
+                raise AssertionError("cancelled before")
+        late = consumer.share("T")
+        assert not consumer._shares
+        await consumer.aclose()
+        with pytest.raises(errors.ClientClosed):
+            await late.__aenter__()

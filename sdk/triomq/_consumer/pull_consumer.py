@@ -281,10 +281,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
             spawn=client.nursery.start_soon,
             interval_s=interval_s,
             callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
+            begun=lambda: self._begin(shared),
             ended=lambda: self._shares.remove(shared),
         )
-        self._shares.append(shared)
         return shared
+
+    def _begin(self, shared: SharedPulls) -> None:
+        self._check_open()
+        self._shares.append(shared)
 
     def _gain(self, queue: MessageQueue) -> None:
         self._positions.pop(queue, None)
@@ -400,7 +404,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             await self._client.heartbeats.remove_consumer(self.group)
 
     async def __aenter__(self) -> Self:
-        await trio.lowlevel.checkpoint()
+        # Shielded: who is cancelled here never comes to the end of the block, and nobody would leave the group.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 
     async def __aexit__(

@@ -39,6 +39,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         spawn: starts the task that shares them out.
         interval_s: how long a queue without a new message rests.
         callbacks: called with queues that come and go.
+        begun: called when the block begins; raises when the consumer is closed.
         ended: called at the end.
     """
 
@@ -52,6 +53,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         spawn: Spawn,
         interval_s: float,
         callbacks: ConsumerCallbacks,
+        begun: Callable[[], object],
         ended: Callable[[], object],
     ) -> None:
         self._pull = pull
@@ -61,6 +63,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         self._spawn = spawn
         self._interval_s = interval_s
         self._callbacks = callbacks
+        self._begun = begun
         self._ended = ended
         self._due: dict[MessageQueue, float] = {}
         """Queue -> when it is pulled next, on trio's clock."""
@@ -79,6 +82,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         await trio.lowlevel.checkpoint()
         if self._entered:
             raise InvalidCall("the share was entered before; call share(...) again")
+        self._begun()
         self._entered = True
         self._spawn(self._keep_sharing)
         return self

@@ -504,7 +504,8 @@ class Producer(metaclass=NoPublicConstructor):
             self._transactions.checks.abort()
 
     async def __aenter__(self) -> Self:
-        await trio.lowlevel.checkpoint()
+        # Shielded: who is cancelled here never comes to the end of the block, and nobody would leave the group.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 
     async def __aexit__(
