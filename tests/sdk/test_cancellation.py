@@ -92,3 +92,118 @@ async def test_a_share_that_is_not_entered_is_forgotten(autojump_clock, group_cl
         await consumer.aclose()
         with pytest.raises(errors.ClientClosed):
             await late.__aenter__()
+
+
+# --- leaving -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["push_consumer", "lite_pull_consumer"])
+async def test_a_consumer_that_is_cancelled_while_it_leaves_gives_up_every_queue(
+    autojump_clock, make_group_cluster, kind
+):
+    for cancel in each_step():
+        owned = []
+
+        async def revoked(queues, owned=owned):
+            await trio.sleep(0.5)
+            for queue in queues:
+                owned.remove(queue)
+
+        async with make_group_cluster() as cluster, cluster.client() as client:
+            callbacks = triomq.ConsumerCallbacks(on_assigned=owned.extend, on_revoked=revoked)
+            consumer = getattr(client, kind)("G", callbacks=callbacks)
+            await consumer.__aenter__()
+            await consumer.subscribe("T")
+            await trio.sleep(5)
+            assert set(owned) >= set(QUEUES)
+            with cancel:
+                await consumer.aclose()
+            assert not owned
+
+
+async def test_a_cancelled_share_may_commit_in_on_revoked(autojump_clock, group_cluster):
+    fill(group_cluster)
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+
+        async def commit(queues):
+            for queue in queues:
+                await consumer.commit(queue)
+
+        with trio.CancelScope() as scope:
+            async with consumer.share("T", callbacks=triomq.ConsumerCallbacks(on_revoked=commit)) as pulls:
+                await anext(pulls)
+                await anext(pulls)
+                scope.cancel()
+                await anext(pulls)
+    assert [group_cluster.broker.offsets["G", "T", queue.queue_id] for queue in QUEUES] == [3, 3]
+
+
+# --- what was handed out -------------------------------------------------------------------------------------
+
+
+async def send_some(client, bodies):
+    producer = client.producer("P", max_in_flight=2)
+    outcomes = []
+    try:
+        await producer.send(triomq.Message("T", b"awaited"))
+        for body in bodies:
+            await producer.send(triomq.Message("T", body), lambda result, error: outcomes.append(result or error))
+            bodies[body] = True
+        await producer.flush()
+    finally:
+        await producer.aclose()
+        assert len(outcomes) == sum(bodies.values()), "each accepted send has its callback once, no other has one"
+        assert producer.in_flight == 0
+
+
+async def test_cancelled_sends_leave_nothing_behind(autojump_clock, make_group_cluster):
+    for cancel in each_step_of_all_tasks(stride=2):
+        async with make_group_cluster() as cluster, cluster.client() as client:
+            with cancel:
+                await send_some(client, dict.fromkeys(BODIES, False))
+            await send_some(client, dict.fromkeys(BODIES, False))
+            await trio.sleep(5)
+            assert not any(link.pending or link.unsent_bytes for link in client._links.open_links())
+
+
+async def push(client, bodies):
+    async with client.push_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        async for delivery in consumer:
+            async with delivery:
+                bodies.append(delivery.message.body)
+            if len(set(bodies)) == len(BODIES):
+                break
+
+
+async def poll(client, bodies):
+    async with client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        while len(set(bodies)) < len(BODIES):
+            bodies += [message.body for message in await consumer.poll()]
+
+
+async def share(client, bodies):
+    async with client.pull_consumer("G") as consumer, consumer.share("T", max_messages=2) as pulls:
+        async for result in pulls:
+            bodies += [message.body for message in result]
+            await consumer.commit(result.queue)
+            if len(set(bodies)) == len(BODIES):
+                break
+
+
+@pytest.mark.parametrize("consume", [push, poll, share])
+async def test_a_cancelled_consumer_leaves_everything_to_the_next(autojump_clock, make_group_cluster, consume):
+    for cancel in each_step_of_all_tasks(stride=9):
+        async with make_group_cluster() as cluster, cluster.client() as client:
+            fill(cluster)
+            bodies = []
+            with cancel:
+                await consume(client, bodies)
+            assert not cluster.broker.consumers.members.get("G")
+            await trio.sleep(5)  # a heartbeat may be under way
+            assert not any(link.pending for link in client._links.open_links())
+            with trio.move_on_after(20):
+                await consume(client, bodies)
+            assert set(bodies) == set(BODIES)

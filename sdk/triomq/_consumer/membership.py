@@ -39,7 +39,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
 from triomq._consumer.group.allocate import AllocateStrategy, sorted_queues
-from triomq._consumer.group.callbacks import ConsumerCallbacks, limit_at_end, reporter
+from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, reporter
 from triomq._consumer.group.positions import (
     COMMIT_BOUNDS_S,
     END_TIMEOUT_S,
@@ -521,8 +521,7 @@ class Membership(ABC):
                 pass  # a start under way comes to its end; no further one begins
         try:
             if not self._is_leaving:
-                with limit_at_end(patience_s):
-                    await self._give_up_queues()
+                await call_at_end(self._give_up_queues, patience_s)
         finally:
             with trio.CancelScope(shield=True):
                 await self._leave()

@@ -15,7 +15,7 @@ import trio
 
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
-from triomq._consumer.group.callbacks import ConsumerCallbacks, call_with_queues
+from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, call_with_queues
 from triomq._consumer.group.rebalance import Rebalance
 from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
@@ -96,7 +96,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
             await self._stopped.wait()
         queues = list(self._due)
         self._due.clear()
-        await call_with_queues(self._callbacks.on_revoked, queues)
+        await call_at_end(lambda: call_with_queues(self._callbacks.on_revoked, queues))
 
     def __aiter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from triomq._async_functions import is_async
+from triomq._exception_groups import without_groups
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
@@ -137,11 +138,28 @@ def reporter(on_event: OnEvent | None) -> Callable[[ConsumerEvent], None]:
     return report
 
 
-def limit_at_end(patience_s: float = math.inf) -> trio.CancelScope:
-    """A scope for ``on_revoked`` at a consumer's end.
+async def call_at_end(give_up: Callable[[], Awaitable[None]], patience_s: float = math.inf) -> None:
+    """Call ``on_revoked`` at a consumer's end.
 
     Args:
-        patience_s: how long it may take; when cancelled it gets :data:`REVOKED_TIMEOUT_S` all the same.
+        give_up: does it.
+        patience_s: how long it may take. When cancelled, before or meanwhile, it gets :data:`REVOKED_TIMEOUT_S` from then
+            on all the same.
     """
-    cancelled = trio.current_effective_deadline() == -math.inf
-    return trio.move_on_after(REVOKED_TIMEOUT_S if cancelled else patience_s, shield=cancelled)
+    scope = trio.CancelScope(deadline=trio.current_time() + patience_s, shield=True)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_limit_when_cancelled, scope)
+            with scope:
+                await give_up()
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise without_groups(group) from None
+
+
+@trio.lowlevel.enable_ki_protection
+async def _limit_when_cancelled(scope: trio.CancelScope) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        scope.deadline = min(scope.deadline, trio.current_time() + REVOKED_TIMEOUT_S)
