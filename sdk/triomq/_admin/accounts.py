@@ -16,6 +16,7 @@ import msgspec
 from triomq._admin.answers import body_of, checked
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._arguments import check_kind, check_mapping, check_text, check_texts
 from triomq._constructors import NoPublicConstructor
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
@@ -139,8 +140,8 @@ class AccountAdmin(metaclass=NoPublicConstructor):
             InvalidCall: a key is too short, or a permission is none; nothing was sent.
             MQError: a broker refused or could not be reached; the others have it.
         """
-        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
-        return await self._at_all(code, _header_of(account), f"account {account.access_key}", brokers)
+        code, header = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, _header_of(account)
+        return await self._at_all(code, header, f"account {account.access_key}", brokers)
 
     async def delete(self, access_key: str, *, brokers: Sequence[str] | None = None) -> Sequence[str]:
         """Delete an account.
@@ -170,6 +171,9 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         Raises:
             MQError: a broker refused or could not be reached; the others have it.
         """
+        check_texts("addresses", addresses)
+        if path is not None:
+            check_text("path", path)
         header = UpdateGlobalWhiteAddrsConfigRequest(
             global_white_addrs=",".join(addresses), acl_file_full_path=path or ""
         )
@@ -198,6 +202,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
 
     async def _addresses(self, brokers: Sequence[str] | None) -> Sequence[str]:
         if brokers is not None:
+            check_texts("brokers", brokers)
             return list(dict.fromkeys([await self._servers.address_of(broker) for broker in brokers]))
         sets = await self._admin.broker_sets()
         if not sets:
@@ -234,14 +239,17 @@ class AccountAdmin(metaclass=NoPublicConstructor):
 
 
 def _access_key(access_key: str) -> str:
+    check_text("the access key", access_key)
     if not access_key:
         raise InvalidCall("the access key is empty")
     return access_key
 
 
 def _header_of(account: Account) -> CreateAccessConfigRequest:
+    check_kind("the account", account, Account)
     secret = account.secret_key or ""
     for name, key in (("access_key", account.access_key), ("secret_key", secret)):
+        check_text(name, key)
         if len(key) < KEY_CHARS_MIN:
             raise InvalidCall(f"{name} has {len(key)} characters; brokers want {KEY_CHARS_MIN} or more")
     for name, perm in (
@@ -250,6 +258,8 @@ def _header_of(account: Account) -> CreateAccessConfigRequest:
     ):
         if perm is not None:
             _check_permission(name, perm)
+    if account.white_address is not None:
+        check_text("white_address", account.white_address)
     return CreateAccessConfigRequest(
         access_key=account.access_key,
         secret_key=secret,
@@ -265,7 +275,9 @@ def _header_of(account: Account) -> CreateAccessConfigRequest:
 def _joined(kind: str, perms: Mapping[str, str] | None) -> str | None:
     if perms is None:
         return None
+    check_mapping(f"{kind}_perms", perms)
     for name, perm in perms.items():
+        check_text(f"the name of a {kind}", name)
         if not name or "," in name or "=" in name:
             raise InvalidCall(f"the {kind} {name!r} cannot have a permission: it is empty or has a comma or =")
         _check_permission(f"the permission of {kind} {name}", perm)
@@ -273,7 +285,7 @@ def _joined(kind: str, perms: Mapping[str, str] | None) -> str | None:
 
 
 def _check_permission(name: str, perm: str) -> None:
-    if perm not in PERMISSIONS:
+    if perm not in list(PERMISSIONS):
         raise InvalidCall(f"{name} is {perm!r}, none of {', '.join(PERMISSIONS)}")
 
 

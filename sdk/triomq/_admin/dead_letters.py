@@ -17,6 +17,7 @@ from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import PAGE, MessageAdmin, origin_topic
 from triomq._admin.topics import ADMIN_TIMEOUT_S
+from triomq._arguments import check_callback
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
@@ -175,6 +176,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             raise InvalidCall(f'to is {to!r}, neither "origin" nor "group"')
         if limit is not None:
             check_count("limit", limit, 1)
+        check_callback("report", report, plain=True)
         sent = 0
 
         async def send(letter: DeadLetter) -> bool:

@@ -18,6 +18,7 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._arguments import check_kind, check_mapping, check_text, check_texts
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
@@ -25,7 +26,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._half_done import with_places
-from triomq._message.message import MessageQueue, check_group
+from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
 from triomq._numbers import check_count
 from triomq._transport.links import Links
@@ -196,6 +197,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     @staticmethod
     def is_system_group(group: str) -> bool:
         """Whether a group belongs to the system and not to users."""
+        check_text("the group", group)
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
     async def names(self) -> GroupNames:
@@ -260,6 +262,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """
         self._check_own(group)
+        if settings is not None:
+            check_kind("settings", settings, GroupSettings)
         masters, lacking = await self._masters(brokers)
         body = config_of(self._wrap(group), settings or GroupSettings()).encode()
         done: list[str] = []
@@ -321,6 +325,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     async def _masters(self, brokers: Collection[str] | None) -> tuple[dict[str, str], list[str]]:
         """The masters' addresses by broker name, and the names of the sets that have none."""
+        if brokers is not None:
+            check_texts("brokers", brokers)
         sets = await self._admin.broker_sets()
         unknown = set(brokers or ()) - sets.keys()
         if unknown:
@@ -380,6 +386,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker's answer cannot be used.
         """
         check_group(group)
+        if topic is not None:
+            check_text("the topic", topic)
         header = GetConsumeStatsRequest(
             consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
         )
@@ -407,6 +415,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             NotFound: no broker has it online.
             BrokerNotFound: no broker of some set answers, and it may be online there.
         """
+        check_text("the group", group)
+        check_text("client_id", client_id)
         header = GetConsumerRunningInfoRequest(
             consumer_group=self._wrap(group), client_id=client_id, jstack_enable=stacks
         )
@@ -530,6 +540,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker did not do it; the others did, which a note of the error names.
         """
         check_group(group)
+        check_text("the topic", topic)
+        check_count("time_ms", time_ms, self.END)
         with suppress(MQError):  # the route that is known serves where no name server answers
             await self._routes.refresh(topic)  # it may lack new queues and brokers
         masters, lacking = await self._masters_of(topic)
@@ -597,7 +609,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             GroupNotFound: a broker keeps offsets only of groups that it knows, as those of RocketMQ 5 do: create it first.
             MQError: a broker did not do it.
         """
+        check_mapping("offsets", offsets)
         for queue, offset in offsets.items():
+            check_queue(queue)
             check_count(f"the offset of {queue}", offset, 0)
         if not force:
             await self.check_offline(group)

@@ -16,10 +16,11 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswer, addresses_of, ask_sets, outage_text
 from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._arguments import check_kind, check_text
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._constructors import NoPublicConstructor
-from triomq._message.message import MessageQueue, check_group
+from triomq._message.message import MessageQueue, check_group, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
@@ -213,6 +214,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             InvalidCall: it is no such id, or its address is that of no broker of the cluster.
             NotFound: the broker has no such message, or no longer.
         """
+        check_text("the id", offset_message_id)
         try:
             place = decode_offset_message_id(offset_message_id)
         except BodyError as error:
@@ -279,7 +281,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             BrokerNotFound: nothing was found, and a broker set did not answer.
         """
         check_count("max_messages", max_messages, 1, KEY_MAX)
+        check_count("start_ms", start_ms, 0)
         until_ms = FOR_EVER_MS if end_ms is None else end_ms
+        check_count("end_ms", until_ms, 0)
         if start_ms > until_ms:
             raise InvalidCall(f"start_ms is {start_ms}, after end_ms, {until_ms}")
         return await self._query(
@@ -301,6 +305,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             RouteNotFound: no name server knows the topic.
             BrokerNotFound: nothing was found, and a broker set did not answer.
         """
+        check_text("the id", message_id)
+        check_text("trace_topic", trace_topic)
         # As for those who write them: the topic of traces is the brokers', whatever the namespace.
         self._namespace.plain.add(trace_topic)
         found = await self.by_key(trace_topic, message_id, start_ms=start_ms, end_ms=end_ms)
@@ -323,6 +329,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         Raises:
             NotFound: the queue has no such offset, or no longer.
         """
+        check_queue(queue)
         check_count("offset", offset, 0)
         page, _ = await self.page(queue, offset, 1)
         if not page or page[0].queue_offset != offset:
@@ -344,6 +351,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             NotFound: the queue has no such offset, or no longer.
             BrokerFault: the broker has no such queue.
         """
+        check_queue(queue)
         check_count("offset", offset, 0)
         check_count("max_entries", max_entries, 1, ENTRIES_MAX)
         header = QueryConsumeQueueRequest(
@@ -378,6 +386,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             max_messages: at most so many.
         """
         check_count("max_messages", max_messages, 1)
+        if end_ms is not None:
+            check_count("end_ms", end_ms, 0)
         found: list[ReceivedMessage] = []
         offset = await self._first_since(queue, start_ms)
         while len(found) < max_messages:
@@ -423,6 +433,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
         It is that of the first message there is where `offset` has been deleted, and `offset` itself at the queue's end.
         """
+        check_queue(queue)
+        check_offset(offset)
+        check_count("max_messages", max_messages, 1, 2**31 - 1)
         header = PullMessageRequest(
             consumer_group=names.TOOLS_GROUP,
             topic=self._brokers.topic_of(queue),
@@ -463,6 +476,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         A group is NOT_ONLINE when none of its members is, and PULL when its members pull: what those have consumed is
         not known to brokers.
         """
+        check_kind("the message", message, ReceivedMessage)
         sets = await self._sets_of(message.topic)
         header = QueryTopicConsumeByWhoRequest(topic=self._namespace.wrap(message.topic))
         found = await ask_sets(
@@ -513,6 +527,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             BrokerFault: the member is not online there, or refuses.
         """
         check_group(group)
+        check_kind("the message", message, ReceivedMessage)
+        check_text("client_id", client_id)
         header = ConsumeMessageDirectlyRequest(
             consumer_group=self._namespace.wrap(group),
             client_id=client_id,
@@ -533,6 +549,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             GroupNotFound: no broker has the group.
         """
         check_group(group)
+        check_kind("the message", message, ReceivedMessage)
         if self._namespace.wrap(group) not in await self._groups.names():
             raise GroupNotFound(f"no broker knows the consumer group {group}; nothing was sent")
         return await self.send_copy(message, retry_topic(group), group=group)
@@ -545,6 +562,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             topic: where the copy goes.
             group: whose retry topic it is; members are then told the topic that the message comes from.
         """
+        check_kind("the message", message, ReceivedMessage)
+        check_text("the topic", topic)
+        check_text("the group", group)
         properties = {name: value for name, value in message.properties.items() if name not in _OF_ONE_DELIVERY}
         if group:
             properties[names.RETRY_TOPIC] = origin_topic(message) or self._namespace.wrap(message.topic)
@@ -580,6 +600,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         unique: bool,
         fits: Callable[[ReceivedMessage], bool],
     ) -> list[ReceivedMessage]:
+        check_text("the key", key)
         if not key or " " in key:
             raise InvalidCall(f"the key is {key!r}; a key has at least one character, and no blanks")
         sets = await self._sets_of(topic)

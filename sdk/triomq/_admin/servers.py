@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from triomq._admin.answers import body_of, checked
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
+from triomq._arguments import check_mapping, check_text, check_texts
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._half_done import with_places
@@ -78,6 +79,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         Raises:
             BrokerNotFound: no such broker is registered.
         """
+        check_text("the broker", broker)
         sets = await self._admin.broker_sets()
         if broker in sets:
             name, number = broker, str(MASTER_ID)
@@ -112,12 +114,13 @@ class ServerAdmin(metaclass=NoPublicConstructor):
             InvalidCall: the broker has no setting of a name; nothing was changed. RocketMQ ignores unknown names.
             BrokerRefused: the broker has not taken a value, though it did not say so.
         """
+        body = _lines_of(settings)
         address = await self.address_of(broker)
         before = await self._config_at(address)
         unknown = sorted(settings.keys() - before.keys())
         if unknown:
             raise InvalidCall(f"broker {broker} has no setting {', '.join(unknown)}; nothing was changed")
-        command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=_lines_of(settings))
+        command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=body)
         await self._ask(address, command, "the settings")
         after = await self._config_at(address)
         _check_taken("broker", settings, before, after, address)
@@ -125,7 +128,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     async def clean(self, broker: str, what: Cleaning) -> None:
         """Have a broker delete what is expired or unused now, and not at its usual hour."""
-        if what not in _CLEANING:
+        if what not in list(_CLEANING):
             raise InvalidCall(f"what is {what!r}, none of {', '.join(_CLEANING)}")
         address = await self.address_of(broker)
         await self._ask(address, Command.request(_CLEANING[what]), f"cleaning of {what}", CLEANING_TIMEOUT_S)
@@ -145,6 +148,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         Returns:
             Name server -> how many topics it changed.
         """
+        check_text("broker_name", broker_name)
         if broker_name not in await self._admin.broker_sets():
             raise BrokerNotFound(f"broker {broker_name} is not registered")
         found: dict[str, int] = {}
@@ -206,6 +210,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         Returns:
             Name server -> its settings.
         """
+        if name_servers is not None:
+            check_texts("name_servers", name_servers)
         return {
             address: await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
             for address in (self._name_servers.addresses if name_servers is None else name_servers)
@@ -227,8 +233,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
             InvalidCall: a name server has no setting of a name; nothing was changed. RocketMQ ignores unknown names.
             MQError: a name server refused or could not be reached; the ones before it have the settings.
         """
-        before = await self.name_server_config(name_servers=name_servers)
         body = _lines_of(settings)
+        before = await self.name_server_config(name_servers=name_servers)
         for address, there in before.items():
             if unknown := sorted(settings.keys() - there.keys()):
                 raise InvalidCall(f"name server {address} has no setting {', '.join(unknown)}; nothing was changed")
@@ -247,6 +253,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """All pairs of a namespace, of the name server that is asked; empty when there is none."""
+        check_text("the namespace", namespace)
         header = GetKVListByNamespaceRequest(namespace=namespace)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header))
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -261,6 +268,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         Raises:
             NotFound: there is none.
         """
+        check_text("the namespace", namespace)
+        check_text("the key", key)
         what = f"key {key} of namespace {namespace}"
         header = GetKVConfigRequest(namespace=namespace, key=key)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
@@ -277,13 +286,17 @@ class ServerAdmin(metaclass=NoPublicConstructor):
             InvalidCall: namespace or key is blank.
         """
         for name, text in (("namespace", namespace), ("key", key)):
+            check_text(f"the {name}", text)
             if not text.strip():
                 raise InvalidCall(f"the {name} is blank; give a name that readers can ask for")
+        check_text("the value", value)
         header = PutKVConfigRequest(namespace=namespace, key=key, value=value)
         await self._at_all(RequestCode.PUT_KV_CONFIG, header, f"key {key} of namespace {namespace}")
 
     async def kv_delete(self, namespace: str, key: str) -> None:
         """Delete a key at every name server."""
+        check_text("the namespace", namespace)
+        check_text("the key", key)
         header = DeleteKVConfigRequest(namespace=namespace, key=key)
         await self._at_all(RequestCode.DELETE_KV_CONFIG, header, f"key {key} of namespace {namespace}")
 
@@ -313,6 +326,10 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
 
 def _lines_of(settings: Mapping[str, str]) -> bytes:
+    check_mapping("settings", settings)
+    for name, value in settings.items():
+        check_text("the name of a setting", name)
+        check_text(f"the value of {name}", value)
     text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
     try:
         return text.encode()

@@ -16,6 +16,7 @@ import trio
 
 from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
+from triomq._arguments import check_text, check_texts
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
@@ -136,8 +137,7 @@ class Admin(metaclass=NoPublicConstructor):
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
                 check_count(name, number, 0, QUEUES_MAX)
-        if perm & ~PERM_BITS:
-            raise InvalidCall(f"perm is {perm}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
+        _check_perm(perm)
         header = self._topic_header(
             topic,
             queues if read_queues is None else read_queues,
@@ -374,6 +374,10 @@ class Admin(metaclass=NoPublicConstructor):
 
     async def _masters(self, brokers: Sequence[str] | None, cluster: str | None) -> tuple[list[str], list[str]]:
         """Addresses of masters, and the names of the broker sets that have none."""
+        if brokers is not None:
+            check_texts("brokers", brokers)
+        if cluster is not None:
+            check_text("cluster", cluster)
         return await self._route_wait.until_there(lambda: self._masters_now(brokers, cluster), ADMIN_TIMEOUT_S)
 
     async def _masters_now(self, brokers: Sequence[str] | None, cluster: str | None) -> tuple[list[str], list[str]]:
@@ -434,3 +438,8 @@ def _check_own_topic(topic: str) -> None:
     check_topic(topic)
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
         raise InvalidCall(f"{topic} is a system topic")
+
+
+def _check_perm(perm: object) -> None:
+    if not isinstance(perm, int) or isinstance(perm, bool) or perm & ~PERM_BITS:
+        raise InvalidCall(f"perm is {perm!r}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")

@@ -16,6 +16,7 @@ from typing import Final, Self
 import trio
 from cachetools import LRUCache
 
+from triomq._arguments import check_callback
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
@@ -26,7 +27,6 @@ from triomq._consumer.group.callbacks import (
     ConsumerCallbacks,
     ConsumerEvent,
     OnEvent,
-    check_callback,
     offset_unavailable,
     reporter,
 )

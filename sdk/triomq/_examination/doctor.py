@@ -16,6 +16,7 @@ import trio
 from triomq._admin.answers import body_of
 from triomq._admin.broker_sets import addresses_of
 from triomq._admin.groups import GroupAdmin
+from triomq._arguments import check_callback, check_kind
 from triomq._cluster.identity import Clock
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
@@ -30,6 +31,7 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
+from triomq._numbers import check_seconds
 from triomq._producer import compiled
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -177,6 +179,8 @@ class Doctor(metaclass=NoPublicConstructor):
         Raises:
             NoNameServer: none answers.
         """
+        if limits is not None:
+            check_kind("limits", limits, FindingLimits)
         return findings_of(await self.look(timeout_s=timeout_s, progress=progress), limits)
 
     async def look(
@@ -193,6 +197,8 @@ class Doctor(metaclass=NoPublicConstructor):
         Raises:
             NoNameServer: none answers.
         """
+        check_seconds("timeout_s", timeout_s)
+        check_callback("progress", progress, plain=True)
         servers: dict[str, NameServerView] = {}
         asked = _Asked(progress=progress)
         addresses = self._name_servers.addresses

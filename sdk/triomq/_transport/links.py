@@ -17,6 +17,7 @@ import attrs
 import trio
 from cachetools import LRUCache
 
+from triomq._arguments import check_text
 from triomq._error_text import error_text
 from triomq._numbers import seconds, share
 from triomq._transport.credentials import Credentials
@@ -178,6 +179,8 @@ class Links:
         if opening is None:
             if self._closed:
                 raise ClientClosed("the client is closed", address=address)
+            # Anything else would end the task that dials, and the client with it.
+            check_text("the address", address)
             if patient and self.is_down(address):
                 dead = self._dead[address]
                 raise connect_failed(address, f"{dead.why}; next try in {self.retry_in_s(address):.2f} s")

@@ -14,12 +14,11 @@ from typing import Final, Literal
 import attrs
 import trio
 
-from triomq._async_functions import is_async
+from triomq._arguments import check_callback
 from triomq._exception_groups import without_groups
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
-from triomq.errors import InvalidCall
 
 log = logging.getLogger("triomq.consumer")
 
@@ -98,16 +97,6 @@ class ConsumerCallbacks:
         check_callback("on_assigned", self.on_assigned)
         check_callback("on_revoked", self.on_revoked)
         check_callback("on_event", self.on_event, plain=True)
-
-
-def check_callback(name: str, callback: object, *, plain: bool = False) -> None:
-    """Refuse what cannot be called, and an async function where nobody would await it. Raises InvalidCall."""
-    if callback is None:
-        return
-    if not callable(callback):
-        raise InvalidCall(f"{name} is {type(callback).__name__}; give a function")
-    if plain and is_async(callback):
-        raise InvalidCall(f"{name} is an async function, which nobody would await; give a plain one")
 
 
 async def call_with_queues(callback: OnQueues | None, queues: Collection[MessageQueue]) -> None:

@@ -1,0 +1,44 @@
+"""Checks of the kinds of arguments that callers give: text, lists of texts, mappings, functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from triomq._async_functions import is_async
+from triomq.errors import InvalidCall
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise :class:`InvalidCall` unless an argument is text."""
+    if not isinstance(value, str):
+        raise InvalidCall(f"{name} is {type(value).__name__}, not text")
+
+
+def check_texts(name: str, value: object) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a list of texts; one text would count as its characters."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidCall(f"{name} is {type(value).__name__}, not a list of texts")
+    for each in value:
+        check_text(f"one of {name}", each)
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise :class:`InvalidCall` unless an argument is an object of a class of this package."""
+    if not isinstance(value, kind):
+        raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
+
+
+def check_mapping(name: str, value: object) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a mapping."""
+    if not isinstance(value, Mapping):
+        raise InvalidCall(f"{name} is {type(value).__name__}, not a mapping")
+
+
+def check_callback(name: str, callback: object, *, plain: bool = False) -> None:
+    """Refuse what cannot be called, and an async function where nobody would await it. Raises InvalidCall."""
+    if callback is None:
+        return
+    if not callable(callback):
+        raise InvalidCall(f"{name} is {type(callback).__name__}; give a function")
+    if plain and is_async(callback):
+        raise InvalidCall(f"{name} is an async function, which nobody would await; give a plain one")
