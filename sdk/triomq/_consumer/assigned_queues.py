@@ -23,7 +23,8 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     def pause(self, *queues: MessageQueue) -> None:
         """Pull these queues no further; without queues, pull nothing, also of queues that come later.
 
-        What has been pulled already is still polled or handled.
+        What has been pulled already is still polled or handled. So is what a pull brings that was sent before: brokers
+        hold it for up to 15 s, or 20 s for lite pull consumers, until a message comes. Java's consumers do the same.
 
         Raises:
             InvalidCall: a queue is not assigned.

@@ -252,3 +252,29 @@ async def test_a_pull_consumers_run_goes_on_where_its_link_was_lost(autojump_clo
         assert result.taken
     assert broken == [10]
     assert found == [b"%d" % number for number in range(30)]
+
+
+@pytest.mark.parametrize("kind", ["push_consumer", "lite_pull_consumer"])
+async def test_a_pull_that_is_held_when_its_queue_is_paused_still_brings_messages(autojump_clock, group_cluster, kind):
+    bodies = []
+
+    async def read(consumer, wait_s):
+        with trio.move_on_after(wait_s):
+            async for each in consumer:
+                bodies.append(each.message.body if kind == "push_consumer" else each.body)
+                if kind == "push_consumer":
+                    await each.done()
+
+    async with group_cluster.client() as client, getattr(client, kind)("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        await read(consumer, 5)
+        consumer.pause(Q0)
+        group_cluster.broker.store("T", 0, b"held")
+        await read(consumer, 5)
+        assert bodies == [b"held"]
+        group_cluster.broker.store("T", 0, b"paused")
+        await read(consumer, 60)
+        assert bodies == [b"held"]
+        consumer.resume(Q0)
+        await read(consumer, 5)
+        assert bodies == [b"held", b"paused"]

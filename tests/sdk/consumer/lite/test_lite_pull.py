@@ -273,7 +273,7 @@ async def test_pausing(autojump_clock, group_cluster):
         await trio.sleep(30)
         fill(group_cluster, 1, first=4)
         fill(group_cluster, 1, first=4, queue_id=1)
-        # A pull that was held when the queue was paused may still bring something: none is.
+        # No pull is held any more that was sent before the pause.
         assert await drain(consumer) == [b"m1-4"]
         consumer.resume(Q0)
         assert await drain(consumer) == [b"m0-4"]
