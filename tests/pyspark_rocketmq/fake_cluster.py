@@ -28,12 +28,14 @@ Row = dict[str, Any]
 
 @attrs.define
 class Part:
-    """One queue: its rows by offset, the first one that is not deleted, and the end of its slave."""
+    """One queue: its rows by offset, the first one that is not deleted, and the end of its slave. Messages before
+    `deleted` are deleted, too, though the queue still seems to hold them."""
 
     rows: list[Row]
     records: list[bytes]
     start: int = 0
     slave_end: int = 0
+    deleted: int = 0
 
 
 def stored_ms(offset: int) -> int:
@@ -176,7 +178,7 @@ class FakeCluster(PullsInRuns):
         found: list[bytes] = []
         at = offset
         while at < min(end, offset + self.scanned) and len(found) < min(max_messages, self.page):
-            if wanted(part.rows[at]["tags"]):
+            if at >= part.deleted and wanted(part.rows[at]["tags"]):
                 found.append(part.records[at])
             at += 1
         return answer(PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE, at, b"".join(found))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BadOption, BrokerBehind, BrokersAway, DataLoss
-from pyspark_rocketmq.offsets import COMMITTED, LATEST, Offsets, QueueId
+from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, QueueId
 from pyspark_rocketmq.options import Place, ReadOptions
-from pyspark_rocketmq.read.cluster_view import bounds_of, committed_of, find_queues, offsets_at
+from pyspark_rocketmq.read.cluster_view import bounds_of, committed_of, find_queues, first_held, offsets_at
 from pyspark_rocketmq.read.planning import Bounds, QueueRange, ranges, resolved, split
 from pyspark_rocketmq.times import time_text
 
@@ -68,7 +68,25 @@ async def place_offsets(
     }
     for queue, offset in found.items():
         offsets[queue] = offset if offset is not None else bounds[queue].end
-    return offsets
+    return {**offsets, **await first_held(session, _at_start(offsets, given, committed, place, bounds))}
+
+
+def _at_start(
+    offsets: Offsets,
+    given: Offsets,
+    committed: Mapping[QueueId, int | None],
+    place: Place,
+    bounds: Mapping[QueueId, Bounds],
+) -> Offsets:
+    """Those of the offsets that stand for the first message of a queue that has one."""
+    return {
+        queue: offset
+        for queue, offset in offsets.items()
+        if offset == bounds[queue].start < bounds[queue].end
+        and (word := given.get(queue, place.word)) in (EARLIEST, COMMITTED)
+        and place.time_of(queue) is None
+        and (word == EARLIEST or committed.get(queue) is None)
+    }
 
 
 def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> None:

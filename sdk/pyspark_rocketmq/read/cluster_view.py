@@ -18,6 +18,7 @@ from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BadOption, SourceError, nearest
 from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.options import Topics
+from pyspark_rocketmq.read.holes import resumes_after_hole
 from pyspark_rocketmq.read.planning import Bounds
 from triomq import MessageQueue, MQError, PullConsumer, PullStatus
 from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
@@ -142,6 +143,28 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
         return Bounds(await consumer.min_offset(place), await consumer.max_offset(place), is_sure=False)
 
     return await _each(session, queues, ask)
+
+
+async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, int]:
+    """The first offset of each queue whose message still exists.
+
+    Brokers delete a file of their log first, and the entries of its messages in the queues up to seconds later.
+
+    Args:
+        session: how brokers are reached.
+        starts: where the queues seem to begin.
+    """
+
+    async def look(queue: QueueId) -> int:
+        at = starts[queue]
+        while True:
+            result = await session.consumer.pull(message_queue(queue), at, max_messages=1)
+            later = result.min_offset if result.min_offset > at else resumes_after_hole(result, at)
+            if later is None:
+                return at
+            at = later
+
+    return await _each(session, starts, look)
 
 
 async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:

@@ -16,6 +16,7 @@ import trio
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
+from pyspark_rocketmq.read.holes import first_offset, resumes_after_hole
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
@@ -76,6 +77,11 @@ class PullPlan:
     only: str | None = None
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether the broker leaves messages out, so that a hole in an answer says nothing."""
+        return self.tags is not None or self.sql is not None
+
+    @property
     def queue(self) -> MessageQueue:
         """The queue as the SDK names it."""
         return MessageQueue(self.part.queue.topic, self.part.queue.broker_name, self.part.queue.queue_id)
@@ -83,8 +89,11 @@ class PullPlan:
 
 @attrs.define
 class _Stride:
+    """Some offsets: the next one to pull, the end, and from where on none is known to be gone."""
+
     at: int
     end: int
+    kept_from: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.at, takes_self=True))
     pages: list[bytes] = attrs.field(factory=list)
     is_done: bool = False
 
@@ -96,13 +105,17 @@ class Strides:
         session: how brokers are reached.
         plan: what is pulled.
         hand_over: called with the answers' bodies, some at a time, in order.
+
+    Attributes:
+        skipped: how many offsets of the range were left out, with a line in the log.
     """
 
     def __init__(self, session: Session, plan: PullPlan, hand_over: Callable[[list[bytes]], None]) -> None:
         self._session = session
         self._plan = plan
         self._hand_over = hand_over
-        size = STRIDE if plan.tags is None and plan.sql is None else FILTERED_STRIDE
+        self.skipped = 0
+        size = FILTERED_STRIDE if plan.is_filtered else STRIDE
         part = plan.part
         self._waiting = [_Stride(at, min(at + size, part.end)) for at in range(part.start, part.end, size)][::-1]
         self._open: list[_Stride] = []
@@ -154,6 +167,8 @@ class Strides:
                 break
             if not result.taken:
                 self._take(stride, result)
+        if self._plan.is_filtered:
+            await self._check_kept(stride)
         stride.is_done = True
         while self._open and self._open[0].is_done:
             self._open.pop(0)
@@ -205,17 +220,20 @@ class Strides:
         """An answer with messages or a later offset, perhaps after others, which have been taken with all their messages;
         None when there is nothing left in the stride."""
         result = await self._run(stride)
-        if result.taken or _leads_on(result, stride.at):
+        if result.taken or self._leads_on(result, stride.at):
             return result
-        return await self._elsewhere(stride.at, stride.end, result)
+        return await self._elsewhere(stride, result)
 
     async def _run(self, stride: _Stride) -> PullResult:
         """Pull from the stride's offset on, as far as the answers are plain: a switch of tasks costs as much as ten
         messages do."""
-        plan, pulls = self._plan, 1
+        plan, pulls, refused = self._plan, 1, False
 
         def go_on(result: PullResult) -> int:
-            nonlocal pulls
+            nonlocal pulls, refused
+            if not self._leads_on(result, stride.at):
+                refused = True
+                return 0
             pulls += 1
             self._take(stride, result)
             return 0 if pulls > RUN_PULLS or self._is_full(stride) else max(0, min(stride.end - stride.at, PAGE_MAX))
@@ -223,9 +241,12 @@ class Strides:
         # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice. With one this
         # bounds the matches, not the offsets.
         count = min(stride.end - stride.at, PAGE_MAX)
-        return await self._session.consumer._pull_run(  # noqa: SLF001
+        result = await self._session.consumer._pull_run(  # noqa: SLF001
             plan.queue, stride.at, go_on, tags=plan.tags, sql=plan.sql, max_messages=count
         )
+        if refused:
+            result.taken = False
+        return result
 
     async def _asked(self, at: int, end: int, *, from_master: bool = False) -> PullResult:
         count = min(end - at, PAGE_MAX)
@@ -239,12 +260,13 @@ class Strides:
             read_preference=ReadPreference.MASTER if from_master else None,
         )
 
-    async def _elsewhere(self, at: int, end: int, result: PullResult) -> PullResult | None:
+    async def _elsewhere(self, stride: _Stride, result: PullResult) -> PullResult | None:
         """Find an offset that the broker does not have, although it or its master was reported to have it.
 
         A slave may be behind its master, so the master is queried. If it cannot be reached, the slave is retried for a
         time. What the master does not have either is lost.
         """
+        at, end = stride.at, stride.end
         deadline = trio.current_time() + BEHIND_LIMIT_S
         pauses = Backoff(first_s=BEHIND_PAUSE_S, max_s=BEHIND_PAUSE_MAX_S)
         attempts = 0
@@ -255,11 +277,11 @@ class Strides:
                 except MQError as error:
                     unreachable: MQError | None = error
                 else:
-                    return result if _leads_on(result, at) else self._lost(at, end, result)
+                    return result if self._leads_on(result, at) else self._lost(stride, result)
             else:
                 unreachable = None
-            if result.min_offset > at:
-                return self._lost(at, end, result)
+            if self._resumes_at(result, at) is not None:
+                return self._lost(stride, result)
             # One look at the clock: it may pass the deadline between two.
             left_s = deadline - trio.current_time()
             if left_s <= 0:
@@ -274,20 +296,58 @@ class Strides:
                     raise
                 _log.info("no broker answered for offset %d of %s: %s", at, self._plan.part.queue, error)
                 continue
-            if _leads_on(result, at):
+            if self._leads_on(result, at):
                 return result
 
-    def _lost(self, at: int, end: int, result: PullResult) -> PullResult | None:
-        queue = self._plan.part.queue
+    def _leads_on(self, result: PullResult, at: int) -> bool:
+        """Whether an answer holds the messages at an offset, or with a filter a later offset, because what is before it
+        does not match."""
+        if result.next_offset <= at:
+            return False
+        if self._plan.is_filtered:
+            return result.status in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE)
+        return result.status is PullStatus.FOUND and first_offset(result) <= at
+
+    def _resumes_at(self, result: PullResult, at: int) -> int | None:
+        """From where on a broker has messages, if it no longer has those from an offset on; None if it may get them.
+
+        Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds.
+        Meanwhile the queue seems to hold them, and an answer begins after them.
+        """
+        if result.min_offset > at:
+            return result.min_offset
+        if self._plan.is_filtered or result.next_offset <= at:
+            return None
+        return resumes_after_hole(result, at)
+
+    def _lost(self, stride: _Stride, result: PullResult) -> PullResult | None:
+        at, end = stride.at, stride.end
+        resumes_at = self._resumes_at(result, at)
+        until = end if resumes_at is None else min(end, resumes_at)
         held = f"{result.broker_address} holds offsets {result.min_offset} to {result.max_offset}"
-        until = min(end, result.min_offset) if result.min_offset > at else end
-        what = f"offsets {at} to {until} of {queue} are gone: {held}"
-        if self._plan.fail_on_data_loss:
-            raise DataLoss(
-                f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them"
-            )
-        _log.warning("%s; going on without them, because failOnDataLoss=false", what)
+        if resumes_at is not None and result.min_offset <= at:
+            held = f"{result.broker_address} has deleted their messages, and goes on at {resumes_at}"
+        report_gone(self._plan, f"offsets {at} to {until} of {self._plan.part.queue} are gone: {held}")
+        self.skipped += until - at
+        stride.kept_from = until
         return _moved(result, until) if until < end else None
+
+    async def _check_kept(self, stride: _Stride) -> None:
+        """Look whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.
+
+        Messages are deleted from the first on, so the first one is asked for, after all others.
+        """
+        at = stride.kept_from
+        if at >= stride.end:
+            return
+        result = await self._session.consumer.pull(self._plan.queue, at, max_messages=1)
+        until = result.min_offset if result.min_offset > at else resumes_after_hole(result, at)
+        if until is not None:
+            report_gone(
+                self._plan,
+                f"offsets {at} to {min(until, stride.end)} of {self._plan.part.queue} are gone: {result.broker_address} "
+                "has deleted their messages, perhaps before it was asked for those that match",
+            )
 
     def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
         queue = self._plan.part.queue
@@ -301,6 +361,18 @@ class Strides:
         if self._plan.fail_on_data_loss:
             raise BrokerBehind(f"{what}; try again when the slave has caught up or the master is back")
         _log.warning("%s; going on without them, because failOnDataLoss=false", what)
+        self.skipped += end - at
+
+
+def report_gone(plan: PullPlan, what: str) -> None:
+    """Report that rows of a range no longer exist.
+
+    Raises:
+        DataLoss: that is an error; otherwise it is logged.
+    """
+    if plan.fail_on_data_loss:
+        raise DataLoss(f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them")
+    _log.warning("%s; going on without them, because failOnDataLoss=false", what)
 
 
 def records_before(page: bytes, end: int) -> bytes:
@@ -312,13 +384,6 @@ def records_before(page: bytes, end: int) -> bytes:
         if _offset_of(page, at + QUEUE_OFFSET_AT)[0] >= end:
             return page[:at]
     return page
-
-
-def _leads_on(result: PullResult, at: int) -> bool:
-    """Whether an answer holds messages, or a later offset because messages before it do not match."""
-    if result.status is PullStatus.FOUND:
-        return result.next_offset > at
-    return result.status is PullStatus.NO_MATCHED_MESSAGE and result.next_offset > at
 
 
 def _moved(result: PullResult, at: int) -> PullResult:

@@ -29,7 +29,7 @@ from pyspark_rocketmq.errors import DataLoss, ShortStack
 from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
-from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, row_bytes
+from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, first_held, row_bytes
 from pyspark_rocketmq.read.planning import Bounds, is_due, limit_bytes, limit_rows, ranges, split
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
@@ -187,7 +187,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise
             # The tasks query the brokers themselves, and may succeed.
             return starts
-        known = {**starts, **{queue: bounds[queue].start for queue in fresh}}
+        begins = {queue: bounds[queue].start for queue in fresh if bounds[queue].start < ends[queue]}
+        known = {**starts, **await first_held(session, begins)}
         return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
 
 

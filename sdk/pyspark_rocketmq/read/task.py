@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import trio
@@ -20,12 +20,15 @@ from pyspark_rocketmq.errors import ShortStack, SourceError
 from pyspark_rocketmq.filters import expression_for
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.planning import QueueRange
-from pyspark_rocketmq.read.pulling import PullPlan, Strides
+from pyspark_rocketmq.read.pulling import PullPlan, Strides, report_gone
 from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
 from triomq_protocol.names import MASTER_ID
+
+Inbox: TypeAlias = "queue.SimpleQueue[list[bytes] | BaseException | object]"
+"""Answers, and what ends them."""
 
 
 class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
@@ -73,26 +76,48 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         only=only_brokers(options.preference),
     )
     maker = BatchMaker(plan.queue, arrow_schema(schema), options.tags)
+    rows = 0
     with ShortStack(), borrowed(key_of(options)) as client:
-        for pages in _bundles(client, plan):
+        inbox: Inbox = queue.SimpleQueue()
+        strides = Strides(client.session, plan, inbox.put)
+        for pages in _bundles(client, strides, plan.part, inbox):
             try:
                 batch = maker.batch(pages, partition.part.start, partition.part.end)
             except BrokenFramesError as error:
                 raise SourceError(
                     f"a broker's answer for {partition.part} holds bytes that are not a message: {error}"
                 ) from error
+            rows += batch.num_rows
             if batch.num_rows:
                 yield batch
+        if not plan.is_filtered and options.tags is None:
+            check_whole(plan, rows + strides.skipped)
+
+
+def check_whole(plan: PullPlan, rows: int) -> None:
+    """Look whether a range without filter had a row for each offset: brokers leave out messages amid an answer if they
+    delete them while they put it together, or cannot read them.
+
+    Args:
+        plan: of the range.
+        rows: how many there were, or were known to be gone.
+
+    Raises:
+        DataLoss: there were fewer, and that is an error.
+    """
+    missing = len(plan.part) - rows
+    if missing > 0:
+        report_gone(plan, f"{missing} of {plan.part} are gone: brokers have left them out amid others")
 
 
 _END: Final = object()
 
 
-def _bundles(client: PooledClient, plan: PullPlan) -> Generator[list[bytes], None, None]:
+def _bundles(
+    client: PooledClient, strides: Strides, part: QueueRange, inbox: Inbox
+) -> Generator[list[bytes], None, None]:
     """Answers as they are pulled in the client's loop."""
-    inbox: queue.SimpleQueue[list[bytes] | BaseException | object] = queue.SimpleQueue()
     scope = trio.CancelScope()
-    strides = Strides(client.session, plan, inbox.put)
 
     async def serve() -> None:
         end: BaseException | object = _END
@@ -102,7 +127,7 @@ def _bundles(client: PooledClient, plan: PullPlan) -> Generator[list[bytes], Non
         except Exception as error:  # noqa: BLE001 - raised again in the thread that reads
             end = error
         except BaseException:
-            end = SourceError(f"the client was closed while {plan.part} was read")
+            end = SourceError(f"the client was closed while {part} was read")
             raise
         finally:
             inbox.put(end)

@@ -62,9 +62,10 @@ def test_a_start_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
     assert existing_starts({A: 51}, {A: Bounds(0, 50, is_sure=False)}, fail=True) == {A: 51}
 
 
-async def planned(**options: str) -> list[QueueRange]:
+async def planned(deleted: int = 0, **options: str) -> list[QueueRange]:
     cluster = FakeCluster(random.Random(0))
     cluster.add_queue(A, 50)
+    cluster.parts[A].deleted = deleted
     session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
     return await plan_batch(session, read_options({"namesrv": "n:1", **options}, streaming=False))
 
@@ -72,6 +73,14 @@ async def planned(**options: str) -> list[QueueRange]:
 async def test_tasks_of_a_batch_are_cut_by_their_offsets() -> None:
     parts = await planned(topic="T", startingOffsets=json.dumps(tree_of({A: 5})), maxRecordsPerPartition="20")
     assert parts == [QueueRange(A, 5, 20), QueueRange(A, 20, 35), QueueRange(A, 35, 50)]
+
+
+async def test_the_earliest_message_is_one_that_exists() -> None:
+    # Brokers delete messages first, and their entries in queues later.
+    assert await planned(30, topic="T") == [QueueRange(A, 30, 50)]
+    assert await planned(30, topic="T", startingOffsets=json.dumps(tree_of({A: -2}))) == [QueueRange(A, 30, 50)]
+    assert await planned(50, topic="T") == []
+    assert await planned(30, topic="T", startingOffsets=json.dumps(tree_of({A: 0}))) == [QueueRange(A, 0, 50)]
 
 
 async def test_a_batch_fails_where_a_required_broker_is_away() -> None:

@@ -4,7 +4,7 @@ are dictionaries."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from pyspark_rocketmq.read.pulling import (
     Strides,
     records_before,
 )
-from pyspark_rocketmq.read.task import only_brokers
+from pyspark_rocketmq.read.task import check_whole, only_brokers
 from triomq import MessageQueue, PullResult, PullStatus, ReadPreference
 from triomq.errors import ConnectFailed
 from triomq_protocol.record.view import iter_records
@@ -50,11 +50,13 @@ class FakeBroker:
         self.start = start
         self.end = end
         self.matches = matches
+        self.deleted: Container[int] = ()
+        """Offsets whose messages are deleted, while the queue still seems to hold them."""
         self.is_down = False
         self.asked: list[int] = []
         self.under_way = self.most_under_way = 0
 
-    async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int, **_filters: Any) -> PullResult:
+    async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int, **filters: Any) -> PullResult:
         self.asked.append(offset)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -65,9 +67,9 @@ class FakeBroker:
             self.under_way -= 1
         if self.is_down:
             raise ConnectFailed("pull", address="broker:1")
-        return self.answer(queue, offset, max_messages)
+        return self.answer(queue, offset, max_messages, is_filtered=any(filters.values()))
 
-    def answer(self, queue: MessageQueue, offset: int, max_messages: int) -> PullResult:
+    def answer(self, queue: MessageQueue, offset: int, max_messages: int, *, is_filtered: bool) -> PullResult:
         if offset < self.start or offset > self.end:
             return self.result(PullStatus.OFFSET_ILLEGAL, queue, self.start if offset < self.start else self.end)
         if offset == self.end:
@@ -75,7 +77,7 @@ class FakeBroker:
         found: list[int] = []
         at = offset
         while at < self.end and len(found) < min(max_messages, PAGE) and at < offset + 200:
-            if self.matches(at):
+            if at not in self.deleted and (not is_filtered or self.matches(at)):
                 found.append(at)
             at += 1
         status = PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE
@@ -250,3 +252,46 @@ async def test_no_broker_can_be_asked(autojump_clock: trio.testing.MockClock) ->
     broker.is_down = True
     with pytest.raises(ConnectFailed):
         await pulled(broker, 0, 400)
+
+
+@pytest.mark.parametrize("hole", [30, 250, 700])
+@pytest.mark.parametrize("plan", [{}, {"only": "slave"}])
+async def test_messages_that_are_deleted_before_their_entries_are_gone(
+    autojump_clock: trio.testing.MockClock, hole: int, plan: dict[str, str]
+) -> None:
+    # Brokers delete a file of the log first; then the queue still begins at 0, and answers begin after the file.
+    broker = FakeBroker(0, 1000)
+    broker.deleted = range(hole)
+    with pytest.raises(
+        DataLoss, match=r"offsets \d+ to \d+ of queue 0 of topic T at broker-a are gone: broker:1 has del"
+    ):
+        await pulled(broker, 0, 900, **plan)
+    assert await pulled(broker, 0, 900, fail_on_data_loss=False, **plan) == list(range(hole, 900))
+    assert await pulled(broker, hole, 900, **plan) == list(range(hole, 900))
+
+
+async def test_what_a_slave_has_deleted_comes_from_its_master(autojump_clock: trio.testing.MockClock) -> None:
+    slave, master = FakeBroker(0, 1000), FakeBroker(0, 1000)
+    slave.deleted = range(400)
+    assert await pulled(slave, 50, 600, master=master) == list(range(50, 600))
+
+
+async def test_deleted_messages_of_a_filtered_read_are_gone(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = FakeBroker(0, 20_000, matches=lambda offset: offset % 10 == 3)
+    broker.deleted = range(FILTERED_STRIDE + 100)
+    with pytest.raises(DataLoss, match=r"offsets \d+ to \d+ of queue 0 .* are gone: .* perhaps before it was asked"):
+        await pulled(broker, 0, 20_000, tags="a")
+    found = await pulled(broker, 0, 20_000, tags="a", fail_on_data_loss=False)
+    assert found == [offset for offset in range(FILTERED_STRIDE + 100, 20_000) if offset % 10 == 3]
+    assert sum("perhaps before" in each.message for each in caplog.records) == 2
+
+
+def test_what_is_left_out_amid_an_answer_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    part = QueueRange(QueueId("T", "broker-a", 0), 100, 300)
+    check_whole(PullPlan(part), 200)
+    with pytest.raises(DataLoss, match=r"2 of offsets 100 to 300 of queue 0 of topic T at broker-a are gone"):
+        check_whole(PullPlan(part), 198)
+    check_whole(PullPlan(part, fail_on_data_loss=False), 198)
+    assert "2 of offsets 100 to 300" in caplog.text

@@ -1,0 +1,28 @@
+"""Answers that begin after the offset they were asked for, because the broker has deleted what is before. Pure.
+
+Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds. Meanwhile
+a queue seems to hold messages that it no longer has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from triomq import PullResult, PullStatus
+from triomq_protocol.record.layout import FIXED_BYTES, INT64, QUEUE_OFFSET_AT
+
+_offset_of: Final = INT64.unpack_from
+
+
+def first_offset(result: PullResult) -> int:
+    """The queue offset of the first message of an answer; without one, where it goes on."""
+    body = result.body
+    return int(_offset_of(body, QUEUE_OFFSET_AT)[0]) if len(body) > FIXED_BYTES else result.next_offset
+
+
+def resumes_after_hole(result: PullResult, at: int) -> int | None:
+    """Where an answer without filter begins, if that is after the offset it was asked for; else None."""
+    if result.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
+        return None
+    first = first_offset(result)
+    return first if first > at else None
