@@ -9,6 +9,7 @@ import secrets
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import attrs
 import click
@@ -21,7 +22,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.run_files import why_taken
+from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, why_taken
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
@@ -163,8 +164,8 @@ def run(
     if importlib.util.find_spec("pyarrow") is None:
         _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
     place = out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    if reason := _why_unusable(place) or why_taken(run_folders(place, targets or (OURS,))):
-        _fail(f"results cannot be written to {place}: {reason}; give another --out", EXIT_USAGE)
+    if reason := _why_unusable(place):
+        _fail_for(place, reason)
     choice = EngineChoice(
         name=engine,
         workers=workers,
@@ -189,9 +190,15 @@ def run(
         find_max_rate=find_max_rate,
         p99_limit_ms=max_p99,
     )
-    with progress_on(sys.stderr, shown=not as_json) as (show, news):
-        code, found = _until_done(Session(options, show, news))
-    _write_report(found, options.folder)
+    try:
+        with claimed(place):
+            if reason := why_taken(run_folders(place, options.targets)):
+                _fail_for(place, reason)
+            with progress_on(sys.stderr, shown=not as_json) as (show, news):
+                code, found = _until_done(Session(options, show, news))
+            _write_report(found, options.folder)
+    except FolderInUseError as error:
+        _fail_for(place, str(error))
     _print(found, as_json)
     sys.exit(code)
 
@@ -219,7 +226,11 @@ def _why_unusable(folder: Path) -> str | None:
     return None if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
-def _fail(text: str, code: int) -> None:
+def _fail_for(place: Path, reason: str) -> NoReturn:
+    _fail(f"results cannot be written to {place}: {reason}; give another --out", EXIT_USAGE)
+
+
+def _fail(text: str, code: int) -> NoReturn:
     click.echo(f"Error: {text}", err=True)
     sys.exit(code)
 
@@ -246,6 +257,8 @@ def _write_report(session: Session, folder: Path) -> None:
         write_report(session.results, folder / REPORT)
     except ReportUnavailableError as error:
         click.echo(str(error), err=True)
+    except OSError as error:
+        click.echo(f"no report, {error}: `triomq bench report {folder}` writes it once that is mended", err=True)
 
 
 def _print(session: Session, as_json: bool) -> None:
@@ -260,8 +273,17 @@ def _print(session: Session, as_json: bool) -> None:
         _print_search(target, search, console)
     if session.results and not session.searches:
         print_summary(session.results, session.folders, console)
+    for text in session.unwritten:
+        click.echo(f"Error: {text}", err=True)
     if session.interrupted:
-        click.echo("interrupted: what was measured until then is written as partial; no process is left", err=True)
+        click.echo(f"interrupted{_kept_of(session)}; no process is left", err=True)
+
+
+def _kept_of(session: Session) -> str:
+    """What is kept of an interrupted session."""
+    if session.searches or any(result.partial for result in session.results):
+        return ": what was measured until then is written as partial"
+    return " when the run was over: its results are whole" if session.results else " before anything was measured"
 
 
 def _print_search(target: str, search: MaxRate, console: Console) -> None:

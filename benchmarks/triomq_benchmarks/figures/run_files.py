@@ -5,10 +5,12 @@ Each file is whole or not there.  JSON has no infinity: a measure without a valu
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,37 @@ def why_taken(folders: Iterable[Path]) -> str | None:
     """
     taken = next((each / RESULT for each in folders if (each / RESULT).exists()), None)
     return None if taken is None else f"{taken} is of an earlier run"
+
+
+class FolderInUseError(Exception):
+    """Another run writes to a folder; the message says so."""
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder for as long as the block lasts; they would remove this one's files.
+
+    Folders that do not exist are made, and removed at the end if nothing is in them. The lock is the kernel's, of the folder
+    itself: it leaves no file, and ends with the process.
+
+    Raises:
+        FolderInUseError: another run writes to it.
+        OSError: it cannot be made.
+    """
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUseError(f"another run writes to {folder}") from None
+        yield
+    finally:
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
+        os.close(descriptor)
 
 
 def read_run(folder: Path) -> RunResult:

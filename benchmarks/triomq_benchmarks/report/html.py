@@ -70,8 +70,12 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
         footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
     )
     unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(page, "utf-8")
-    os.replace(unfinished, path)
+    try:
+        unfinished.write_text(page, "utf-8")
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 @functools.lru_cache(maxsize=1)

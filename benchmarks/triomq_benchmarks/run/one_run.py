@@ -8,6 +8,7 @@ import platform
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -206,7 +207,9 @@ async def _audit(audit: LedgerAudit, folder: Path) -> Findings:
         findings = await audit(folder)
     except LedgerError as error:
         findings = Findings(notes=(str(error),))
-    write_findings(findings, folder)
+    # Where it cannot be written, nor can the result, which holds it too; that is reported then.
+    with suppress(OSError):
+        write_findings(findings, folder)
     return findings
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -68,10 +68,14 @@ class Session:
         self.results: list[RunResult] = []
         self.folders: list[Path] = []
         self.searches: dict[str, MaxRate] = {}
+        self.unwritten: list[str] = []
+        """Why results are not in their folder."""
 
     @property
     def passed(self) -> bool:
         """Whether all that was asked for was done and passed."""
+        if self.unwritten:
+            return False
         if self.searches:
             return all(search.rate_per_s for search in self.searches.values())
         return bool(self.results) and all(result.decision.passed for result in self.results)
@@ -93,14 +97,27 @@ class Session:
         async with open_run_target(choice, options.workload) as target:
             if options.find_max_rate:
                 self.searches[choice] = await self._search(target, engine)
-                self._keep_searches()
+                with self._noted(choice, options.folder):
+                    self._keep_searches()
                 return
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
             self.results.append(result)
             self.folders.append(folder)
+            self._write(result, choice, folder)
+
+    def _write(self, result: RunResult, choice: str, folder: Path) -> None:
+        with self._noted(choice, folder):
             write_run(result, folder)
             if result.audit is not None:
                 (folder / AUDIT).write_text(json.dumps(result.audit, indent=2) + "\n")
+
+    @contextmanager
+    def _noted(self, choice: str, folder: Path) -> Iterator[None]:
+        """Files are written here: what was measured is shown also where they cannot be."""
+        try:
+            yield
+        except OSError as error:
+            self.unwritten.append(f"the results of {choice} are not all in {folder}: {error}")
 
     async def _once(
         self, workload: Workload, target: RunTarget, engine: Engine, folder: Path, *, audit: bool

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import trio
 from click.testing import CliRunner
+from made_runs import made_run
 
 from triomq_benchmarks.commands import engines, run
+from triomq_benchmarks.figures.run_files import claimed
+from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.run.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +75,71 @@ def test_a_target_that_is_given_twice_would_have_one_folder_for_two_runs(tmp_pat
     done = CliRunner().invoke(run.run, given)
     assert done.exit_code == 2
     assert "ours is given twice" in done.stderr
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b"
+    with claimed(place):
+        done = CliRunner().invoke(run.run, ["quick", "--out", str(place)])
+        assert done.exit_code == 2
+        assert f"another run writes to {place}; give another --out" in done.stderr
+    assert not list(tmp_path.iterdir()), "what was made for nothing is gone"
+    with claimed(place):
+        (place / "file").write_text("")
+    assert (place / "file").exists()
+
+
+class Measured(Session):
+    """A session whose run is over as soon as it starts."""
+
+    async def run(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.results.append(made_run())
+        self.folders.append(self._options.folder)
+        self._write(self.results[-1], "ours", self._options.folder)
+
+
+@pytest.mark.parametrize("full", ["result.json", "report.html"])
+def test_what_was_measured_is_shown_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    replace = os.replace
+
+    def fails(source: Path, target: Path) -> None:
+        if target.name == full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fails)
+    monkeypatch.setattr(run, "Session", Measured)
+    done = CliRunner().invoke(run.run, ["quick", "--out", str(tmp_path / "run")])
+    assert "ours: PASSED" in done.stdout
+    if full == "report.html":
+        assert done.exit_code == 0
+        assert "no report, [Errno 28] No space left on device: `triomq bench report" in done.stderr
+    else:
+        assert done.exit_code == 1
+        assert f"the results of ours are not all in {tmp_path / 'run'}: [Errno 28]" in done.stderr
+    assert not (tmp_path / "run" / "report.html.tmp").exists()
+
+
+@pytest.mark.parametrize(
+    ("results", "says"),
+    [
+        ([], "interrupted before anything was measured; no process is left"),
+        ([made_run(partial=True)], "interrupted: what was measured until then is written as partial; no process"),
+        ([made_run()], "interrupted when the run was over: its results are whole; no process is left"),
+    ],
+)
+def test_what_is_kept_of_an_interrupted_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: list[RunResult], says: str
+) -> None:
+    class Interrupted(Session):
+        async def run(self) -> None:
+            await trio.lowlevel.checkpoint()
+            self.results, self.folders, self.interrupted = results, [self._options.folder] * len(results), True
+
+    monkeypatch.setattr(run, "Session", Interrupted)
+    done = CliRunner().invoke(run.run, ["quick", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 130
+    assert says in done.stderr
