@@ -26,6 +26,7 @@ UNLIMITED = {
     "broker/requests/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
     "broker/tables/consumer_filters.py:ConsumerFilters._compile": _REPEATS,
     "broker/tables/consumer_filters.py:ConsumerFilters.load": "at the start",
+    "broker/tables/consumer_offsets.py:OffsetTable._note_refused": _REPEATS,
     "broker/tables/groups.py:GroupTable.find": _REPEATS,
     "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
@@ -35,6 +36,7 @@ UNLIMITED = {
     "wire/tls/certificates.py:Certificates._note_expiry": "at the start, when certificates change, and once a day",
     "wire/tls/certificates.py:Certificates._take": "a change of the server's own files",
     "wire/tls/certificates.py:Certificates.load": "once",
+    "wire/server.py:_Entrance._note_closed": _REPEATS,
     "wire/server.py:_accept_forever": "once, until a connection is accepted again",
 }
 
