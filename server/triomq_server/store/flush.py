@@ -149,7 +149,9 @@ class Flusher:
         async with self._one_at_a_time:
             if last_timestamp is not None:
                 self._checkpoint.went_back(last_timestamp)
-                await self.lower_checkpoint()
+            self._checkpoint.log_cut(offset)
+            await self.lower_checkpoint()
+            if last_timestamp is not None:
                 self._commitlog.store_timestamp = last_timestamp
             self._commitlog.truncate(offset)
             end = self._commitlog.max_offset
@@ -212,7 +214,7 @@ class Flusher:
     def _confirm(self, dirty: list[Unflushed], target: int, timestamp: int) -> None:
         """The log is on disk up to this offset."""
         _mark_flushed(dirty)
-        self.flushed_offset = target
+        self.flushed_offset = self._checkpoint.log_offset = target
         if timestamp:
             self._checkpoint.physic_timestamp = timestamp
         self._waiters.release(target)
@@ -307,6 +309,7 @@ class Flusher:
                 of the log has to wait for them.
         """
         timestamp, steps_back = self._checkpoint.logics_timestamp, self._checkpoint.steps_back
+        offset = self._checkpoint.logics_offset
         queues = enumerate(self._queues)
         failures: list[OSError] = []
         if at_once == 1:
@@ -320,6 +323,7 @@ class Flusher:
         # Where times have gone back meanwhile, records that came later have lower ones.
         if not least_pages and not self._queues_in_doubt and steps_back == self._checkpoint.steps_back:
             self._checkpoint.queues_timestamp = timestamp
+            self._checkpoint.queues_offset = offset
         if checkpoint:
             await self.save_checkpoint()
 

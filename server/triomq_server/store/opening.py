@@ -208,8 +208,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.dispatcher.start_at_end()
     if store.index is not None and reindex_from is not None and not store.dispatcher.index_is_behind:
         await _finish_rebuild(store.index, disk, root, reindex_from)
-    if store.commitlog.store_timestamp < min(store.checkpoint.physic_timestamp, store.checkpoint.queues_timestamp):
-        store.checkpoint.went_back(store.commitlog.store_timestamp)  # what the file vouches for is no longer there
+    _bound_checkpoint(store)
     await store.flusher.lower_checkpoint()  # before anything takes the place of what has been cut off
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
@@ -217,6 +216,16 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         await store.flusher.doubt_log(refused_from)
     else:
         forget_refusal(disk, root)
+
+
+def _bound_checkpoint(store: MessageStore) -> None:
+    """After recovery: let the checkpoint vouch for no more than there is, and know that all of it is dispatched."""
+    checkpoint, log = store.checkpoint, store.commitlog
+    if log.store_timestamp < min(checkpoint.physic_timestamp, checkpoint.queues_timestamp):
+        checkpoint.went_back(log.store_timestamp)
+    checkpoint.log_cut(log.max_offset)
+    if not store.dispatcher.index_is_behind:
+        checkpoint.logics_offset = log.max_offset
 
 
 async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int) -> None:

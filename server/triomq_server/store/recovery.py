@@ -296,7 +296,11 @@ class Recovery:
         self._conclude(0, 0, Finding.NOTHING, 0, (), 0, 0)
 
     def _first_to_check(self, segments: list[Segment]) -> int:
-        """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers."""
+        """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers.
+
+        The times alone do not tell where they go back in the log: a file that the disk has by chance may begin before the
+        checkpoint's time, although what precedes it was not known to be in the queues.
+        """
         if self._whole:
             return 0
         if self._clean:
@@ -304,7 +308,12 @@ class Recovery:
         safe = self._checkpoint.min_timestamp
         if self._config.message_index_enable and self._config.message_index_safe:
             safe = self._checkpoint.min_timestamp_index
-        for n in range(len(segments) - 1, -1, -1):
+        last = len(segments) - 1
+        covered = min(self._checkpoint.log_offset, self._checkpoint.queues_offset)
+        if covered and not self._config.compat_49:
+            while last > 0 and segments[last].base > covered:
+                last -= 1
+        for n in range(last, -1, -1):
             record = read_record(segments[n].buffer, 0, segments[n].size, segments[n].base, check_crc=False)
             if isinstance(record, LogRecord) and 0 < record.store_timestamp <= safe:
                 return n
@@ -364,7 +373,10 @@ class Recovery:
             return None
         folder = f"{self._config.store_path_root_dir}/triomq/damaged"
         start, stop = segments[n].base + at, segments[sound.index].base + sound.at
-        flushed = sound.store_timestamp is not None and sound.store_timestamp < self._checkpoint.physic_timestamp
+        if self._checkpoint.log_offset:
+            flushed = stop <= self._checkpoint.log_offset
+        else:
+            flushed = sound.store_timestamp is not None and sound.store_timestamp < self._checkpoint.physic_timestamp
         keep = (self._clean or self._same_boot or flushed) and not self._is_unfinished_batch(segments, n, found, sound)
         last = len(segments) - 1
         copy_aside(
@@ -501,7 +513,7 @@ class Recovery:
             )
             begin = segment.base + at
             if passed:
-                self._dispatcher.skipped(store_timestamp)
+                self._dispatcher.skipped(store_timestamp, begin)
                 yield
             elif read_record(segment.buffer, at, until, begin, check_crc=False) is Finding.BLANK:
                 segment = log.following(segment)

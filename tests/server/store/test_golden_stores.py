@@ -126,10 +126,12 @@ async def test_small_store_checkpoint_and_files_stay_as_they_were(
         times = checkpoint.physic_timestamp, checkpoint.logics_timestamp, checkpoint.index_timestamp
         assert times == tuple(golden.doc["checkpoint"].values())
         assert (root / "abort").read_bytes() == b""
+        end = store.log_max_offset
     after = content()
     assert after.pop("triomq/boot_id")
     assert after["checkpoint"][64:88] == before["checkpoint"][:24]  # the copy, where RocketMQ neither reads nor writes
-    after["checkpoint"] = after["checkpoint"][:64] + bytes(24) + after["checkpoint"][88:]
+    assert struct.unpack_from(">2q", after["checkpoint"], 88) == (end, end)  # and there how far log and queues are safe
+    after["checkpoint"] = after["checkpoint"][:64] + bytes(40) + after["checkpoint"][104:]
     assert after == before
 
 

@@ -25,6 +25,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.last_run import last_run
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
 from triomq_server.wire import to_the_end
@@ -216,6 +217,110 @@ async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
     async with open_store(config, disk=lost, clock=clock, is_slave=False) as store:
         assert store.queue_bounds("Quiet", 0) == (0, 5)
         assert store.append(make_record(9, topic="Quiet")).queue_offset == 5
+
+
+async def unforced_file_after_the_clock_was_set_back(
+    config: StoreConfig, make_record: MakeRecord, clock: Any, *, forced: bool
+) -> MemoryDisk:
+    """What a power failure leaves of a store whose checkpoint vouches for one message: the start of the next log file,
+    which was not forced to the disk and has an earlier time, and of the five messages before it what was `forced`."""
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        store.append(make_record(0))
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        clock.now += 10_000
+        for n in range(5):
+            store.append(make_record(n, topic="Quiet"))
+        while store.log_max_offset < config.mapped_file_size_commit_log - 500:
+            store.append(make_record(1, topic="Filling"))
+        store.notify_arrivals()
+        if forced:
+            await store.flush()
+        clock.now -= 3_600_000
+        following = store.append(make_record(2, topic="Following", size=500))
+        assert following.physical_offset == config.mapped_file_size_commit_log
+        file = disk.files[store.commitlog.segments.items[1].path]
+        assert isinstance(file, MemoryFile)
+        file.durable[0] = file.page(0)
+        return disk.after_power_loss(NothingMore())
+
+
+async def test_a_file_that_the_disk_has_by_chance_vouches_for_nothing(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Its first record is older than what the checkpoint vouches for, but the queues lack what lies in front of it."""
+    never = 3_600_000
+    config = make_config(
+        ROOT,
+        mapped_file_size_consume_queue=20 * 1000,
+        flush_interval_commit_log=never,
+        flush_interval_consume_queue=never,
+    )
+    lost = await unforced_file_after_the_clock_was_set_back(config, make_record, clock, forced=True)
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert store.queue_bounds("Quiet", 0) == (0, 5)
+        assert store.append(make_record(9, topic="Quiet")).queue_offset == 5
+
+
+async def test_what_was_not_forced_to_the_disk_is_no_damage_when_the_clock_was_set_back(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    never = 3_600_000
+    config = make_config(
+        ROOT,
+        mapped_file_size_consume_queue=20 * 1000,
+        flush_interval_commit_log=never,
+        flush_interval_consume_queue=never,
+    )
+    lost = await unforced_file_after_the_clock_was_set_back(config, make_record, clock, forced=False)
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert store.recovery_report is not None
+        assert store.recovery_report.damaged == ()
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.queue_bounds("Following", 0) == (0, 0)
+
+
+@pytest.mark.parametrize("written_by_java", [False, True])
+async def test_offsets_of_the_checkpoint_count_unless_rocketmq_has_written_its_times(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any, written_by_java: bool
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        for n in range(5):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        end = store.log_max_offset
+    data = bytearray(memory_disk.read(f"{ROOT}/checkpoint"))
+    assert data[:24] == data[64:88]
+    assert struct.unpack_from(">2q", data, 88) == (end, end)
+    if written_by_java:
+        struct.pack_into(">3q", data, 0, clock.now + 1, clock.now + 1, 0)
+        memory_disk.load(f"{ROOT}/checkpoint", bytes(data))
+    checkpoint = Checkpoint(memory_disk, f"{ROOT}/checkpoint")
+    checkpoint.load()
+    expected = 0 if written_by_java else end
+    assert (checkpoint.log_offset, checkpoint.queues_offset) == (expected, expected)
+
+
+async def test_a_cut_lowers_the_offsets_of_the_checkpoint_first(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
+        for n in range(5):
+            store.append(make_record(n))
+        last = store.append(make_record(5)).physical_offset
+        store.notify_arrivals()
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        assert saved_offsets(memory_disk) == (store.log_max_offset, store.log_max_offset)
+        await store.cut(last)
+        assert saved_offsets(memory_disk) == (last, last)
+
+
+def saved_offsets(disk: MemoryDisk) -> tuple[int, ...]:
+    """The checkpoint's file: offsets of log and queues."""
+    return struct.unpack_from(">2q", disk.read(f"{ROOT}/checkpoint"), 88)
 
 
 async def test_a_flush_of_the_queues_vouches_for_nothing_when_the_clock_is_set_back_amid_it(

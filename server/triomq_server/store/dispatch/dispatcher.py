@@ -114,7 +114,8 @@ class Dispatcher:
         self._more_to_index = trio.Event()
         self._replay = Replay(queues.table, frozenset({SCHEDULE_TOPIC}), index=index is not None)
         self._announced_offset = 0
-        self._dispatched_timestamp = 0
+        self._dispatched_timestamp = self._dispatched_until = 0
+        """The store time of the last record that has its queue entry, and where it ends."""
         self._reported_offset = -1
 
     # ---- own appends
@@ -128,7 +129,7 @@ class Dispatcher:
     def batch_appended(self, b: NewBatch, result: AppendResult, elements: list[Element]) -> None:
         """Collect a stored batch's index entries and arrivals."""
         self.collect()  # index entries are kept in log order
-        self._dispatched_timestamp = result.store_timestamp
+        self._dispatched_timestamp, self._dispatched_until = result.store_timestamp, result.end_offset
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
             self._add_keys(list(_keys_of_batch(topic, timestamp, result, elements)))
@@ -141,7 +142,7 @@ class Dispatcher:
     ) -> None:
         """`batch_appended` for any number of elements: their keys are read later, in portions."""
         self.collect()
-        self._dispatched_timestamp = result.store_timestamp
+        self._dispatched_timestamp, self._dispatched_until = result.store_timestamp, result.end_offset
         topic, timestamp = b.topic, result.store_timestamp
         if self._index is not None:
             self._put_behind(_keys_of_batch(topic, timestamp, result, elements), 0)
@@ -156,7 +157,7 @@ class Dispatcher:
     def run_appended(self, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
         """Take over the index entries and arrivals of records that were encoded elsewhere."""
         self.collect()  # index entries are kept in log order
-        self._dispatched_timestamp = timestamp
+        self._dispatched_timestamp, self._dispatched_until = timestamp, self._commitlog.max_offset
         self._add_hashes(hashes)
         self._arrivals += arrivals
 
@@ -230,7 +231,8 @@ class Dispatcher:
                 for r, result, code in pending
                 if enters_queue(r.sys_flag) and (watched is None or (r.topic, r.queue_id) in watched)
             ]
-        self._dispatched_timestamp = pending[-1][1].store_timestamp
+        last = pending[-1][1]
+        self._dispatched_timestamp, self._dispatched_until = last.store_timestamp, last.end_offset
 
     def _collect_keys_of(self, pending: list[tuple[NewRecord, AppendResult, int]]) -> None:
         found: list[Key] = []
@@ -316,7 +318,7 @@ class Dispatcher:
         if behind == at:
             return False
         self.dispatched_offset = segment.base + behind
-        self._dispatched_timestamp = store_timestamp
+        self._dispatched_timestamp, self._dispatched_until = store_timestamp, self.dispatched_offset
         self._record_copied_time(store_timestamp)
         return True
 
@@ -361,6 +363,7 @@ class Dispatcher:
         """Forget everything behind `end`, where the log has been truncated."""
         self.dispatched_offset = end
         self._dispatched_timestamp = min(self._dispatched_timestamp, self._commitlog.store_timestamp)
+        self._dispatched_until = min(self._dispatched_until, end)
         self._take_waiting(sys.maxsize)
         kept = [key for key in HASHED_KEY.iter_unpack(self._hashes) if key[1] < end]
         self._hashes = bytearray(b"".join([HASHED_KEY.pack(*key) for key in kept]))
@@ -377,12 +380,12 @@ class Dispatcher:
                 self._arrivals.append(
                     Arrival(record.topic, record.queue_id, record.queue_offset + 1, code, record.store_timestamp)
                 )
-            self._dispatched_timestamp = record.store_timestamp
+            self._dispatched_timestamp, self._dispatched_until = record.store_timestamp, record.offset + record.size
         self.index_record(record, text)
 
-    def skipped(self, store_timestamp: int) -> None:
-        """Records up to one of this store time have been found to lack nothing."""
-        self._dispatched_timestamp = store_timestamp
+    def skipped(self, store_timestamp: int, until: int) -> None:
+        """Records up to one of this store time, which ends at this log offset, have been found to lack nothing."""
+        self._dispatched_timestamp, self._dispatched_until = store_timestamp, until
 
     def _queue_of(self, record: LogRecord) -> ConsumeQueue | None:
         """The record's queue; None if a master has accepted a topic that cannot have one here."""
@@ -457,6 +460,7 @@ class Dispatcher:
         # Only now, so that after a crash recovery begins no later than at what has not been indexed.
         if self._dispatched_timestamp and not self.index_is_behind:
             self._checkpoint.logics_timestamp = self._dispatched_timestamp
+            self._checkpoint.logics_offset = self._dispatched_until
         return True
 
     async def index_forever(self) -> NoReturn:

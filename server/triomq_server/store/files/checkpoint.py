@@ -1,5 +1,5 @@
 """The `checkpoint` file: up to which store times log, queues and index are on disk (`StoreCheckpoint`;
-docs/protocol/store.md §11.1)."""
+docs/protocol/store.md §11.1), and up to which log offsets, which RocketMQ does not say."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ _log = logging.getLogger(__name__)
 
 _TIMES = struct.Struct(">qqq")
 _COPY_AT = 64
-"""Where the times are repeated: RocketMQ neither reads nor writes there."""
+"""Where the times are repeated: RocketMQ neither reads nor writes there. The offsets follow."""
+_OFFSETS = struct.Struct(">qq")
+_OFFSETS_AT = _COPY_AT + _TIMES.size
 _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
 
 class Checkpoint:
-    """Three store times in ms; all records up to each are on disk in the respective files.
+    """Three store times in ms; all records up to each are on disk in the respective files. And two log offsets, which say
+    the same of log and queues exactly.
 
     A start after a crash takes a log file whose first record is no younger as one that lacks nothing in front of it. So
-    where the log's times go back, the file has to go back first.
+    where the log's times go back, the file has to go back first. A power failure may come before that, and leave the
+    younger file although it was not forced to the disk: the offsets tell, wherever RocketMQ has not written the file
+    since.
 
     Attributes:
+        log_offset: before it the log is on the disk; 0 if that is not known.
+        logics_offset: before it records are in their queues, on the disk or not.
+        queues_offset: before it the queues are on the disk, too; 0 if that is not known.
         physic_timestamp: of the log.
         logics_timestamp: up to here records are in their queues, on the disk or not.
         queues_timestamp: up to here the queues are on the disk; this is what the file says of them.
@@ -39,7 +47,11 @@ class Checkpoint:
         self.queues_timestamp = 0
         self.index_timestamp = 0
         self.steps_back = 0
+        self.log_offset = 0
+        self.logics_offset = 0
+        self.queues_offset = 0
         self._in_file = (0, 0, 0)
+        self._offsets_in_file = (0, 0)
 
     def load(self) -> None:
         """Read the file; a missing or damaged one counts as all zero, which makes recovery start at the first file.
@@ -55,6 +67,7 @@ class Checkpoint:
             _log.error("%s is damaged: %d bytes instead of %d; not used", self._path, len(data), _FILE_BYTES)
             return
         times, copies = _TIMES.unpack_from(data), _TIMES.unpack_from(data, _COPY_AT)
+        offsets = _OFFSETS.unpack_from(data, _OFFSETS_AT) if times == copies else (0, 0)
         if any(copies) and times != copies:
             _log.warning("%s: the times and their copies differ (%s, %s); the earlier count", self._path, times, copies)
             times = tuple(map(min, times, copies))
@@ -64,6 +77,15 @@ class Checkpoint:
         self._in_file = times[0], times[1], times[2]
         self.physic_timestamp, self.logics_timestamp, self.index_timestamp = self._in_file
         self.queues_timestamp = self.logics_timestamp
+        self._offsets_in_file = max(0, offsets[0]), max(0, offsets[1])
+        self.log_offset, self.queues_offset = self._offsets_in_file
+        self.logics_offset = self.queues_offset
+
+    def log_cut(self, end: int) -> None:
+        """The log ends at this offset now: nothing behind it is vouched for."""
+        self.log_offset = min(self.log_offset, end)
+        self.logics_offset = min(self.logics_offset, end)
+        self.queues_offset = min(self.queues_offset, end)
 
     def went_back(self, timestamp: int) -> None:
         """A record with this store time, ms, comes behind others with later ones: the clock was set back, or that of a
@@ -91,17 +113,28 @@ class Checkpoint:
         """Whether the file vouches for more than is known now: a log file that begins with the lower times might count
         as one that lacks nothing in front of it."""
         physic, queues, index = self._in_file
-        return min(physic, queues) > min(self.physic_timestamp, self.queues_timestamp) or index > self.index_timestamp
+        log_offset, queues_offset = self._offsets_in_file
+        return (
+            min(physic, queues) > min(self.physic_timestamp, self.queues_timestamp)
+            or index > self.index_timestamp
+            or log_offset > self.log_offset
+            or queues_offset > self.queues_offset
+        )
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        return _encode(self.physic_timestamp, self.queues_timestamp, self.index_timestamp)
+        offsets = self.log_offset, self.queues_offset
+        return _encode(self.physic_timestamp, self.queues_timestamp, self.index_timestamp, offsets)
 
     def encode_lower(self) -> bytes:
         """The file's bytes, with none of the times later than in the file as it is."""
         physic, queues, index = self._in_file
+        log_offset, queues_offset = self._offsets_in_file
         return _encode(
-            min(physic, self.physic_timestamp), min(queues, self.queues_timestamp), min(index, self.index_timestamp)
+            min(physic, self.physic_timestamp),
+            min(queues, self.queues_timestamp),
+            min(index, self.index_timestamp),
+            (min(log_offset, self.log_offset), min(queues_offset, self.queues_offset)),
         )
 
     def write(self, data: bytes) -> None:
@@ -109,6 +142,7 @@ class Checkpoint:
         self._disk.write(self._path + ".tmp", data)
         self._disk.replace(self._path + ".tmp", self._path)
         self._in_file = _TIMES.unpack_from(data)
+        self._offsets_in_file = _OFFSETS.unpack_from(data, _OFFSETS_AT)
 
     @property
     def min_timestamp(self) -> int:
@@ -121,6 +155,6 @@ class Checkpoint:
         return min(self.min_timestamp, self.index_timestamp)
 
 
-def _encode(*times_ms: int) -> bytes:
-    times = _TIMES.pack(*times_ms)
-    return (times.ljust(_COPY_AT, b"\0") + times).ljust(_FILE_BYTES, b"\0")
+def _encode(physic_ms: int, queues_ms: int, index_ms: int, offsets: tuple[int, int]) -> bytes:
+    times = _TIMES.pack(physic_ms, queues_ms, index_ms)
+    return (times.ljust(_COPY_AT, b"\0") + times + _OFFSETS.pack(*offsets)).ljust(_FILE_BYTES, b"\0")
