@@ -159,8 +159,6 @@ class AclFiles:
                 " and others" if len(rules.repeated) > NAMES_SHOWN else ""
             )
             _log.warning("%d accounts are given more than once; the first place counts: %s", len(rules.repeated), shown)
-        if rules.admits_nobody:
-            _log.error("the access control files have no accounts any more: every request is refused")
 
     def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
         """What the files have now, and the rules if that has changed; AclError as long as it cannot be used."""
@@ -170,7 +168,7 @@ class AclFiles:
         if self._unusable is not None and self._unusable[0] == seen:
             raise AclError(self._unusable[1])  # without parsing it every time
         try:
-            return seen, _rules(seen)
+            return seen, _admitting(_rules(seen))
         except AclError as error:
             self._unusable = seen, str(error)
             raise
@@ -196,6 +194,13 @@ class AclFiles:
 
 def _rules(files: Mapping[str, bytes]) -> AccessRules:
     return rules_of([(path, parse(path, data)) for path, data in files.items()])
+
+
+def _admitting(rules: AccessRules) -> AccessRules:
+    """The same rules; AclError if they admit nobody, as while a file is written anew or has been moved away."""
+    if rules.admits_nobody:
+        raise AclError("the files have no accounts any more, and nobody could send a request")
+    return rules
 
 
 def _listed(files: Mapping[str, bytes]) -> ClusterAclConfig:
