@@ -52,6 +52,7 @@ class AclFiles:
     Attributes:
         rules: what is in force.
         default_file: where new accounts go.
+        on_change: called when other rules have come into force.
     """
 
     def __init__(self, home: str, clock: Callable[[], int], run: Run) -> None:
@@ -63,6 +64,7 @@ class AclFiles:
         self._unusable: tuple[dict[str, bytes], str] | None = None
         self._using = trio.Lock()
         self.rules = AccessRules()
+        self.on_change: list[Callable[[], None]] = []
 
     def load(self) -> None:
         """Read the files at the start.
@@ -159,6 +161,8 @@ class AclFiles:
                 " and others" if len(rules.repeated) > NAMES_SHOWN else ""
             )
             _log.warning("%d accounts are given more than once; the first place counts: %s", len(rules.repeated), shown)
+        for changed in self.on_change:
+            changed()
 
     def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
         """What the files have now, and the rules if that has changed; AclError as long as it cannot be used."""

@@ -299,6 +299,9 @@ class _Run:
         )
         broker.set_members.load()
         broker.on_config_change.append(registration.read_config)
+        if broker.acl is not None:
+            # Held pulls were allowed by the accounts of before: their readers ask again, and are checked again.
+            broker.acl.on_change.append(broker.held_pulls.wake_all)
         return broker
 
     def _file(self, name: str) -> ConfigFile:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from triomq_protocol.acl import sign
 from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from triomq_protocol.requests import GetBrokerAclConfigResponse
 from triomq_protocol.wire.command import Command
 from triomq_server.acl import guarded
@@ -185,6 +187,31 @@ async def test_a_bad_change_of_a_file_leaves_what_was_in_force(
         assert refused(await peer.ask(Command.request(26)))
         await trio.sleep(10 * WATCH_S)
     assert caplog.text.count("access control stays as it was") == 1
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+async def test_a_held_pull_ends_when_accounts_change(
+    open_broker: Any, settings: dict[str, Any], home: Path, by_file: bool
+) -> None:
+    """Otherwise it would bring a message to an account that may no longer read the topic."""
+    file = home / "conf" / "plain_acl.yml"
+    async with open_broker(**settings) as running:
+        reader, writer = await running.peer(), await running.peer()
+        await writer.ask(signed(writer.put_request(), "operator"))
+        pull = {"offset": 1, "sys_flag": PULL_SUBSCRIPTION | PULL_SUSPEND, "suspend_timeout_millis": 600_000}
+        await reader.send(signed(reader.pull_request(**pull)))
+        await trio.testing.wait_all_tasks_blocked()
+        if by_file:
+            file.write_text(ACCOUNTS.replace("T1=PUB|SUB", "T1=DENY"))
+        else:
+            fields = {"accessKey": "account", "secretKey": "account-secret", "topicPerms": "T1=DENY"}
+            answer = await writer.ask(request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, **fields))
+            assert answer.code == ResponseCode.SUCCESS
+        with trio.fail_after(10 * WATCH_S):
+            ended = await reader.receive()
+        assert ended.code == ResponseCode.PULL_NOT_FOUND
+        await writer.ask(signed(writer.put_request(), "operator"))
+        assert refused(await reader.ask(signed(reader.pull_request(**pull))))
 
 
 async def test_all_files_together_have_a_limit(open_broker: Any, settings: dict[str, Any], home: Path) -> None:

@@ -216,6 +216,10 @@ class HeldPulls:
         """Run all pulls of a link again: its group has another subscription, which may want what they have passed over."""
         self._wake(list(self._links.get(link, {}).values()))
 
+    def wake_all(self) -> None:
+        """Run all pulls again, in turns: those that find nothing are answered, so that their readers ask again."""
+        self._wake(list(self._held.values()))
+
     def _wakes(self, held: HeldPull, code: int | None, next_offset: int) -> bool:
         """Whether a message makes a pull run again; one whose filter looks into messages does so later."""
         if held.offset >= next_offset:
