@@ -207,6 +207,18 @@ async def test_large_bodies_compressed_by_either(
     assert {one.sample() for one in seen} == {from_java, from_us}
 
 
+async def test_the_java_client_reads_every_compression(
+    client: triomq.Client, either: Any, java_client: Any, topic: str
+) -> None:
+    body = b"to be or not to be, that is repeated\n" * 20_000
+    compressors = (triomq.plugins.Lz4Compressor(), triomq.plugins.ZstdCompressor(), triomq.plugins.ZlibCompressor())
+    for number, compressor in enumerate(compressors):
+        async with client.producer(f"sdk-{number}", compressor=compressor, send_timeout_s=60) as producer:
+            await producer.send(triomq.Message(topic, body, keys=str(number)))
+    seen = await trio.to_thread.run_sync(java_client.pull_all, either.namesrv.address, topic, len(compressors))
+    assert {one.keys: one.body == body for one in seen} == {"0": True, "1": True, "2": True}
+
+
 async def test_tag_filter(client: triomq.Client, topic: str, wanted: Any) -> None:
     await send(client, topic, wanted)
     await pull(client, topic, len(wanted))

@@ -69,7 +69,8 @@ class Lz4Compressor:
 
     def compress(self, body: bytes, /) -> bytes:
         """The compressed body."""
-        return bytes(self._lz4.compress(body, compression_level=self._level))
+        # Java's clients read independent blocks only, and drop a message with others and those behind it in the same pull.
+        return bytes(self._lz4.compress(body, compression_level=self._level, block_linked=False))
 
 
 class ZstdCompressor:

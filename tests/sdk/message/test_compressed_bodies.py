@@ -33,6 +33,13 @@ def test_there_and_back(compressor: triomq.plugins.Compressor, sys_flag: int) ->
         decompress(b"\0 not compressed at all", sys_flag)
 
 
+def test_lz4_blocks_are_independent() -> None:
+    """The reader of Java's clients knows no others (bit 5 of the frame's flags)."""
+    packed = triomq.plugins.Lz4Compressor().compress(BODY * 100)
+    assert packed[4] & 0x20
+    assert decompress(packed, 0x101) == BODY * 100
+
+
 def test_what_java_compressed(vectors: Path) -> None:
     cases = json.loads((vectors / "messages.json").read_text())["recordsByMessageDecoder"]
     compressed = [case for case in cases if case["bodyCompressedWith"]]
