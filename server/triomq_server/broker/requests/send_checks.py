@@ -21,6 +21,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, topic_name_remark
+from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus
 from triomq_server.wire import Link
 
@@ -125,7 +126,11 @@ class SendChecks:
         self._broker.stats.put_failures += 1
         if status is AppendStatus.SERVICE_NOT_AVAILABLE:
             return RefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, unavailable_remark(self._broker))
-        return RefusedError(ResponseCode.MESSAGE_ILLEGAL, illegal_remark(self._broker.config.store.max_message_size))
+        return RefusedError(ResponseCode.MESSAGE_ILLEGAL, illegal_remark(self._broker.config.store))
+
+
+RECORD_MORE_BYTES = 65_536 + 8
+"""What a record may take besides its body, with the filler behind it."""
 
 
 def topic_text(topic: TopicConfig) -> str:
@@ -138,12 +143,17 @@ def topic_text(topic: TopicConfig) -> str:
     )
 
 
-def illegal_remark(max_body_bytes: int) -> str:
+def illegal_remark(config: StoreConfig) -> str:
     """The remark of code 13."""
-    return (
-        "the message is illegal, maybe msg body or properties length not matched. "
-        f"msg body length limit {max_body_bytes}B, msg properties length limit 32KB."
-    )
+    return "the message is illegal, maybe msg body or properties length not matched. " + limits_text(config)
+
+
+def limits_text(config: StoreConfig) -> str:
+    """The limits of a message, as remarks show them; that of the log's files where it may be the least."""
+    text = f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB."
+    if config.mapped_file_size_commit_log < config.max_message_size + RECORD_MORE_BYTES:
+        text += f" A file of the log holds {config.mapped_file_size_commit_log}B (mappedFileSizeCommitLog)."
+    return text
 
 
 def unavailable_remark(broker: Broker) -> str:

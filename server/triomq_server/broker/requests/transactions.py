@@ -20,6 +20,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.rewriting import delay_level, store_properties
+from triomq_server.broker.requests.send_checks import limits_text
 from triomq_server.broker.transactions.half_records import HALF_QUEUE, committed, copy_of, for_log, real_queue
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.repeats import Repeats
@@ -129,7 +130,7 @@ class Ending:
         return RefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
             "The message is illegal, maybe msg body or properties length not matched. "
-            f"msg body length limit {self._broker.config.store.max_message_size}B, msg properties length limit 32KB.",
+            + limits_text(self._broker.config.store),
         )
 
 

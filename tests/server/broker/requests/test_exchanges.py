@@ -87,7 +87,7 @@ def masked(frame: bytes, peer: str) -> tuple[bytes, list[tuple[Any, ...]]]:
 
 async def test_answers_of_a_real_broker(open_broker: Any, vectors: Path) -> None:
     recorded = cases(vectors)
-    async with open_broker(slaveReadEnable="false", **NAMES) as broker:
+    async with open_broker(slaveReadEnable="false", mappedFileSizeCommitLog=8 << 20, **NAMES) as broker:
         peer = await broker.peer(21810)
         unrecorded = {
             "auto-create": peer.put_request("RawAuto", b"x", properties="TAGS\x01TagA\x02KEYS\x01rk"),

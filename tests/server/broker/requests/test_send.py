@@ -85,6 +85,19 @@ async def test_refusals(open_broker: Any, fields: dict[str, Any], code: int, rem
     assert answer.remark == remark.format(peer="127.0.0.1:40001")
 
 
+@pytest.mark.parametrize(("file_bytes", "refused"), [(1 << 20, True), (8 << 20, False)])
+async def test_a_message_that_no_file_of_the_log_can_hold_is_refused_with_the_reason(
+    open_broker: Any, file_bytes: int, refused: bool
+) -> None:
+    async with open_broker(mappedFileSizeCommitLog=file_bytes) as broker:
+        peer = await broker.peer()
+        answer = await peer.put("New", b"x" * (1 << 20))
+        assert answer.code == (13 if refused else 0)
+        assert (await peer.put("New", b"x")).code == 0
+    if refused:
+        assert answer.remark == f"{ILLEGAL} A file of the log holds 1048576B (mappedFileSizeCommitLog)."
+
+
 async def test_a_wish_for_no_queues_gets_none(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
