@@ -34,14 +34,26 @@ async def collect_in_turns() -> NoReturn:
     """Task of a server process: do full collections when they are due, so that they do not begin by themselves."""
     before = gc.get_threshold()
     gc.set_threshold(*before[:2], FORCED_AFTER)
-    kept = 0
+    kept = last = 0
+    due = DUE_AFTER
     try:
         while True:
             await trio.sleep(LOOK_EVERY_S)
-            if gc.get_count()[2] >= DUE_AFTER and len(gc.get_objects(_OLDEST)) > (1 + _GROWTH) * kept:
-                await _nothing_else_to_do()
-                gc.collect()
-                kept = len(gc.get_objects(_OLDEST))
+            count = gc.get_count()[_OLDEST]
+            if count < last:  # a full collection has begun by itself
+                due = DUE_AFTER
+            last = count
+            if count < due:
+                continue
+            # To count the objects takes a third of a collection: not again before as many younger collections.
+            if len(gc.get_objects(_OLDEST)) <= (1 + _GROWTH) * kept:
+                due = count + DUE_AFTER
+                continue
+            await _nothing_else_to_do()
+            gc.collect()
+            await trio.lowlevel.checkpoint()
+            kept = len(gc.get_objects(_OLDEST))
+            last, due = 0, DUE_AFTER
     finally:
         gc.set_threshold(*before)
 

@@ -91,6 +91,33 @@ async def test_the_next_one_is_done_when_there_are_a_quarter_more_objects(
     assert await make(present // 4) == 2
 
 
+async def test_objects_are_not_counted_again_before_as_many_younger_collections(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[float] = []
+    real = gc.get_objects
+
+    def count(generation: int) -> list[object]:
+        counted.append(trio.current_time())
+        return real(generation)
+
+    def collect_younger(times: int) -> None:
+        for _ in range(times):
+            gc.collect(1)
+
+    gc.collect()
+    nursery.start_soon(collections.collect_in_turns)
+    monkeypatch.setattr(gc, "get_objects", count)
+    collect_younger(collections.DUE_AFTER)
+    await trio.sleep(1.5 * collections.LOOK_EVERY_S)
+    assert len(counted) == 2, "before and after the first full collection"
+    for _ in range(2):
+        counted.clear()
+        collect_younger(collections.DUE_AFTER)
+        await trio.sleep(50 * collections.LOOK_EVERY_S)
+        assert len(counted) == 1
+
+
 async def test_those_that_are_not_due_are_not_done(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
 ) -> None:
