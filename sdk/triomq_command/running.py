@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,6 +12,21 @@ from typing import Final
 import click
 
 EXIT_INTERRUPTED: Final = 130
+
+ESCAPED: Final = "triomq_escaped"
+"""The name of the error handler by which characters that the output's encoding lacks become escapes."""
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """Characters as JSON and Java have them: two escapes for what is beyond U+FFFF."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    pairs = zip(units[::2], units[1::2], strict=True)
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in pairs), error.end
+
+
+codecs.register_error(ESCAPED, _escape)
 
 
 class QuietGroup(click.Group):
@@ -33,6 +50,9 @@ def exit_code_of(main: Callable[[], object]) -> int:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     code = EXIT_INTERRUPTED
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Messages are UTF-8, and the output may be Latin-1, as a pipe on Windows may be.
+        sys.stdout.reconfigure(errors=ESCAPED)
     try:
         code = _run(main)
     except* KeyboardInterrupt:

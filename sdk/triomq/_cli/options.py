@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -215,7 +216,13 @@ def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
 
 def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
     """Print one line."""
-    click.echo(json.dumps(row, ensure_ascii=False) if as_json else printable(text))
+    click.echo(json.dumps(row, ensure_ascii=not _writes_utf_8()) if as_json else printable(text))
+
+
+def _writes_utf_8() -> bool:
+    """Whether the output takes JSON as it is: JSON in any other encoding is none."""
+    encoding = getattr(sys.stdout, "encoding", None)
+    return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
 AS_A_SLAVE = "what belongs to it is missing above, or as a slave knows it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import json
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from triomq._cli import messages as _commands
 from triomq._cli import options as _options
 from triomq._cli.doctor import progress_on
 from triomq_command import overview
+from triomq_command.running import exit_code_of
 from triomq_server.commands import admin
 
 
@@ -491,3 +493,17 @@ def test_without_rich_the_doctor_shows_no_progress(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with progress_on(Terminal(), shown=True) as show:
         assert show is None
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_output_that_is_not_utf_8_has_escapes(monkeypatch, as_json):
+    """A pipe on Windows, or an old locale: messages are UTF-8 and may hold what the output's encoding lacks."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    text = "grüße ☃ 😀 \udcff"
+    assert exit_code_of(lambda: _options.say({"body": text}, text, as_json=as_json)) == 0
+    sys.stdout.flush()
+    if as_json:
+        assert json.loads(written.getvalue()) == {"body": text}
+    else:
+        assert written.getvalue().decode("latin-1") == "grüße \\u2603 \\ud83d\\ude00 \\udcff\n"
