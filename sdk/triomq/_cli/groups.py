@@ -46,7 +46,7 @@ from triomq._cli.options import (
 )
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
-from triomq.errors import AccessRefused, BrokerNotFound, NotFound
+from triomq.errors import AccessRefused, BrokerNotFound, NotFound, RouteNotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 
 NOTIFIED = "its members were notified"
@@ -129,6 +129,7 @@ def consume(
     async def work(client: Client) -> None:
         if group:
             assert begin is not None
+            await _check_there(client, topic, until_end=until_end)
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
                 printed = await _print_all(consumer, show, most, until_end=until_end)
@@ -149,6 +150,20 @@ def consume(
             _say_nothing_came(topic, f"from {start} on")
 
     with_client(name_servers, work)
+
+
+async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
+    """Raise where a group's consumer would wait for servers without a word, or take an outage for the topic's end."""
+    try:
+        async with client.pull_consumer(TAIL_GROUP) as looker:
+            queues = await looker.fetch_queues(topic)
+    except RouteNotFound as error:
+        if until_end or isinstance(error, BrokerNotFound):
+            raise
+        click.echo(f"waiting for topic {topic}: {error.reason}", err=True)
+        return
+    if until_end:
+        await _starts(client.bounds, queues, "latest")
 
 
 async def _print_all(

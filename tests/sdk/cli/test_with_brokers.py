@@ -36,6 +36,34 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert command_line.passed_s < VIRTUAL_S
 
 
+@pytest.mark.parametrize(
+    ("dead", "said"), [("name_server", "no name server can be reached"), ("broker", "broker-a-0:10911")]
+)
+@pytest.mark.parametrize("group", [[], ["-g", "G"]])
+def test_an_outage_is_not_taken_for_the_end(command_line, group, dead, said):
+    getattr(command_line.cluster, dead).up = False
+    code, out, err = command_line("consume", "T", "--until-end", *group)
+    assert (code, out) == (1, "")
+    assert said in err
+
+
+def test_a_group_does_not_wait_for_a_name_server_without_a_word(command_line):
+    command_line.cluster.name_server.up = False
+    code, _, err = command_line("consume", "T", "-g", "G")
+    assert code == 1
+    assert "no name server can be reached" in err
+
+
+def test_a_group_that_waits_for_its_topic_says_so(command_line, monkeypatch):
+    async def nothing(*_arguments, **_options):
+        return 0
+
+    monkeypatch.setattr(groups, "_print_all", nothing)
+    code, _, err = command_line("consume", "NEW", "-g", "G")
+    assert code == 0
+    assert "waiting for topic NEW: RouteNotFound: " in err
+
+
 @pytest.mark.parametrize("group", [[], ["-g", "G"]])
 def test_until_the_end_is_from_the_beginning(command_line, group):
     for number in range(3):
