@@ -263,16 +263,21 @@ class Merging:
             batch.sends = self.taken_out(batch)
             batch.ended = 0
         topic, in_flight = batch.target.queue.topic, self._in_flight
-        try:
-            batch.end(
-                result,
-                ids,
-                lambda send, error: in_flight.callback_failed(topic, send.unique_key, error),
-                lambda send, later: in_flight.finish_later(later, send.unique_key),
-            )
-        finally:
-            self._written.discard(batch)
-            in_flight.left()
+        ends_program: BaseException | None = None
+        while batch.ended < len(batch.sends):
+            try:
+                batch.end(
+                    result,
+                    ids,
+                    lambda send, error: in_flight.callback_failed(topic, send.unique_key, error),
+                    lambda send, later: in_flight.finish_later(later, send.unique_key),
+                )
+            except BaseException as error:  # noqa: BLE001 - raised when the sends behind it have their results
+                ends_program = ends_program or error
+        self._written.discard(batch)
+        in_flight.left()
+        if ends_program is not None:
+            raise ends_program
 
     def send_apart(self, batch: plain_sends.OpenBatch) -> None:
         """Send the messages of a refused batch alone: the broker says of each what is wrong, or takes it."""

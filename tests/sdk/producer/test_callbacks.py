@@ -10,6 +10,7 @@ from triomq import errors
 from triomq_protocol.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
+BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 async def warm_up(client, group="G", **options):
@@ -513,3 +514,42 @@ async def test_a_send_that_was_written_when_the_client_closed_may_be_stored(
     with pytest.raises(errors.ClientClosed) as caught:
         await producers[0].send(triomq.Message("T", b"y"))
     assert "unknown" not in str(caught.value)
+
+
+@pytest.mark.parametrize("linger_s", [0.0, None])
+@pytest.mark.parametrize("end", ["stored", "link lost", "producer closed"])
+async def test_a_callback_that_ends_the_program_is_not_the_last_one_called(autojump_clock, cluster, end, linger_s):
+    calls = []
+
+    def callback(result, error):
+        calls.append(result or error)
+        if len(calls) == 2:
+            raise SystemExit(3)
+
+    async def silent(_command):
+        await trio.sleep(5)
+        if end == "link lost":
+            await cluster.broker.cut()
+
+    producer = None
+
+    async def send():
+        nonlocal producer
+        async with cluster.client() as client:
+            producer = client.producer("P", linger_s=linger_s)
+            await producer.send(triomq.Message("T", b"first"))
+            if end != "stored":
+                cluster.broker.script(SEND, *[silent] * 5)
+                cluster.broker.script(BATCH, *[silent] * 5)
+                cluster.broker.up = False
+            for number in range(5):
+                await producer.send(triomq.Message("T", b"m%d" % number), callback)
+            await trio.sleep(1)
+            if end == "producer closed":
+                producer.abort()
+            await producer.flush()
+
+    with pytest.raises(SystemExit):
+        await send()
+    assert len(calls) == 5
+    assert producer.in_flight == 0
