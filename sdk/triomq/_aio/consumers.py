@@ -24,7 +24,6 @@ class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
     subscribe = async_method(_lite_pull.LitePullConsumer.subscribe)
     unsubscribe = async_method(_lite_pull.LitePullConsumer.unsubscribe)
     assign = async_method(_lite_pull.LitePullConsumer.assign)
-    assignment = plain_method(_lite_pull.LitePullConsumer.assignment)
     poll = async_method(_lite_pull.LitePullConsumer.poll)
     pause = plain_method(_lite_pull.LitePullConsumer.pause)
     resume = plain_method(_lite_pull.LitePullConsumer.resume)
@@ -35,6 +34,11 @@ class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
     seek_to_begin = async_method(_lite_pull.LitePullConsumer.seek_to_begin)
     seek_to_end = async_method(_lite_pull.LitePullConsumer.seek_to_end)
     seek_to_time = async_method(_lite_pull.LitePullConsumer.seek_to_time)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are pulled now, sorted."""
+        return self._core.assignment
 
     @property
     def auto_commit(self) -> bool:

@@ -73,7 +73,6 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     subscribe = blocking_method(_lite_pull.LitePullConsumer.subscribe)
     unsubscribe = blocking_method(_lite_pull.LitePullConsumer.unsubscribe)
     assign = blocking_method(_lite_pull.LitePullConsumer.assign)
-    assignment = plain_method(_lite_pull.LitePullConsumer.assignment)
     poll = blocking_method(_lite_pull.LitePullConsumer.poll, poll_again)
     pause = plain_method(_lite_pull.LitePullConsumer.pause)
     resume = plain_method(_lite_pull.LitePullConsumer.resume)
@@ -84,6 +83,11 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     seek_to_begin = blocking_method(_lite_pull.LitePullConsumer.seek_to_begin)
     seek_to_end = blocking_method(_lite_pull.LitePullConsumer.seek_to_end)
     seek_to_time = blocking_method(_lite_pull.LitePullConsumer.seek_to_time)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are pulled now, sorted."""
+        return self._call_plain(lambda core: core.assignment)
 
     def close(self) -> None:
         """Commit what was polled, if the consumer does that, and leave the group."""

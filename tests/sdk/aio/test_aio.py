@@ -622,7 +622,7 @@ def test_lite_pull_and_shares(run, groups):
                 async for message in consumer:
                     if message.queue_offset == 9:
                         break
-                assert consumer.assignment() == [QUEUE]
+                assert consumer.assignment == [QUEUE]
             assert groups.broker.offsets["G", "T", 0] == 10
             seen = []
             callbacks = triomq.ConsumerCallbacks(on_assigned=on_assigned)

@@ -323,7 +323,7 @@ def test_lite_pull(groups):
             for message in consumer:
                 if message.queue_offset == 2:
                     break
-            assert consumer.assignment() == [QUEUE]
+            assert consumer.assignment == [QUEUE]
         assert groups.broker.offsets["G", "T", 0] == 3
         with pytest.raises(errors.ClientClosed):
             consumer.poll()

@@ -158,6 +158,7 @@ class LitePullConsumer(AssignedQueues):
             if queue not in self._member.engine.queues:
                 await self._member.take(queue)
 
+    @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are pulled now, sorted."""
         return self._assigned()

@@ -50,7 +50,7 @@ async def test_a_subscription_is_shared_and_committed(autojump_clock, group_clus
         await consumer.subscribe("T")
         bodies = await drain(consumer)
         assert sorted(bodies) == sorted([b"m0-%d" % n for n in range(100)] + [b"m1-%d" % n for n in range(50)])
-        assert consumer.assignment() == [Q0, Q1]
+        assert consumer.assignment == [Q0, Q1]
         assert (consumer.position(Q0), consumer.position(Q1)) == (100, 50)
     assert (committed(group_cluster), committed(group_cluster, 1)) == (100, 50)
     beat = HeartbeatData.decode(group_cluster.broker.requests(RequestCode.HEART_BEAT)[-1].body)
@@ -123,20 +123,20 @@ async def test_a_commit_of_a_queue_that_was_given_up_is_refused(autojump_clock, 
         a.lite_pull_consumer("G", callbacks=triomq.ConsumerCallbacks(on_event=events.append), **options) as one,
     ):
         await one.subscribe("T")
-        await until(lambda: one.assignment() == [Q0, Q1])
+        await until(lambda: one.assignment == [Q0, Q1])
         polled = 0
         while polled < 40:
             polled += len(await one.poll())
         async with b.lite_pull_consumer("G", **options) as two:
             await two.subscribe("T")
-            await until(lambda: two.assignment() == [Q1])
-            await until(lambda: one.assignment() == [Q0])
+            await until(lambda: two.assignment == [Q1])
+            await until(lambda: one.assignment == [Q0])
             await two.commit({Q1: 20})
             events.clear()
             await one.commit({Q1: 5, Q0: 7})
             assert (committed(group_cluster), committed(group_cluster, 1)) == (7, 20)
             assert [(each.kind, each.queue) for each in events] == [("offset_refused", Q1)]
-        await until(lambda: one.assignment() == [Q0, Q1])
+        await until(lambda: one.assignment == [Q0, Q1])
         assert one.position(Q1) == 20
         assert not await one.poll(), "it goes on where the other member was"
 
@@ -152,9 +152,9 @@ async def test_a_commit_in_on_revoked_counts(autojump_clock, group_cluster):
         one = a.lite_pull_consumer("G", start_from="earliest", auto_commit=False, callbacks=callbacks)
         async with one, b.lite_pull_consumer("G", auto_commit=False) as two:
             await one.subscribe("T")
-            await until(lambda: one.assignment() == [Q0, Q1])
+            await until(lambda: one.assignment == [Q0, Q1])
             await two.subscribe("T")
-            await until(lambda: two.assignment() == [Q1])
+            await until(lambda: two.assignment == [Q1])
             assert committed(group_cluster, 1) == 5
             assert (await two.poll())[0].body == b"m1-5"
 
@@ -191,14 +191,14 @@ async def test_a_new_expression_counts_for_what_was_fetched_ahead(autojump_clock
     fill(group_cluster, 6, tags=["a", "b"])
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
         await consumer.subscribe("T", "a")
-        while not consumer.assignment():
+        while not consumer.assignment:
             await trio.sleep(0.1)
         await trio.sleep(1)
         await consumer.subscribe("T", "b")
         assert await drain(consumer) == [b"m0-1", b"m0-3", b"m0-5"]
         await consumer.unsubscribe("T")
         await trio.sleep(1)
-        assert consumer.assignment() == []
+        assert consumer.assignment == []
 
 
 async def test_assigned_queues(autojump_clock, group_cluster):
@@ -211,7 +211,7 @@ async def test_assigned_queues(autojump_clock, group_cluster):
         # What was consumed is committed before a queue is given up.
         assert committed(group_cluster, 1) == 5
         assert await drain(consumer) == [b"m0-%d" % n for n in range(5)]
-        assert consumer.assignment() == [Q0]
+        assert consumer.assignment == [Q0]
         with pytest.raises(errors.InvalidCall, match="exclude each other"):
             await consumer.subscribe("T")
         with pytest.raises(errors.InvalidCall, match="not MessageQueue"):
@@ -335,14 +335,14 @@ async def test_queues_go_over_without_a_gap(autojump_clock, group_cluster):
         assert calls == [("one", "assigned", Q0), ("one", "assigned", Q1)]
         async with group_cluster.client(instance_name="2") as two, two.lite_pull_consumer("G") as second:
             await second.subscribe("T")
-            while not second.assignment():
+            while not second.assignment:
                 seen += [message.body for message in await first.poll(1)]
             assert calls[2:] == [("one", "revoked", Q1)]
-            assert (first.assignment(), second.assignment()) == ([Q0], [Q1])
+            assert (first.assignment, second.assignment) == ([Q0], [Q1])
             seen += await drain(second) + await drain(first)
         await trio.sleep(2)
         # The others learn of a member that leaves at once.
-        assert first.assignment() == [Q0, Q1]
+        assert first.assignment == [Q0, Q1]
     assert set(seen) == {b"m%d-%d" % (queue, n) for queue in (0, 1) for n in range(60)}
 
 
@@ -396,7 +396,7 @@ async def test_a_reset_of_queues_that_are_given_up_meanwhile(autojump_clock, gro
             nursery.start_soon(consumer._member.reset, "T", {Q0: 8, Q1: 0})
             await trio.sleep(0.5)
             await consumer.assign([Q0])
-        assert consumer.assignment() == [Q0]
+        assert consumer.assignment == [Q0]
         assert committed(group_cluster) == 8
         assert await drain(consumer) == [b"m0-8", b"m0-9"]
 
@@ -517,7 +517,7 @@ async def test_leaving_is_giving_up(autojump_clock, group_cluster, cancelled):
                 await consumer.subscribe("T")
                 assert len(await consumer.poll()) == 1
                 await consumer.commit()
-                queues = consumer.assignment()
+                queues = consumer.assignment
                 left = trio.current_time()
                 if cancelled:
                     scope.cancel()
