@@ -289,7 +289,9 @@ class Heartbeats:
             self._lost.remove(address)
 
     def _route_changed(self, _route: Route) -> None:
-        if any(self._links.ready(address) is None for address in self._addresses()):
+        links = [self._links.ready(address) for address in self._addresses()]
+        # One that is open already, as for an administrative call, carried no heartbeat when it was opened.
+        if any(link is None or link not in self._told for link in links):
             self._change.set()
 
     async def _unregister(self, header: UnregisterClientRequest) -> None:

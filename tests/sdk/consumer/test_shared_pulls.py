@@ -137,3 +137,21 @@ async def test_what_cannot_be_shared(autojump_clock, group_cluster):
         with pytest.raises(errors.InvalidCall, match="entered before"):
             async with pulls:
                 pass
+
+
+@pytest.mark.parametrize("kind", ["pull_consumer", "lite_pull_consumer", "push_consumer"])
+async def test_a_consumer_of_a_client_that_is_connected_already_begins_at_once(autojump_clock, group_cluster, kind):
+    """The links are open before a route names their brokers as those of the consumer's topics."""
+    fill(group_cluster, b"a")
+    async with group_cluster.client() as client:
+        await client.admin.without_master()
+        assert client._links.ready(group_cluster.broker.address) is not None
+        started = trio.current_time()
+        if kind == "pull_consumer":
+            async with client.pull_consumer("G").share("T") as pulls:
+                assert [message.body for message in await anext(pulls)] == [b"a"]
+        else:
+            async with getattr(client, kind)("G", start_from="earliest") as consumer:
+                await consumer.subscribe("T")
+                await anext(consumer)
+        assert trio.current_time() - started < 2
