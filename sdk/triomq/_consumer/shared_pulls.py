@@ -128,6 +128,10 @@ class SharedPulls(metaclass=NoPublicConstructor):
                 log.warning("a pull failed and will be repeated: %s", error)
                 self._put_last(queue, ERROR_PAUSE_S)
                 continue
+            except trio.Cancelled:
+                # Whether it has a message is not known: it need not rest.
+                self._put_last(queue, 0)
+                raise
             if queue in self._due and result:
                 self._put_last(queue, 0)
                 return result

@@ -139,6 +139,26 @@ async def test_what_cannot_be_shared(autojump_clock, group_cluster):
                 pass
 
 
+async def test_a_queue_whose_pull_was_cancelled_does_not_rest(autojump_clock, group_cluster):
+    group_cluster.name_server.add_route("T", group_cluster.broker, queues=1)
+    fill(group_cluster, b"a")
+
+    async def late(command):
+        await trio.sleep(0.1)
+        return group_cluster.broker.consumers.pull(command)
+
+    group_cluster.broker.script(RequestCode.PULL_MESSAGE, late)
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=60) as pulls:
+        with trio.move_on_after(5) as scope:
+            while not group_cluster.broker.requests(RequestCode.PULL_MESSAGE):
+                with trio.move_on_after(0.05):
+                    await anext(pulls)
+        assert not scope.cancelled_caught
+        started = trio.current_time()
+        assert [message.body for message in await anext(pulls)] == [b"a"]
+        assert trio.current_time() - started < 1
+
+
 @pytest.mark.parametrize("kind", ["pull_consumer", "lite_pull_consumer", "push_consumer"])
 async def test_a_consumer_of_a_client_that_is_connected_already_begins_at_once(autojump_clock, group_cluster, kind):
     """The links are open before a route names their brokers as those of the consumer's topics."""
