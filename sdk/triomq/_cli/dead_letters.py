@@ -80,7 +80,10 @@ def show_letter(group: str, queue: str, offset: int, name_servers: str, as_json:
 
     async def work(client: Client) -> None:
         await _check_group(client, group)
-        checked_queue(place, await client.dead_letters.queues(group))
+        queues = await client.dead_letters.queues(group)
+        if not queues:
+            raise click.ClickException(f"group {group} has no dead letters")
+        checked_queue(place, queues)
         letter = await client.dead_letters.at(place, offset)
         message = letter.message
         row = _row(letter)

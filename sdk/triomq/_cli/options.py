@@ -98,12 +98,14 @@ def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> Messag
     found = sorted(queues)
     if queue in found:
         return queue
+    if not found:
+        raise click.ClickException(f"topic {queue.topic} has no queue that can be read")
     by_broker: dict[str, list[int]] = {}
     for each in found:
         by_broker.setdefault(each.broker_name, []).append(each.queue_id)
     known = [f"{name}:{ids[0]}" + (f" to {name}:{ids[-1]}" if len(ids) > 1 else "") for name, ids in by_broker.items()]
     raise click.ClickException(
-        f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}, only {', '.join(known) or 'none'}"
+        f"topic {queue.topic} has no queue {queue.broker_name}:{queue.queue_id}, only {', '.join(known)}"
     )
 
 

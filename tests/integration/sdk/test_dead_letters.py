@@ -203,3 +203,4 @@ async def test_a_group_without_dead_letters_is_told_so(call, client):
     for options in ([], ["--json"], ["--new"]):
         code, out, err = await call("dlq", "list", "G", *options)
         assert (code, out, err.startswith("group G has no dead letters")) == (0, "", True)
+    assert await call("dlq", "show", "G", "broker-a:0", "0") == (1, "", "Error: group G has no dead letters\n")
