@@ -47,6 +47,9 @@ READ_SCHEMA: Final = StructType(
 )
 """All columns of a read."""
 
+_MAY_BE_NULL: Final = frozenset({"keys", "tags", "born_timestamp", "store_timestamp"})
+"""Spark takes `NOT NULL` at its word: it leaves out tests for null, and its generated code fails at the first one."""
+
 _WRITE_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "body": (BinaryType, StringType),
     "topic": (StringType,),
@@ -59,13 +62,16 @@ _WRITE_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 def check_read_schema(schema: StructType) -> None:
-    """Raise unless every column is one of ours, with our type.
+    """Raise unless every column is one of ours, once, with our type.
 
     Raises:
         BadColumns: one is not.
     """
     if not schema.fields:
         raise BadColumns("the schema has no column; leave it out to get all of them")
+    names = schema.fieldNames()
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadColumns(f"the schema names the column {twice[0]} {names.count(twice[0])} times; name it once")
     ours = {field.name: field.dataType for field in READ_SCHEMA}
     for field in schema:
         if field.name not in ours:
@@ -77,6 +83,8 @@ def check_read_schema(schema: StructType) -> None:
                 f"the column {field.name} is {ours[field.name].simpleString()}, not {field.dataType.simpleString()}; "
                 "cast it after the read"
             )
+        if not field.nullable and field.name in _MAY_BE_NULL:
+            raise BadColumns(f"the column {field.name} is null where a message has none; leave out NOT NULL")
 
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:
