@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any, Final
 
 import attrs
@@ -47,6 +48,9 @@ DEFAULT_TRIGGER_DELAY_S: Final = 900.0
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Options that Spark itself handles and passes on."""
+
+_NO_CATALOG: Final = "Spark does not pass the options of a table in its catalog on to a data source in Python"
+_VIEW: Final = "CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...), or load() and createOrReplaceTempView()"
 
 _CLIENT: Final[dict[str, Callable[[str], Any]]] = {
     "client_ip": str,
@@ -389,9 +393,16 @@ class _Given:
         for name in self._values:
             if name in folded or name in _OF_SPARK or name.startswith(CLIENT_PREFIX):
                 continue
+            if name == "provider":
+                raise BadOption(f"{_NO_CATALOG}; instead of CREATE TABLE there is {_VIEW}")
             if name == "path":
                 raise BadOption("a topic is not a path: give load() and save() no argument, and the option topic")
             raise BadOption(f"{what} has no option {name!r}{nearest(name, known)}; it has {', '.join(known)}")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there are options at all."""
+        return bool(self._values)
 
     def text(self, name: str) -> str | None:
         """An option's value; None when it is not given."""
@@ -468,7 +479,8 @@ def _group(given: _Given, option: str) -> str | None:
 def _client(given: _Given) -> ClientSettings:
     name_servers = given.text("namesrv")
     if name_servers is None:
-        raise BadOption("the option namesrv is missing: the name servers' addresses, like 127.0.0.1:9876")
+        of_catalog = "" if given.is_any else f". {_NO_CATALOG}: use {_VIEW}"
+        raise BadOption(f"the option namesrv is missing: the name servers' addresses, like 127.0.0.1:9876{of_catalog}")
     with _refused("namesrv"):
         provider_for(name_servers)
     client: dict[str, Any] = {}
@@ -488,6 +500,11 @@ def _client(given: _Given) -> ClientSettings:
         except ValueError:
             wanted = "a whole number" if kind is int else "a number"
             raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be {wanted}") from None
+        if ours == "client_ip":
+            try:
+                ip_address(value)
+            except ValueError:
+                raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be an IP address") from None
         with _refused(CLIENT_PREFIX + name):
             if kind is float:
                 check_seconds(ours, target[ours], zero=ours == "route_wait_s")

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from pyspark_rocketmq.clients import client_options
 from pyspark_rocketmq.errors import BadColumns, BadOption
@@ -116,6 +116,9 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
     ("options", "says"),
     [
         ({"topic": "T"}, "namesrv is missing"),
+        ({}, "to a data source in Python: use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"),
+        ({**LEAST, "provider": "rocketmq"}, "instead of CREATE TABLE there is CREATE TEMPORARY VIEW"),
+        ({**LEAST, "rocketmq.client_ip": "my host"}, "rocketmq.client_ip is 'my host', and must be an IP address"),
         ({**LEAST, "namesrv": "localhost"}, "namesrv: "),
         ({**LEAST, "namesrv": "127.0.0.1:99999"}, "namesrv: "),
         ({**LEAST, "consumerGroup": "a b"}, "consumerGroup: the group 'a b' has characters other than"),
@@ -273,6 +276,17 @@ def test_columns_of_a_read() -> None:
         check_read_schema(_schema("boddy binary"))
     with pytest.raises(BadColumns, match="body is binary, not string"):
         check_read_schema(_schema("body string"))
+    with pytest.raises(BadColumns, match="names the column body 2 times; name it once"):
+        check_read_schema(_schema("body binary,tags string,body binary"))
+
+
+@pytest.mark.parametrize("name", ["keys", "tags", "born_timestamp", "store_timestamp"])
+def test_columns_that_may_be_null_are_not_read_as_others(name: str) -> None:
+    # Spark would leave out tests for null, and fail at the first one.
+    kind = READ_SCHEMA[name].dataType
+    check_read_schema(StructType([StructField(name, kind), StructField("topic", StringType(), nullable=False)]))
+    with pytest.raises(BadColumns, match=f"the column {name} is null where a message has none; leave out NOT NULL"):
+        check_read_schema(StructType([StructField(name, kind, nullable=False)]))
 
 
 def test_columns_of_a_write() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import pyarrow as pa
@@ -12,6 +12,10 @@ from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.batch_elements import NOT_WRITTEN, row_content
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from triomq import Message, MQError
+from triomq_protocol.names import MAX_PROPERTIES_BYTES, UNIQ_KEY
+
+_OF_MESSAGE_ID: Final = len(UNIQ_KEY) + 1 + 32
+"""Bytes of the message id among the properties."""
 
 
 @attrs.frozen
@@ -83,6 +87,13 @@ class RowReader:
             message.check(self._max_body_bytes)
         except MQError as error:
             raise WriteFailed(f"row {number} of {self._scope} cannot be sent: {error}") from error
+        pairs = message.property_pairs()
+        size = _OF_MESSAGE_ID + sum(len(name.encode()) + len(value.encode()) + 2 for name, value in pairs)
+        if size > MAX_PROPERTIES_BYTES:
+            raise WriteFailed(
+                f"row {number} of {self._scope} cannot be sent: its properties, tags and keys have {size} bytes, and "
+                f"brokers take {MAX_PROPERTIES_BYTES}"
+            )
         return RowMessage(message, sharding_key)
 
 
