@@ -124,7 +124,7 @@ def read_run(folder: Path) -> RunResult:
         runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
         hint = f"; there are several runs in it: {runs}" if runs else ""
         raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunUnreadableError(f"the run in {folder} is damaged: {error!r}") from error
 
 

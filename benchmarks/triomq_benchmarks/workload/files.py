@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -173,6 +174,8 @@ def _minutes(value: object) -> float:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise QuantityError(f"{value!r} is not a number")
+    if not abs(value) <= sys.float_info.max:
+        raise QuantityError("it is not a finite number")
     return float(value)
 
 
@@ -186,7 +189,7 @@ def _omb_rate(value: object) -> float:
 
 def _distributor(value: object) -> Keys:
     known = {"NO_KEY": Keys.NONE, "KEY_ROUND_ROBIN": Keys.ROUND_ROBIN, "RANDOM_NANO": Keys.RANDOM}
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise QuantityError(f"{value!r} is none of {', '.join(known)}")
     return known[value]
 
@@ -206,7 +209,7 @@ OPENMESSAGING_KEYS: Mapping[str, tuple[str, Read]] = {
     "producerRate": ("rate_per_s", _omb_rate),
     "subscriptionsPerTopic": ("groups", _count),
     "consumerPerSubscription": ("consumers", _count),
-    "consumerBacklogSizeGB": ("backlog_bytes", lambda value: int(_number(value) * (1 << 30))),
+    "consumerBacklogSizeGB": ("backlog_bytes", lambda value: int(min(_number(value) * (1 << 30), sys.float_info.max))),
     "testDurationMinutes": ("duration_s", _minutes),
     "warmupDurationMinutes": ("warm_up_s", _minutes),
 }
@@ -287,7 +290,9 @@ def _put(values: dict[str, Any], key: str, value: object) -> None:
     """Set a key, in a table if it has a dot, and drop other keys of the same meaning."""
     table, dot, inner = key.partition(".")
     if dot:
-        values[table] = {**values.get(table, {}), inner: value}
+        if not isinstance(held := values.get(table, {}), Mapping):
+            raise WorkloadError(f"--set {key}: {table} is {held!r}, and not a table")
+        values[table] = {**held, inner: value}
         return
     if key in _READERS:
         field = _READERS[key][0]
@@ -300,7 +305,7 @@ def _value(text: str) -> object:
     """A value as TOML has it; what is not TOML is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -325,10 +330,12 @@ def _read(name: str) -> tuple[dict[str, Any], Path | None, str]:
         text = path.read_text()
     except OSError as error:
         raise WorkloadError(f"{name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{name} is not text in UTF-8: {error.reason} at byte {error.start}") from error
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text), path.parent, name
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, lists in lists
             raise WorkloadError(f"{name} is not TOML: {error}") from error
     if path.suffix in {".yaml", ".yml"}:
         return _read_yaml(text, name), path.parent, name
@@ -342,7 +349,7 @@ def _read_yaml(text: str, name: str) -> dict[str, Any]:
         raise WorkloadError(f"{name}: reading YAML needs PyYAML: pip install 'triomq[bench]'") from error
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise WorkloadError(f"{name} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise WorkloadError(f"{name} has no keys")

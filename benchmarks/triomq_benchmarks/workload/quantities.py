@@ -6,6 +6,7 @@ A number without its unit is refused, except where the unit is no question (a ra
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 
 _DURATIONS: Mapping[str, float] = {
@@ -30,6 +31,8 @@ def _parse(value: object, units: Mapping[str, float], kind: str, example: str, b
     if match is None:
         raise QuantityError(f"{value!r} is not a {kind}; write it like {example}")
     number, unit = float(match[1].replace("_", "").replace(",", "")), match[2].lower()
+    if not number * max(units.values()) <= sys.float_info.max:
+        raise QuantityError(f"a {kind} of {len(match[1])} digits is too large; write it like {example}")
     if not unit:
         if bare is None:
             raise QuantityError(f"{value!r} is a {kind} without its unit; write it like {example}")

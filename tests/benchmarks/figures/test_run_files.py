@@ -90,6 +90,9 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     result.write_text(whole[:100])
     with pytest.raises(RunUnreadableError, match="is damaged"):
         read_run(tmp_path / "ours")
+    result.write_text("[" * 30_000)
+    with pytest.raises(RunUnreadableError, match="is damaged"):
+        read_run(tmp_path / "ours")
     result.write_text(whole)
     (tmp_path / "ours" / INTERVALS).write_bytes(b"nonsense")
     with pytest.raises(RunUnreadableError, match="is damaged"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -134,6 +135,11 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"steps": ["500/s"]}, "is not a step"),
         ({"slow_consumer": "slow"}, "does not say how slow"),
         ({"cluster": 3}, "is not a table"),
+        ({"keyDistributor": ["NO_KEY"]}, "['NO_KEY'] is none of NO_KEY, KEY_ROUND_ROBIN"),
+        ({"producerRate": 10**400}, "it is not a finite number"),
+        ({"consumerBacklogSizeGB": math.inf}, "it is not a finite number"),
+        ({"testDurationMinutes": math.nan}, "it is not a finite number"),
+        ({"body": "9" * 400 + " GiB"}, "is too large"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_their_remedy(values: dict[str, object], says: str) -> None:
@@ -151,11 +157,17 @@ def test_mistakes_are_named_with_their_remedy(values: dict[str, object], says: s
         ("a.yaml", "- 1", "has no keys"),
         ("a.json", "{}", "a workload is a .toml or a .yaml file"),
         ("missing.toml", None, "cannot be read"),
+        ("a.toml", "\xff", "is not text in UTF-8"),
+        ("a.yaml", "\xff", "is not text in UTF-8"),
+        ("a.toml", "x = " + "[" * 20_000, "is not TOML"),
+        ("a.yaml", "[" * 20_000, "is not YAML"),
+        ("a.toml", "rate = " + "9" * 5000, "is not TOML"),
+        ("a.yaml", "rate: " + "9" * 5000, "is not YAML"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, name: str, content: str | None, says: str) -> None:
     if content is not None:
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_text(content, "latin-1")
     with pytest.raises(WorkloadError, match=says):
         load_workload(str(tmp_path / name))
 
@@ -172,6 +184,10 @@ def test_changes_from_the_command_line() -> None:
     assert workload.cluster.slaves == 1
     with pytest.raises(WorkloadError, match="write it like --set rate=2000/s"):
         load_workload("quick", ["rate"])
+    with pytest.raises(WorkloadError, match="rate: "):
+        load_workload("quick", ["rate=" + "9" * 5000])
+    with pytest.raises(WorkloadError, match=r"--set rate.x: rate is 5, and not a table"):
+        load_workload("quick", ["rate=5", "rate.x=1"])
 
 
 def test_the_ready_workloads() -> None:
