@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Final
 
 from triomq import MQError
 
 _log = logging.getLogger(__name__)
+
+_IN_OPTIONS: Final = tuple(
+    (re.compile(theirs), ours)
+    for theirs, ours in (
+        (
+            r"open_client\(credentials=triomq\.Credentials\(\w+, \w+\)\), or --credentials-file FILE to a command",
+            "the options accessKey and secretKey, or credentialsFile",
+        ),
+        (r"open_client\(credentials=\.\.\.\)", "the options accessKey and secretKey, or credentialsFile"),
+        (r"open_client\(tls=True\), or --tls\b", "the option tls=true"),
+        (r"`route_wait_s` of open_client", "the option rocketmq.route_wait_s"),
+    )
+)
+"""What the SDK calls the options of the data source."""
 
 
 class SourceError(Exception):
@@ -47,7 +63,7 @@ class WriteFailed(SourceError):
 class ShortStack:
     """A block whose errors reach Spark without the stack below it: Spark shows an error as the text of its stack, with
     the reason last. Errors that say their reason themselves lose it, those of this package and the SDK's; the logger
-    gets it at level DEBUG."""
+    gets it at level DEBUG. Advice of the SDK's names options of the data source."""
 
     def __enter__(self) -> None:
         """Begin the block."""
@@ -58,7 +74,24 @@ class ShortStack:
         """End the block."""
         if isinstance(error, SourceError | MQError):
             _log.debug("%s", error, exc_info=error)
+            _name_options(error)
             raise error.with_traceback(None) from None
+
+
+def in_options(text: str) -> str:
+    """A text of the SDK with the options of the data source in place of arguments and of options of commands."""
+    for pattern, ours in _IN_OPTIONS:
+        text = pattern.sub(ours, text)
+    return text
+
+
+def _name_options(error: SourceError | MQError) -> None:
+    if isinstance(error, SourceError):
+        error.args = tuple(in_options(each) if isinstance(each, str) else each for each in error.args)
+        return
+    error.what, error.advice = in_options(error.what), in_options(error.advice)
+    for attempt in error.attempts:
+        _name_options(attempt.error)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -9,9 +9,20 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError, WriteFailed
+from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError, WriteFailed, in_options
 from triomq import MQError
-from triomq.errors import RequestTimeout
+from triomq._cluster.name_servers import CLOSES_SILENTLY
+from triomq._transport.link import other_protocol
+from triomq.errors import (
+    ACCESS_ADVICE,
+    USER_ADVICE,
+    AccessRefused,
+    Attempt,
+    BrokerNotFound,
+    LinkLost,
+    PermissionDenied,
+    RequestTimeout,
+)
 
 
 def fail(error: Exception, cause: Exception | None = None) -> None:
@@ -44,3 +55,42 @@ def test_an_error_that_nobody_expects_keeps_its_stack() -> None:
 def test_a_block_that_succeeds() -> None:
     with ShortStack():
         pass
+
+
+TLS_SPOKEN = other_protocol(b"\x15\x03\x01")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            AccessRefused("pull", remark="AclException: No accessKey is configured"),
+            "the request was not signed: give the options accessKey and secretKey, or credentialsFile",
+        ),
+        (
+            PermissionDenied("pull", remark="username cannot be null"),
+            "the request was not signed: give the options accessKey and secretKey, or credentialsFile",
+        ),
+        (AccessRefused("pull"), "and the options accessKey and secretKey, or credentialsFile"),
+        (BrokerNotFound("pull"), "the option rocketmq.route_wait_s is how long calls wait for one"),
+        (LinkLost(f"pull; {TLS_SPOKEN}"), "the peer speaks TLS: give the option tls=true"),
+        (MQError("send", attempts=[Attempt("h:1", LinkLost(f"send; {TLS_SPOKEN}"), 0.1)]), "give the option tls=true"),
+        (WriteFailed(f"LinkLost: {TLS_SPOKEN}; 0 rows"), "give the option tls=true; 0 rows"),
+    ],
+)
+def test_advice_names_options_of_the_data_source(error: Exception, says: str) -> None:
+    with pytest.raises(type(error)) as caught, ShortStack():
+        raise error
+    assert says in str(caught.value)
+
+
+def _kinds(kind: type[MQError]) -> list[type[MQError]]:
+    return [kind, *(each for below in kind.__subclasses__() for each in _kinds(below))]
+
+
+def test_no_advice_of_the_sdk_names_arguments_of_its_own() -> None:
+    texts = [kind.advice for kind in _kinds(MQError)] + [advice for _, advice in (*ACCESS_ADVICE, *USER_ADVICE)]
+    texts += [CLOSES_SILENTLY, TLS_SPOKEN or ""]
+    shown = [in_options(text) for text in texts]
+    assert shown != texts
+    assert [text for text in shown if "open_client" in text or "--credentials" in text or "--tls" in text] == []
