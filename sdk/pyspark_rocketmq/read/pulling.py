@@ -19,6 +19,7 @@ from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.read.holes import first_offset, resumes_after_hole
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq.errors import QueueIllegal, TopicNotFound
 from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
 from triomq_protocol.record.view import record_starts
 
@@ -219,7 +220,10 @@ class Strides:
     async def _page(self, stride: _Stride) -> PullResult | None:
         """An answer with messages or a later offset, perhaps after others, which have been taken with all their messages;
         None when there is nothing left in the stride."""
-        result = await self._run(stride)
+        try:
+            result = await self._run(stride)
+        except (QueueIllegal, TopicNotFound) as error:
+            return await self._without_queue(stride, error)
         if result.taken or self._leads_on(result, stride.at):
             return result
         return await self._elsewhere(stride, result)
@@ -331,6 +335,23 @@ class Strides:
         self.skipped += until - at
         stride.kept_from = until
         return _moved(result, until) if until < end else None
+
+    async def _without_queue(self, stride: _Stride, refused: MQError) -> PullResult | None:
+        """An answer of the master, where another broker does not have the queue; None if the master has not either.
+
+        A slave may not have heard of a topic yet.
+        """
+        if self._plan.only is not None:
+            raise refused
+        try:
+            result = await self._asked(stride.at, stride.end, from_master=True)
+        except (QueueIllegal, TopicNotFound) as error:
+            gone = f"offsets {stride.at} to {stride.end} of {self._plan.part.queue} are gone"
+            report_gone(self._plan, f"{gone}: {error.address} does not have the queue any more")
+            self.skipped += stride.end - stride.at
+            stride.kept_from = stride.end
+            return None
+        return result if self._leads_on(result, stride.at) else await self._elsewhere(stride, result)
 
     async def _check_kept(self, stride: _Stride) -> None:
         """Look whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.

@@ -7,6 +7,7 @@ committed to a group are for monitoring.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import Session, borrowed, close_all
-from pyspark_rocketmq.errors import DataLoss, ShortStack
+from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError
 from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
@@ -73,7 +74,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next trigger's ranges."""
-        starts = offsets_of(start)
+        starts = _from_checkpoint(start)
         return tree_of(self._ask(lambda session: self._next_end(session, starts, limit)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -86,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one trigger."""
-        starts, ends = offsets_of(start), offsets_of(end)
+        starts, ends = _from_checkpoint(start), _from_checkpoint(end)
         starts = self._ask(lambda session: self._known_starts(session, starts, ends))
         parts = split(ranges(starts, ends), self._options.min_partitions, self._options.max_partition_rows)
         return [RangePartition(part) for part in parts]
@@ -190,6 +191,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = {queue: bounds[queue].start for queue in fresh if bounds[queue].start < ends[queue]}
         known = {**starts, **await first_held(session, begins)}
         return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
+
+
+def _from_checkpoint(tree: dict[str, Any]) -> Offsets:
+    try:
+        return offsets_of(tree)
+    except (AttributeError, TypeError, ValueError):
+        raise SourceError(
+            f"the checkpoint holds {json.dumps(tree)[:200]}, and no offsets of this source; start with a new checkpoint"
+        ) from None
 
 
 def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:

@@ -30,8 +30,8 @@ from pyspark_rocketmq.read.pulling import (
     records_before,
 )
 from pyspark_rocketmq.read.task import check_whole, only_brokers
-from triomq import MessageQueue, PullResult, PullStatus, ReadPreference
-from triomq.errors import ConnectFailed
+from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq.errors import ConnectFailed, QueueIllegal, TopicNotFound
 from triomq_protocol.record.view import iter_records
 
 PAGE = 32
@@ -286,6 +286,26 @@ async def test_deleted_messages_of_a_filtered_read_are_gone(
     found = await pulled(broker, 0, 20_000, tags="a", fail_on_data_loss=False)
     assert found == [offset for offset in range(FILTERED_STRIDE + 100, 20_000) if offset % 10 == 3]
     assert sum("perhaps before" in each.message for each in caplog.records) == 2
+
+
+@pytest.mark.parametrize("kind", [QueueIllegal, TopicNotFound])
+async def test_a_queue_that_no_longer_exists(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, kind: type[MQError]
+) -> None:
+    class NoQueue(FakeBroker):
+        def answer(self, *_arguments: object, **_options: object) -> PullResult:
+            raise kind("pull", address="broker:1", code=1)
+
+    with pytest.raises(
+        DataLoss, match=r"offsets \d+ to \d+ of queue 0 .* are gone: broker:1 does not have the queue any"
+    ):
+        await pulled(NoQueue(0, 500), 0, 400)
+    assert await pulled(NoQueue(0, 500), 0, 400, fail_on_data_loss=False) == []
+    assert "offsets 256 to 400" in caplog.text
+    # A slave may not have heard of the topic yet.
+    assert await pulled(NoQueue(0, 500), 0, 400, master=FakeBroker(0, 500)) == list(range(400))
+    with pytest.raises(kind):
+        await pulled(NoQueue(0, 500), 0, 400, only="slave", fail_on_data_loss=False)
 
 
 def test_what_is_left_out_amid_an_answer_is_gone(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from fake_cluster import FakeCluster
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pyspark_rocketmq.clients import Session
+from pyspark_rocketmq.errors import SourceError
 from pyspark_rocketmq.offsets import QueueId, offsets_of, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read import stream_reader
@@ -150,3 +151,11 @@ def test_tasks_of_a_trigger_are_cut_by_their_offsets(stream: Callable[..., Strea
 def test_the_reader_that_tasks_get_is_pickled(stream: Callable[..., Stream]) -> None:
     reader = StreamReader(stream().options, READ_SCHEMA)
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMinRows(40)
+
+
+def test_offsets_of_another_source(stream: Callable[..., Stream]) -> None:
+    reader = stream().reader
+    with pytest.raises(SourceError, match=r'the checkpoint holds {"orders": {"0": 12}}, and no offsets of this source'):
+        reader.latestOffset({"orders": {"0": 12}}, ReadAllAvailable())
+    with pytest.raises(SourceError, match="start with a new checkpoint"):
+        reader.partitions({}, {"logOffset": 5})
