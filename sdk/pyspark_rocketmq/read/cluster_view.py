@@ -195,7 +195,10 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
     while at < bounds.end:
         result = await consumer.pull(place, at, max_messages=32)
         if result.status is not PullStatus.FOUND:
-            return at
+            if (later := resumes_after_hole(result, at)) is None:
+                return at
+            at = later
+            continue
         for record in iter_records(result.body):
             if record.store_timestamp >= time_ms:
                 # A page may hold messages that were stored after the bounds were queried.

@@ -14,7 +14,7 @@ import trio.testing
 
 pytest.importorskip("pyspark")
 
-from fake_cluster import T0_MS, FakeCluster
+from fake_cluster import T0_MS, FakeCluster, stored_ms
 
 from pyspark_rocketmq.clients import Session, borrowed
 from pyspark_rocketmq.errors import BadOption, BrokersAway, DataLoss, SourceError, nearest
@@ -80,6 +80,7 @@ async def test_the_earliest_message_is_one_that_exists() -> None:
     assert await planned(30, topic="T") == [QueueRange(A, 30, 50)]
     assert await planned(30, topic="T", startingOffsets=json.dumps(tree_of({A: -2}))) == [QueueRange(A, 30, 50)]
     assert await planned(50, topic="T") == []
+    assert await planned(45, topic="T", startingTimestamp=str(stored_ms(7))) == [QueueRange(A, 45, 50)]
     assert await planned(30, topic="T", startingOffsets=json.dumps(tree_of({A: 0}))) == [QueueRange(A, 0, 50)]
 
 
