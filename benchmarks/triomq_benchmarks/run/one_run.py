@@ -94,12 +94,12 @@ async def run_workload(
         payload=payload,
         ledger=ledger,
     )
-    if ledger is not None:
-        await trio.to_thread.run_sync(remove_ledger, ledger)
     seen = _Seen(notes=list(target.notes))
-    details = await _details(target)
-    before = surroundings()
     try:
+        if ledger is not None:
+            await trio.to_thread.run_sync(remove_ledger, ledger)
+        details = await _details(target)
+        before = surroundings()
         with stop if stop is not None else trio.CancelScope() as scope:
             await _run(plan, target, engine, on_row, seen)
     finally:

@@ -245,17 +245,27 @@ def _nodes_of(data: BrokerData) -> list[TargetNode]:
 async def prepare_topics(target: RunTarget, workload: Workload, run_number: int) -> tuple[str, ...]:
     """The names of the topics, which exist when this returns, on slaves too.
 
+    Those that were made for the run are removed again from a cluster that stays if not all can be made, or when this is
+    cancelled.
+
     Raises:
         TargetError: one is missing, or could not be made.
     """
     given = workload.topic_names
     names = given or tuple(f"bench-{run_number:08x}-{number}" for number in range(workload.topics))
+    tried: list[str] = []
     try:
         async with triomq.open_client(target.name_servers) as client:
             for name in names:
+                tried.append(name)
                 await _prepare(client, target, workload, name, make=not given or workload.create_topics)
-    except triomq.MQError as error:
-        raise TargetError(f"the topics of {target.label} could not be prepared: {error}") from error
+    except BaseException as error:
+        if not given and not target.is_temporary:
+            with trio.CancelScope(shield=True):
+                await remove_topics(target, tried)
+        if isinstance(error, triomq.MQError):
+            raise TargetError(f"the topics of {target.label} could not be prepared: {error}") from error
+        raise
     return names
 
 

@@ -240,6 +240,24 @@ async def test_a_cluster_that_is_there_keeps_no_topic_and_no_group_of_ours(ours:
         assert not [group for group in await client.groups.names() if result.run_id in group]
 
 
+@pytest.mark.parametrize("seen", [1, 40])
+async def test_topics_of_a_run_that_ends_before_it_starts_are_removed(ours: RunTarget, seen: int) -> None:
+    import triomq
+
+    async def of_runs(client: triomq.Client) -> list[str]:
+        return [topic for topic in await client.admin.topics() if topic.startswith("bench-")]
+
+    async with triomq.open_client(ours.name_servers) as client, open_run_target(ours.name_servers, SHORT) as existing:
+        before = await of_runs(client)
+        with trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run, existing, attrs.evolve(SHORT, topics=40))
+                while len(await of_runs(client)) < len(before) + seen:  # noqa: ASYNC110 -- brokers send no event
+                    await trio.sleep(0.001)
+                nursery.cancel_scope.cancel()
+        assert await of_runs(client) == before
+
+
 async def test_an_address_where_no_server_is() -> None:
     with pytest.raises(TargetError, match=r"no name server answers at 127.0.0.1:1: .*triomq cluster"):
         async with open_run_target("127.0.0.1:1", SHORT):
