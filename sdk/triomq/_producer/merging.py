@@ -264,7 +264,9 @@ class Merging:
             batch.ended = 0
         topic, in_flight = batch.target.queue.topic, self._in_flight
         ends_program: BaseException | None = None
-        while batch.ended < len(batch.sends):
+        done = -1
+        while done < batch.ended < len(batch.sends):
+            done = batch.ended
             try:
                 batch.end(
                     result,
