@@ -220,10 +220,17 @@ async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
 
 
 async def unforced_file_after_the_clock_was_set_back(
-    config: StoreConfig, make_record: MakeRecord, clock: Any, *, forced: bool
-) -> MemoryDisk:
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, *, forced: bool
+) -> tuple[StoreConfig, MemoryDisk]:
     """What a power failure leaves of a store whose checkpoint vouches for one message: the start of the next log file,
     which was not forced to the disk and has an earlier time, and of the five messages before it what was `forced`."""
+    never = 3_600_000  # also where the machine is so slow that a timer would be due
+    config = make_config(
+        ROOT,
+        mapped_file_size_consume_queue=20 * 1000,
+        flush_interval_commit_log=never,
+        flush_interval_consume_queue=never,
+    )
     disk = MemoryDisk(now_ms=clock)
     async with open_store(config, disk=disk, clock=clock) as store:
         store.append(make_record(0))
@@ -244,21 +251,14 @@ async def unforced_file_after_the_clock_was_set_back(
         file = disk.files[store.commitlog.segments.items[1].path]
         assert isinstance(file, MemoryFile)
         file.durable[0] = file.page(0)
-        return disk.after_power_loss(NothingMore())
+        return config, disk.after_power_loss(NothingMore())
 
 
 async def test_a_file_that_the_disk_has_by_chance_vouches_for_nothing(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
     """Its first record is older than what the checkpoint vouches for, but the queues lack what lies in front of it."""
-    never = 3_600_000
-    config = make_config(
-        ROOT,
-        mapped_file_size_consume_queue=20 * 1000,
-        flush_interval_commit_log=never,
-        flush_interval_consume_queue=never,
-    )
-    lost = await unforced_file_after_the_clock_was_set_back(config, make_record, clock, forced=True)
+    config, lost = await unforced_file_after_the_clock_was_set_back(make_config, make_record, clock, forced=True)
     async with open_store(config, disk=lost, clock=clock) as store:
         assert store.queue_bounds("Quiet", 0) == (0, 5)
         assert store.append(make_record(9, topic="Quiet")).queue_offset == 5
@@ -267,14 +267,7 @@ async def test_a_file_that_the_disk_has_by_chance_vouches_for_nothing(
 async def test_what_was_not_forced_to_the_disk_is_no_damage_when_the_clock_was_set_back(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    never = 3_600_000
-    config = make_config(
-        ROOT,
-        mapped_file_size_consume_queue=20 * 1000,
-        flush_interval_commit_log=never,
-        flush_interval_consume_queue=never,
-    )
-    lost = await unforced_file_after_the_clock_was_set_back(config, make_record, clock, forced=False)
+    config, lost = await unforced_file_after_the_clock_was_set_back(make_config, make_record, clock, forced=False)
     async with open_store(config, disk=lost, clock=clock) as store:
         assert store.recovery_report is not None
         assert store.recovery_report.damaged == ()
