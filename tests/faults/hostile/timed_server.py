@@ -84,6 +84,12 @@ class TimedTurns(trio.abc.Instrument):
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         gc.callbacks.remove(self._collected)
 
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        """With its last task the loop ends: it closes the socket that each signal is written to, and a little later tells
+        Python so. A signal in between is reported as an error."""
+        if task.parent_nursery is None:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+
     def before_io_wait(self, timeout: float) -> None:
         """A turn has ended."""
         now = time.thread_time()
