@@ -18,7 +18,7 @@ from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BadOption, SourceError, nearest
 from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.options import Topics
-from pyspark_rocketmq.read.holes import resumes_after_hole
+from pyspark_rocketmq.read.holes import goes_on_at, resumes_after_hole
 from pyspark_rocketmq.read.planning import Bounds
 from triomq import MessageQueue, MQError, PullConsumer, PullStatus
 from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
@@ -159,8 +159,7 @@ async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[Qu
         at = starts[queue]
         while True:
             result = await session.consumer.pull(message_queue(queue), at, max_messages=1)
-            later = result.min_offset if result.min_offset > at else resumes_after_hole(result, at)
-            if later is None:
+            if (later := goes_on_at(result, at)) is None:
                 return at
             at = later
 

@@ -26,3 +26,8 @@ def resumes_after_hole(result: PullResult, at: int) -> int | None:
         return None
     first = first_offset(result)
     return first if first > at else None
+
+
+def goes_on_at(result: PullResult, at: int) -> int | None:
+    """From where on a broker has messages, by its answer without filter, if no longer from an offset on; else None."""
+    return result.min_offset if result.min_offset > at else resumes_after_hole(result, at)

@@ -16,7 +16,7 @@ import trio
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
-from pyspark_rocketmq.read.holes import first_offset, resumes_after_hole
+from pyspark_rocketmq.read.holes import first_offset, goes_on_at
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 from triomq.errors import QueueIllegal, TopicNotFound
@@ -318,11 +318,9 @@ class Strides:
         Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds.
         Meanwhile the queue seems to hold them, and an answer begins after them.
         """
-        if result.min_offset > at:
-            return result.min_offset
-        if self._plan.is_filtered or result.next_offset <= at:
+        if result.min_offset <= at and (self._plan.is_filtered or result.next_offset <= at):
             return None
-        return resumes_after_hole(result, at)
+        return goes_on_at(result, at)
 
     def _lost(self, stride: _Stride, result: PullResult) -> PullResult | None:
         at, end = stride.at, stride.end
@@ -362,8 +360,7 @@ class Strides:
         if at >= stride.end:
             return
         result = await self._session.consumer.pull(self._plan.queue, at, max_messages=1)
-        until = result.min_offset if result.min_offset > at else resumes_after_hole(result, at)
-        if until is not None:
+        if (until := goes_on_at(result, at)) is not None:
             report_gone(
                 self._plan,
                 f"offsets {at} to {min(until, stride.end)} of {self._plan.part.queue} are gone: {result.broker_address} "

@@ -219,6 +219,15 @@ async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
         assert store.append(make_record(9, topic="Quiet")).queue_offset == 5
 
 
+async def vouch_for_one_message(store: MessageStore, make_record: MakeRecord, clock: Any) -> None:
+    """Have a checkpoint that vouches for one message, ten seconds ago."""
+    store.append(make_record(0))
+    store.notify_arrivals()
+    await store.flush()
+    await store.flusher.flush_queues(0, checkpoint=True)
+    clock.now += 10_000
+
+
 async def unforced_file_after_the_clock_was_set_back(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, *, forced: bool
 ) -> tuple[StoreConfig, MemoryDisk]:
@@ -233,11 +242,7 @@ async def unforced_file_after_the_clock_was_set_back(
     )
     disk = MemoryDisk(now_ms=clock)
     async with open_store(config, disk=disk, clock=clock) as store:
-        store.append(make_record(0))
-        store.notify_arrivals()
-        await store.flush()
-        await store.flusher.flush_queues(0, checkpoint=True)
-        clock.now += 10_000
+        await vouch_for_one_message(store, make_record, clock)
         for n in range(5):
             store.append(make_record(n, topic="Quiet"))
         while store.log_max_offset < config.mapped_file_size_commit_log - 500:
@@ -329,11 +334,7 @@ async def test_a_flush_of_the_queues_vouches_for_nothing_when_the_clock_is_set_b
     config = make_config(ROOT, flush_interval_commit_log=3_600_000, flush_interval_consume_queue=3_600_000)
     disk = SlowDisk(now_ms=clock)
     async with open_store(config, disk=disk, clock=clock) as store:
-        store.append(make_record(0))
-        store.notify_arrivals()
-        await store.flush()
-        await store.flusher.flush_queues(0, checkpoint=True)
-        clock.now += 10_000
+        await vouch_for_one_message(store, make_record, clock)
         store.append(make_record(1))
         store.notify_arrivals()
         await store.flush()
