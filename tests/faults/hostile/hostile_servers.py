@@ -31,7 +31,9 @@ _SETTINGS = {
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
     "enablePropertyFilter": "true",
+    # Whether a disk is too full is not what is tried here.
     "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceWarningLevelRatio": "0.99",
 }
 
 
