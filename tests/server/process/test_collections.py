@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Iterator
 
@@ -71,9 +72,57 @@ async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
     assert turns >= 10
 
 
-async def test_the_next_one_is_done_when_there_are_a_quarter_more_objects(
+async def test_they_do_not_wait_while_many_objects_are_made(
+    nursery: trio.Nursery, full_collections: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collections, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(collections, "_NAPS_MOST", 1_000_000)
+    nursery.start_soon(collections.collect_in_turns)
+    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(collections.DUE_AFTER):
+        gc.collect(1)
+    kept = [[0] for _ in range(1000)]
+    turns = 0
+    while not full_collections and turns < 50:
+        turns += 1
+        time.sleep(0.01)  # noqa: ASYNC251 - a turn that takes long
+        gc.collect(1)
+        await trio.lowlevel.checkpoint()
+    assert full_collections
+    assert kept
+
+
+async def test_what_outlives_one_in_great_number_is_not_looked_at_again(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
 ) -> None:
+    nursery.start_soon(collections.collect_in_turns)
+    kept: list[list[list[int]]] = []
+
+    async def make(count: int) -> int:
+        """How many of so many objects that stay, and of what else there is, the next full collection looks at."""
+        done = len(full_collections)
+        kept.append([[0] for _ in range(count)])
+        for _ in range(collections.DUE_AFTER + 1):
+            gc.collect(1)
+        await trio.sleep(1.5 * collections.LOOK_EVERY_S)
+        assert len(full_collections) == done + 1
+        return len(gc.get_objects())
+
+    assert await make(collections.FROZEN_FROM) < collections.FROZEN_FROM
+    assert await make(collections.FROZEN_FROM // 2) > collections.FROZEN_FROM // 2
+    assert await make(collections.FROZEN_FROM) < collections.FROZEN_FROM
+    frozen = gc.get_freeze_count()
+    kept.clear()
+    assert gc.get_freeze_count() <= frozen - 2.5 * collections.FROZEN_FROM, "they are freed without a collection"
+
+
+async def test_the_next_one_is_done_when_there_are_a_quarter_more_objects(
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    full_collections: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collections, "FROZEN_FROM", sys.maxsize)
     nursery.start_soon(collections.collect_in_turns)
     kept: list[list[list[int]]] = []
 
