@@ -16,6 +16,7 @@ import trio
 from triomq_protocol.requests import ClusterAclConfig, DataVersion, PlainAccessConfig
 from triomq_server.acl import edits
 from triomq_server.acl.accounts import MOST_BYTES, AccessRules, AclError, entries, parse, rules_of, white_addresses
+from triomq_server.plain_files import open_plain, read_plain
 
 T = TypeVar("T")
 
@@ -185,8 +186,7 @@ class AclFiles:
         found = {}
         for path in [*paths, self.default_file]:
             try:
-                with open(path, "rb") as file:
-                    found[path] = file.read(MOST_BYTES + 1)
+                found[path] = read_plain(path, MOST_BYTES + 1)
             except FileNotFoundError:
                 continue
             if sum(map(len, found.values())) > MOST_ALL_BYTES:
@@ -253,7 +253,7 @@ def _replace(path: str, data: bytes) -> None:
     except FileNotFoundError:
         mode = 0o600
     temporary = path + ".tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    descriptor = open_plain(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
         file.write(data)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import attrs
 
 from triomq_protocol.acl import sign
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import MOST_BYTES, AclError, parse
+from triomq_server.plain_files import read_plain
 from triomq_server.wire import Asking, OpenLink
 
 
@@ -29,8 +29,7 @@ class ToolAccount:
 def read_tool_account(path: str) -> ToolAccount:
     """The account of a file with `accessKey` and `secretKey`. Raises AclError, whose text has no value of the file."""
     try:
-        with Path(path).open("rb") as file:
-            content = parse(path, file.read(MOST_BYTES + 1))
+        content = parse(path, read_plain(path, MOST_BYTES + 1))
     except OSError as error:
         raise AclError(f"{path} cannot be read: {error.strerror}") from None
     keys = []

@@ -46,11 +46,14 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
         PropertiesError: the file is not properties text.
     """
     from triomq_server.config import load_properties
+    from triomq_server.plain_files import read_plain
 
     values: dict[str, str] = {}
     if file:
         try:
-            values.update(load_properties(Path(file).read_bytes()))
+            # What a shell hands over as an open descriptor may be a pipe: whoever fills it is there.
+            given = file.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
+            values.update(load_properties(Path(file).read_bytes() if given else read_plain(file)))
         except OSError as error:
             fail(f"configuration file {file}: {error.strerror}; give -c a readable file", EXIT_USAGE)
     return values | read_assignments(assigned) | dict(flags)

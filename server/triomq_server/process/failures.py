@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
+from triomq_server.plain_files import NotAFileError
 from triomq_server.store import StoreLocked
 from triomq_server.store.files.config_files import ConfigFileDamaged
 from triomq_server.store.files.segments import StoreDamaged
@@ -20,6 +21,7 @@ _CURES = {
     errno.ENOSPC: "the disk is full; free some space, or set storePathRootDir (--store) to a directory on another one",
     errno.ENOENT: "there is no such directory and none can be made; set storePathRootDir (--store) to one that can",
     errno.ENOTDIR: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
+    errno.EISDIR: "a directory stands where a file should be; move it away",
     errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
     errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
 }
@@ -55,6 +57,8 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
         return f"bad configuration: {error}"
     if isinstance(error, StoreLocked | StoreDamaged | ConfigFileDamaged):
         return str(error)
+    if isinstance(error, NotAFileError):
+        return f"{error.filename}: {error.strerror}; move it away, or name another one, then start again"
     if isinstance(error, socket.gaierror):
         return f"{error.strerror}: a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or bindAddress (name server)"
     if isinstance(error, OSError) and error.errno in _CURES:

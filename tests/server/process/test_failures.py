@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from triomq_server.config import ConfigError
+from triomq_server.plain_files import NotAFileError
 from triomq_server.process.failures import explain, leaves
 from triomq_server.store import StoreDamaged, StoreLocked
 from triomq_server.store.files.config_files import ConfigFileDamaged
@@ -28,6 +29,14 @@ def failed(number: int, path: str | None = None) -> OSError:
         (StoreDamaged("too short"), "too short"),
         (ConfigFileDamaged("broken"), "broken"),
         (failed(errno.EADDRINUSE), "port 10911 or its neighbours 10909 and 10912"),
+        (
+            failed(errno.EISDIR, "/store/abort"),
+            "(/store/abort): a directory stands where a file should be; move it away",
+        ),
+        (
+            NotAFileError(errno.EINVAL, "it is a FIFO, not a file", "/store/abort"),
+            "/store/abort: it is a FIFO, not a file; move it away, or name another one, then start again",
+        ),
         (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
         (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not read or write it; look at its owner"),
         (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "a host name cannot be resolved"),

@@ -17,6 +17,7 @@ import mmap
 import os
 import resource
 import shutil
+import stat
 import sys
 import threading
 from collections import deque
@@ -29,6 +30,7 @@ import attrs
 import trio
 
 from triomq_server.compiled import USED as COMPILED
+from triomq_server.plain_files import not_a_file, open_plain, read_plain
 from triomq_server.store.files.maps import Maps
 
 if COMPILED:
@@ -166,7 +168,7 @@ class Disk(Protocol):
         ...
 
     def entries(self, path: str) -> Sequence[Entry]:
-        """What is in a directory, by name; empty when there is no such directory."""
+        """What is in a directory, by name; empty when there is no such directory. OSError for a FIFO and the like."""
         ...
 
     def only_files(
@@ -593,7 +595,10 @@ class RealDisk:
         with names:
             for one in names:
                 is_directory = one.is_dir()
-                found.append(Entry(one.name, is_directory, 0 if is_directory else one.stat().st_size))
+                status = None if is_directory else one.stat()
+                if status is not None and not stat.S_ISREG(status.st_mode):
+                    raise not_a_file(one.path, status.st_mode)
+                found.append(Entry(one.name, is_directory, 0 if status is None else status.st_size))
         return sorted(found)
 
     def only_files(
@@ -663,13 +668,12 @@ class RealDisk:
 
     def read(self, path: str) -> bytes:
         """The whole file."""
-        with open(path, "rb") as f:
-            return f.read()
+        return read_plain(path)
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """The whole file, with `fsync`."""
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as f:
+        with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
             f.write(data)
             f.flush()
             if sync:
@@ -682,7 +686,7 @@ class RealDisk:
         except FileNotFoundError:
             return
         mode = wanted.st_mode & 0o777 | 0o200  # a file that its owner must not write was replaced all the same
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode & 0o700)
+        fd = open_plain(path, os.O_WRONLY | os.O_CREAT, mode & 0o700)
         try:
             now = os.fstat(fd)
             if now.st_gid != wanted.st_gid:
@@ -726,7 +730,7 @@ class RealDisk:
         with _locked_paths_guard:
             if path in _locked_paths:
                 raise StoreLocked(f"{path} is locked by this process: the store directory is already open")
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_plain(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             except OSError as e:

@@ -224,12 +224,14 @@ class Segments:
     def load_usable(self) -> list[UnusableFile]:
         """Take up the files on disk but those of a wrong length, which are returned.
 
-        Raises StoreDamaged for a name that no segment has.
+        Raises StoreDamaged for a name that no segment has, or for a directory that has the name of one.
         """
         unusable = []
         for name, is_directory, length in self._disk.entries(self.directory):
             path = f"{self.directory}/{name}"
             if is_directory:
+                if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit():
+                    raise StoreDamaged(f"{path}: it is a directory, not a file; move it away and start again")
                 continue
             if not (name.isascii() and name.isdigit()):
                 raise StoreDamaged(f"{path}: not the name of a store file; move it away and start again")

@@ -17,6 +17,7 @@ from pathlib import Path
 import attrs
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC, next_sound
@@ -130,7 +131,7 @@ class _Entries:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
+    with open(open_plain(str(path), os.O_RDONLY), "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 

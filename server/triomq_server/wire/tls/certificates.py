@@ -19,6 +19,7 @@ import trio
 
 from triomq_server.config import ConfigError, PropertiesError, TlsConfig, load_properties, read_tls_file
 from triomq_server.config.tls import CONFIG_FILE
+from triomq_server.plain_files import read_plain
 from triomq_server.wire.tls.handshakes import Handshakes, TlsMode, TlsSettings
 
 T = TypeVar("T")
@@ -153,8 +154,7 @@ class Certificates:
 def effective(own: TlsConfig) -> TlsConfig:
     """The settings with those of ``tls.config.file``. ConfigError if that cannot be read or used."""
     try:
-        with open(own.config_file, "rb") as file:
-            data = file.read(_MOST_BYTES)
+        data = read_plain(own.config_file, _MOST_BYTES)
     except FileNotFoundError:
         if own.config_file == CONFIG_FILE:
             return own
@@ -235,8 +235,7 @@ def _load_trust(context: ssl.SSLContext, key: str, path: str | None) -> None:
 
 def _check_readable(key: str, path: str) -> None:
     try:
-        with open(path, "rb"):
-            pass
+        read_plain(path, 1)
     except OSError as error:
         raise ConfigError(f"{key}={path}: {error.strerror}") from None
 
@@ -265,8 +264,7 @@ def days_left(path: str) -> int | None:
     except ImportError:
         return None
     try:
-        with open(path, "rb") as file:
-            certificate = x509.load_pem_x509_certificate(file.read(_MOST_BYTES))
+        certificate = x509.load_pem_x509_certificate(read_plain(path, _MOST_BYTES))
     except (OSError, ValueError):
         return None
     return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days

@@ -16,6 +16,7 @@ import trio
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
+from triomq_server.plain_files import NotAFileError
 from triomq_server.store import NewRecord, RealDisk, StoreDamaged, StoreLocked, open_store
 from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.files.disk import Disk, RealMappedFile
@@ -224,6 +225,51 @@ async def test_foreign_files_are_refused_and_nothing_is_touched(
     disk.make_directory(f"{tmp_path}/consumequeue/T/not-a-queue")
     async with open_store(config, disk=disk) as store:
         assert store.queue_bounds("T", 0) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("checkpoint", "abort", "lock", "triomq/boot_id", "triomq/repairing", "triomq/removedQueues.json"),
+        *("commitlog/00000000000000000000", "commitlog/00000000000000001000", "consumequeue/T/0/00000000000000000000"),
+    ],
+)
+async def test_a_fifo_is_refused_by_name(
+    name: str, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """To open one waits for another process. A log of which a file was taken for an empty one lost its queues."""
+    config = make_config(tmp_path)
+    async with open_store(config) as store:
+        store.append(make_record(0))
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    kept = path.read_bytes() if path.exists() else None
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(NotAFileError, match=f"it is a FIFO, not a file: '{path}'"):
+        async with open_store(config):
+            pass
+    path.unlink()
+    if kept is not None:
+        path.write_bytes(kept)
+    async with open_store(config) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/T/0"])
+async def test_a_directory_named_like_a_store_file_is_refused(
+    folder: str, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(tmp_path)
+    async with open_store(config) as store:
+        store.append(make_record(0))
+    path = tmp_path / folder / "00000000000000000000"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreDamaged, match=f"{path}: it is a directory, not a file; move it away"):
+        async with open_store(config):
+            pass
+    assert (tmp_path / "consumequeue/T/0").exists()
 
 
 async def test_a_log_file_of_a_wrong_size_is_refused(

@@ -1,0 +1,55 @@
+"""Opening files that others have put in their place, without waiting for ever: a FIFO holds up whoever opens it until
+another process opens its other end, and a device may have no end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+_KINDS: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotAFileError(OSError):
+    """At the path is something else than a file or a directory."""
+
+
+def not_a_file(path: str, mode: int) -> OSError:
+    """The error for a path of this mode (`st_mode`)."""
+    if stat.S_ISDIR(mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    kind = _KINDS.get(stat.S_IFMT(mode), "of an unknown kind")
+    return NotAFileError(errno.EINVAL, f"it is {kind}, not a file", path)
+
+
+def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
+    """`os.open` for files alone, and for `/dev/null`. The descriptor is closed in children. OSError.
+
+    Raises:
+        NotAFileError: there is something else, such as a FIFO; it has not been waited for.
+        IsADirectoryError: there is a directory.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        # A socket, a FIFO that nobody reads, a device that is not there; a directory that was to be written.
+        if error.errno in (errno.ENXIO, errno.EISDIR):
+            raise not_a_file(path, os.stat(path).st_mode) from None
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) or os.path.samestat(found, os.stat(os.devnull)):
+        return descriptor
+    os.close(descriptor)
+    raise not_a_file(path, found.st_mode)
+
+
+def read_plain(path: str, most_bytes: int = -1) -> bytes:
+    """The content of a file, up to so many bytes. Raises as `open_plain`."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as file:
+        return file.read(most_bytes)
