@@ -101,6 +101,7 @@ async def serve_broker(
     config_path: str | None = None,
     role_path: str | None = None,
     clock_waits: ClockWaits | None = None,
+    not_written: Callable[[str], None] = lambda _: None,
     task_status: trio.TaskStatus[BrokerAddresses] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
     """Run a broker until cancelled, then stop it in order.
@@ -115,6 +116,7 @@ async def serve_broker(
         config_path: the configuration file, rewritten when request 25 changes settings, or an operator the role.
         role_path: a file for the keys of the role alone; the caller reads them at the next start.
         clock_waits: wakes what waits for times of the clock when that is set.
+        not_written: called at the end of a stop in order with each thing that the disk has not taken: why, and a path.
         task_status: receives the addresses once it listens and each name server has been tried.
 
     Raises:
@@ -135,6 +137,7 @@ async def serve_broker(
         config_path,
         role_path,
         clock_waits or ClockWaits(),
+        not_written,
         stop,
     )
     async with trio.open_nursery() as nursery:
@@ -160,6 +163,7 @@ class _Run:
         config_path: str | None,
         role_path: str | None,
         clock_waits: ClockWaits,
+        not_written: Callable[[str], None],
         stop: trio.Event,
     ) -> None:
         self._config = config
@@ -172,7 +176,9 @@ class _Run:
         self._config_path = config_path
         self._role_path = role_path
         self._clock_waits = clock_waits
+        self._not_written = not_written
         self._stop = stop
+        self._files: list[ConfigFile] = []
         self._acl: AclFiles | None = None
         self._certificates = Certificates(config.tls)
         self._account: ToolAccount | None = None
@@ -214,6 +220,14 @@ class _Run:
                     await broker.registration.unregister()
                 finally:
                     background.cancel_scope.cancel()
+            self._tell_not_written(store)
+
+    def _tell_not_written(self, store: MessageStore) -> None:
+        for file in self._files:
+            if file.failure is not None:
+                self._not_written(f"{file.path}: {file.failure}")
+        if store.not_written is not None:
+            self._not_written(f"the store in {self._config.store.store_path_root_dir}: {store.not_written}")
 
     def _load_certificates(self) -> None:
         """Read them, and let the broker's own links speak TLS where that is asked for."""
@@ -305,10 +319,15 @@ class _Run:
         return broker
 
     def _file(self, name: str) -> ConfigFile:
-        return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "config", name), self._disk)
+        return self._below_root("config", name)
 
     def _own_file(self, name: str) -> ConfigFile:
-        return ConfigFile(posixpath.join(self._config.store.store_path_root_dir, "triomq", name), self._disk)
+        return self._below_root("triomq", name)
+
+    def _below_root(self, *names: str) -> ConfigFile:
+        file = ConfigFile(posixpath.join(self._config.store.store_path_root_dir, *names), self._disk)
+        self._files.append(file)
+        return file
 
     async def _start(self, broker: Broker, background: trio.Nursery) -> None:
         """Start listeners first, so that every registered address is served; then the background tasks."""

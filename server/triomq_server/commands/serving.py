@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -75,14 +75,19 @@ def start_logging(level: str, warnings: list[str]) -> None:
 
 
 def run_server(
-    serve: Callable[..., Awaitable[None]], ready: Callable[[object], None], config: BrokerConfig | NamesrvConfig
+    serve: Callable[..., Awaitable[None]],
+    ready: Callable[[object], None],
+    config: BrokerConfig | NamesrvConfig,
+    not_written: Sequence[str] = (),
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; an error that an operator can repair becomes one line.
+    """Run a server until SIGTERM or SIGINT; an error that an operator can repair becomes one line. So does what a stop in
+    order could not write; the command has failed then, too.
 
     Args:
         serve: the server, to be started in a nursery; reports its addresses.
         ready: called with the addresses once it serves.
         config: its settings, for the text of errors.
+        not_written: what the disk has not taken at the stop, once `serve` has ended.
     """
     import gc
 
@@ -112,6 +117,10 @@ def run_server(
         if text is None:
             raise
         fail(text, EXIT_FAILED)
+    if not_written:
+        from triomq_server.process.failures import explain_not_written
+
+        fail(explain_not_written(not_written), EXIT_FAILED)
 
 
 def print_ready(**event: object) -> None:

@@ -5,7 +5,7 @@ Anything not listed here is a defect and keeps its traceback.
 
 import errno
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
 from triomq_server.plain_files import NotAFileError
@@ -50,6 +50,14 @@ def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
     if len(known) < len(lines) or not known:
         return None
     return "; ".join(dict.fromkeys(known))
+
+
+def explain_not_written(not_written: Iterable[str]) -> str:
+    """One line for what a stop in order could not write."""
+    return (
+        f"stopped, but the disk has not taken everything: {'; '.join(not_written)}. See that it has space, is not read-only "
+        "and has no faults (dmesg), then start again: the start checks the store as after a crash"
+    )
 
 
 def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | None:

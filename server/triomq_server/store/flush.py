@@ -370,8 +370,8 @@ class Flusher:
                 self._checkpoint.index_timestamp = timestamp
                 await self.save_checkpoint()
 
-    async def flush_everything(self) -> bool:
-        """At the end: log, queues, index and checkpoint; false if the disk refused any of it."""
+    async def flush_everything(self) -> str | None:
+        """At the end: log, queues, index and checkpoint. Returns what the disk has refused; None if it took everything."""
         try:
             await self.flush_log()
             many = len(self._queues.table) > MANY_QUEUES
@@ -383,8 +383,10 @@ class Flusher:
         except OSError as error:
             await self._doubt_queues(error)
             _log.error("the store could not be flushed: %s; the next start will check it as after a crash", error)
-            return False
-        return not (self._broken or self._queues_in_doubt)
+            return str(error)
+        if self._broken:
+            return f"the disk has refused the log from offset {self.flushed_offset} on"
+        return "the disk has refused a part of the queues or of the index" if self._queues_in_doubt else None
 
     @property
     def is_synchronous(self) -> bool:

@@ -83,6 +83,7 @@ class MessageStore:
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
         recovery_report: what opening found.
+        not_written: after the end, what the disk has not taken; None if the next start finds the store whole.
         running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
     """
 
@@ -138,6 +139,7 @@ class MessageStore:
         if self.flusher.is_synchronous:
             self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
+        self.not_written: str | None = None
         self._open = True
         self._writable = False
         self._update_writable()

@@ -240,14 +240,19 @@ async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int
 async def _unload(store: MessageStore, config: StoreConfig) -> None:
     """Flush and close everything; the abort marker goes only if all of it is on disk."""
     whole = await store.drop_unfinished()
-    safe = await store.flusher.flush_everything() and whole
+    refused = await store.flusher.flush_everything()
+    safe = refused is None and whole
     store.commitlog.close()
     store.consume_queues.close()
     if store.index is not None:
         store.index.close()
     if safe:
         forget_repaired(store.disk, config.store_path_root_dir)
-    if safe and not store.dispatcher.index_is_behind:
+    if not safe or store.dispatcher.index_is_behind:
+        store.not_written = (
+            refused or "the disk has no space for the queues' and the index's entries of its last messages"
+        )
+    else:
         store.disk.remove(_repair_file(config.store_path_root_dir))
         store.disk.remove(f"{config.store_path_root_dir}/abort")
 

@@ -102,6 +102,28 @@ def test_servers_listen_on_the_host_that_is_given(call: Call, tmp_path: Path, po
     assert "brokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n" in printed
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("config/consumerOffset.json.tmp", "{store}/config/consumerOffset.json: [Errno 21] Is a directory: "),
+        ("checkpoint.tmp", "the store in {store}: [Errno 21] Is a directory: "),
+    ],
+)
+def test_a_stop_that_cannot_write_has_failed(name: str, what: str, tmp_path: Path, port: int) -> None:
+    arguments = ["--port", str(port), "--host", "127.0.0.1", "--store", str(tmp_path), "--log-level", "error"]
+    with started("broker", *arguments) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (tmp_path / name).mkdir(parents=True)
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code == 1
+    last = errors.splitlines()[-1]
+    assert last.startswith("Error: stopped, but the disk has not taken everything: ")
+    assert f"{what.format(store=tmp_path)}'{tmp_path / name}'" in last
+    assert "See that it has space" in last
+    assert "Traceback" not in errors
+
+
 def test_broker_serves_and_stops_in_order(tmp_path: Path, port: int) -> None:
     arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--set", "brokerName=b", "--store", str(tmp_path)]
     with started("broker", *arguments) as process:

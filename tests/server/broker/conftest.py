@@ -190,6 +190,7 @@ class Running:
     network: MemoryNetwork
     disk: MemoryDisk
     config: BrokerConfig
+    not_written: list[str] = attrs.Factory(list)
 
     async def peer(self, port: int = PORT) -> Peer:
         """A new client."""
@@ -257,6 +258,7 @@ async def _serve(running: Running, *, task_status: trio.TaskStatus[Any]) -> None
         listen=running.network.listen,
         clock=virtual_ms,
         chance=random.Random(2),
+        not_written=running.not_written.append,
         task_status=task_status,
     )
 

@@ -81,6 +81,19 @@ async def test_a_start_that_is_cancelled_leaves_the_directory_free(open_broker: 
         assert (await (await broker.peer()).put()).code == 0
 
 
+async def test_what_a_stop_could_not_write_is_told(open_broker: Any) -> None:
+    disk = MemoryDisk()
+    async with open_broker(disk=disk) as broker:
+        await (await broker.peer()).put()
+        disk.failing_syncs = True
+    why = "[Errno 5] the memory disk was set to fail"
+    assert broker.not_written == [f"/store/config/consumerOffset.json: {why}", f"the store in /store: {why}"]
+    disk.failing_syncs = False
+    async with open_broker(disk=disk) as broker:
+        await (await broker.peer()).put()
+    assert broker.not_written == []
+
+
 async def test_the_stop_is_bounded(open_broker: Any) -> None:
     """A name server that has fallen silent, a held pull and an idle link: two seconds are enough."""
     network = MemoryNetwork()

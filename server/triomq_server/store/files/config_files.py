@@ -103,6 +103,11 @@ class ConfigFile:
         if self._failures.pop(self.path, None):
             _log.warning("%s is written again", self.path)
 
+    @property
+    def failure(self) -> str | None:
+        """Why it could not be written the last time; None if it could."""
+        return self._failures.get(self.path)
+
     def log_failure(self, error: OSError) -> None:
         """Log that the file could not be written, once for each reason: tables on a timer are tried every few seconds."""
         self._log_once(logging.ERROR, self.path, error)
