@@ -5,6 +5,7 @@ RocketMQ's brokers listen on a main port, on a fast one two below it and, for re
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
     candidates = list(_FREE[::_WIDTH])
     random.shuffle(candidates)
     found: list[int] = []
+    why = errno.EADDRINUSE
     for port in candidates:
         if len(found) == count:
             break
@@ -40,11 +42,12 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
             try:
                 for near in _of_broker(port):
                     _probe(probes, host, near, shared=False)
-            except OSError:
+            except OSError as error:
+                why = error.errno or why
                 continue
             found.append(port)
     if len(found) < count:
-        raise OSError(f"no {count} free ports on {host} between {_FREE.start} and {_FREE.stop}")
+        raise OSError(why, f"no {count} free ports on {host} between {_FREE.start} and {_FREE.stop}")
     return found
 
 

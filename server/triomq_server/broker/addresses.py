@@ -12,6 +12,7 @@ from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.hosts import pack_host
 from triomq_server.config import BrokerConfig
 from triomq_server.ports import free_ports
+from triomq_server.wire.transport import no_host_name
 
 
 @attrs.frozen
@@ -53,7 +54,10 @@ async def packed_address(host: str, port: int) -> bytes:
     try:
         return pack_host(host, port)
     except LocalProtocolError:
-        found = await trio.socket.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        try:
+            found = await trio.socket.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_STREAM)
+        except UnicodeError as error:  # a part of the name is empty, or longer than 63 characters
+            raise no_host_name(host) from error
         return pack_host(str(found[0][4][0]), port)
 
 

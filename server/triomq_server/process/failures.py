@@ -4,6 +4,7 @@ Anything not listed here is a defect and keeps its traceback.
 """
 
 import errno
+import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -21,6 +22,12 @@ _CURES = {
     errno.ENOSPC: "the disk is full; free some space, or set storePathRootDir (--store) to a directory on another one",
     errno.ENOENT: "there is no such directory and none can be made; set storePathRootDir (--store) to one that can",
     errno.ENOTDIR: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
+    errno.ENAMETOOLONG: "the path is too long; set storePathRootDir (--store) to a shorter one",
+    errno.ELOOP: "its symbolic links lead back to themselves; set storePathRootDir (--store) to another directory",
+    errno.EDQUOT: "this user's quota is used up; free some space, or set storePathRootDir (--store) to another file system",
+    errno.EMFILE: "the process may not open more files; raise its limit (ulimit -n, or LimitNOFILE of systemd)",
+    errno.ENFILE: "the machine has no more open files to give; raise fs.file-max (sysctl)",
+    errno.EAFNOSUPPORT: "this machine does not speak that kind of address; give an IPv4 address instead of an IPv6 one",
     errno.EISDIR: "a directory stands where a file should be; move it away",
     errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
     errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",
@@ -68,11 +75,31 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
     if isinstance(error, NotAFileError):
         return f"{error.filename}: {error.strerror}; move it away, or name another one, then start again"
     if isinstance(error, socket.gaierror):
-        return f"{error.strerror}: a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or bindAddress (name server)"
+        keys = ("brokerIP1", "brokerIP2") if "brokerName" in settings else ("bindAddress",)
+        given = ", ".join(f"{key}={settings[key]}" for key in keys if key in settings)
+        return (
+            f"{error.strerror} ({given}): a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or "
+            "bindAddress (name server), and the machine's name service"
+        )
     if isinstance(error, OSError) and error.errno in _CURES:
+        if error.errno in (errno.ENOENT, errno.EEXIST) and (link := _broken_link(error.filename)) is not None:
+            return (
+                f"{link} is a symbolic link to {os.readlink(link)}, which is not there; mount that file system, or make "
+                "what it leads to"
+            )
         where = error.filename or _ports(settings) if error.errno != errno.ENOSPC else settings.get("storePathRootDir")
         cure = _UNREADABLE if error.errno == errno.EACCES and error.filename else _CURES[error.errno]
         return f"{error.strerror or error} ({where}): {cure}"
+    return None
+
+
+def _broken_link(path: str | None) -> str | None:
+    """The path or the directory above it that is a link to nothing; None if there is none."""
+    while path:
+        if os.path.islink(path) and not os.path.exists(path):
+            return path
+        above = os.path.dirname(path)
+        path = above if above != path else None
     return None
 
 

@@ -131,7 +131,15 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
 
 async def listen_tcp(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
     """Listen with SO_REUSEADDR and a backlog of 1024; raises OSError."""
-    return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    try:
+        return await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+    except UnicodeError as error:
+        raise no_host_name(host) from error
+
+
+def no_host_name(host: str) -> socket.gaierror:
+    """The error for a text that no host can have for a name, such as one with an empty part; Python has another one."""
+    return socket.gaierror(socket.EAI_NONAME, f"{host!r} is not a host name")
 
 
 def address_of(listener: trio.abc.Listener[trio.abc.Stream]) -> str:

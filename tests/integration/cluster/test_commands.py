@@ -103,6 +103,22 @@ def test_servers_listen_on_the_host_that_is_given(call: Call, tmp_path: Path, po
 
 
 @pytest.mark.parametrize(
+    ("command", "setting"),
+    [("broker", "brokerIP1={}"), ("namesrv", "bindAddress={}"), ("broker", "metricsBindAddress={}")],
+)
+@pytest.mark.parametrize("host", ["a..b", 64 * "a"])
+def test_a_host_that_has_no_possible_name_is_one_line(
+    call: Call, tmp_path: Path, command: str, setting: str, host: str
+) -> None:
+    more = ["--store", str(tmp_path), "--set", "metricsPort=15999"] if command == "broker" else []
+    ended = call(command, "--port", "0", "--set", setting.format(host), *more)
+    assert ended.returncode == 1
+    (line,) = (line for line in ended.stderr.splitlines() if "WARNING" not in line)
+    assert f"Error: '{host}' is not a host name" in line or f"at {host}: '{host}' is not a host name" in line
+    assert host in line
+
+
+@pytest.mark.parametrize(
     ("name", "what"),
     [
         ("config/consumerOffset.json.tmp", "{store}/config/consumerOffset.json: [Errno 21] Is a directory: "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from triomq_server.process.failures import explain, leaves
 from triomq_server.store import StoreDamaged, StoreLocked
 from triomq_server.store.files.config_files import ConfigFileDamaged
 
-SETTINGS = {"brokerName": "b", "listenPort": "10911", "storePathRootDir": "/store"}
+SETTINGS = {"brokerName": "b", "brokerIP1": "h", "listenPort": "10911", "storePathRootDir": "/store"}
 
 
 def failed(number: int, path: str | None = None) -> OSError:
@@ -39,7 +40,12 @@ def failed(number: int, path: str | None = None) -> OSError:
         ),
         (failed(errno.ENOSPC, "/elsewhere"), "(/store): the disk is full"),
         (failed(errno.EACCES, "/root/x"), "(/root/x): this user may not read or write it; look at its owner"),
-        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "a host name cannot be resolved"),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "(brokerIP1=h): a host name cannot be resolved; check brokerIP1 and brokerIP2",
+        ),
+        (failed(errno.ENAMETOOLONG, "/long"), "(/long): the path is too long"),
+        (failed(errno.EMFILE), "raise its limit (ulimit -n"),
         (failed(errno.EADDRNOTAVAIL), "set brokerIP1 (broker) or bindAddress (name server)"),
     ],
 )
@@ -54,6 +60,15 @@ def test_what_an_operator_can_do_something_about_is_one_line(error: Exception, l
 def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     assert explain(error, SETTINGS) is None
     assert explain(ExceptionGroup("", [StoreLocked("in use"), error]), SETTINGS) is None
+
+
+@pytest.mark.parametrize(("number", "below"), [(errno.EEXIST, ""), (errno.ENOENT, "/00000000000000000000")])
+def test_a_link_to_a_file_system_that_is_not_mounted_is_named(number: int, below: str, tmp_path: Path) -> None:
+    link = tmp_path / "commitlog"
+    link.symlink_to("/no/such/disk")
+    explained = explain(failed(number, f"{link}{below}"), SETTINGS)
+    assert explained is not None
+    assert f"{link} is a symbolic link to /no/such/disk, which is not there; mount that file system" in explained
 
 
 def test_a_group_is_explained_once_for_each_cause() -> None:
