@@ -159,15 +159,16 @@ class Flusher:
             self._waiters.fail_behind(end)
             return end
 
-    async def flush_log(self, least_pages: int = 0) -> None:
-        """Force what has been appended so far to the disk, if it is at least so many pages."""
+    async def flush_log(self, least_pages: int = 0) -> int:
+        """Force what has been appended so far to the disk, if it is at least so many pages. Returns where the log ended
+        when that began, behind a cut that was under way; `flushed_offset` says how much of it is on the disk."""
         async with self._one_at_a_time:
             await self.lower_checkpoint()
             target = self._commitlog.max_offset
             timestamp = self._commitlog.store_timestamp
             dirty = self._commitlog.dirty()
             if self._broken or (dirty and _pages(dirty) < least_pages):
-                return
+                return target
             began = trio.current_time()
             try:
                 if dirty:
@@ -177,7 +178,7 @@ class Flusher:
                     if not self._owed:
                         _log.error("the log cannot be forced to the disk for the time being: %s", error)
                     self._owed = True
-                    return
+                    return target
                 _log.critical(
                     "the disk refused to take the log; the store accepts no messages until it does", exc_info=True
                 )
@@ -187,11 +188,12 @@ class Flusher:
                 self.failed()
                 self._waiters.fail_all()
                 await self._note_refusal()
-                return
+                return target
             self._owed = False
             if dirty:
                 self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
+            return target
 
     async def lower_checkpoint(self) -> None:
         """Let the checkpoint's file go back where it vouches for more than is known: the log's times have gone back, and

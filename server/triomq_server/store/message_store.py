@@ -511,7 +511,7 @@ class MessageStore:
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""
         end = self.commitlog.max_offset
-        await self.flusher.flush_log()
+        end = min(end, await self.flusher.flush_log())  # what has been cut off meanwhile need not be there
         if self.flusher.flushed_offset < end:
             raise OSError(f"the log is on disk only up to {self.flusher.flushed_offset}, not to {end}")
 

@@ -146,6 +146,21 @@ async def test_a_cancel_while_a_cut_waits_for_a_flush_leaves_the_log_whole(
         assert (store.log_max_offset, store.queue_bounds("T", 0)) == (end, (0, 2))
 
 
+async def test_who_waits_for_all_that_is_there_waits_for_nothing_that_is_cut_off_before(
+    autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    disk = SlowDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store, trio.open_nursery() as nursery:
+        kept = store.append(make_record(0)).end_offset
+        store.append(make_record(1))
+        nursery.start_soon(store.flusher.flush_log)
+        await trio.sleep(0.5)
+        nursery.start_soon(store.cut, kept)
+        await trio.sleep(0.1)
+        await store.flush()
+        assert store.log_max_offset == store.flushed_offset == kept
+
+
 async def test_who_waits_for_bytes_that_are_cut_off_is_told_at_once(
     make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
