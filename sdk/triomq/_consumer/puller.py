@@ -55,6 +55,12 @@ GROWTH_MAX: Final = 1_000_000
 and messages come in between."""
 
 
+NOT_ADMITTED_ADVICE: Final = (
+    "choose another read_preference, or start the broker: `triomq cluster-status` lists those that are registered"
+)
+"""The topic is there, so that the advice of other errors about routes, to create it, would be of no use."""
+
+
 class PullCall:
     """The parts of one pull that stay the same for every broker.
 
@@ -132,6 +138,16 @@ class PullCall:
 
 def _violation(call: PullCall, node: Node, remark: str) -> ProtocolViolation:
     return ProtocolViolation(f"pull of {call.queue} at offset {call.offset}", address=node.address, remark=remark)
+
+
+def _none_admitted(queue: MessageQueue, preference: Preference, addresses: Mapping[int, str]) -> RouteNotFound:
+    """The error for a queue that has brokers, but none to read from."""
+    ids = ", ".join(map(str, sorted(addresses)))
+    error = RouteNotFound(
+        f"the route has no broker of {queue} to read from as {preference.value}: the ids of {queue.broker_name} are {ids}"
+    )
+    error.advice = NOT_ADMITTED_ADVICE
+    return error
 
 
 GoOn = Callable[[PullResult], bool]
@@ -358,9 +374,7 @@ class Puller:
             skip = (lambda address: address in failed or is_down(address)) if failed else is_down
             node = self.nodes.choose(call.queue, addresses, skip=skip)
             if node is None:
-                raise RouteNotFound(
-                    f"the route has no broker of {call.queue} to read from as {self.nodes.preference.value}"
-                )
+                raise _none_admitted(call.queue, self.nodes.preference, addresses)
             try:
                 result = await self._pull_from(node, call, go_on, started)
             except (ConnectFailed, LinkLost, RequestTimeout) as error:

@@ -360,8 +360,12 @@ async def test_master_and_slave_are_meant_strictly_and_prefer_slave_is_not(autoj
 
 async def test_a_broker_id_that_no_broker_has_is_named(autojump_clock, cluster):
     async with cluster.client() as client:
-        with pytest.raises(errors.RouteNotFound, match=r"no broker of .* to read from as broker id 2"):
+        with pytest.raises(
+            errors.RouteNotFound, match=r"no broker of .* to read from as broker id 2: .* are 0 "
+        ) as one:
             await client.pull_consumer("G", read_preference=2).pull(QUEUE, 0)
+    assert "read_preference" in str(one.value)
+    assert "creat" not in str(one.value)
 
 
 async def test_one_pull_may_prefer_another_broker(autojump_clock, cluster):
