@@ -240,6 +240,8 @@ class ConsumerSide:
             return command.answer(19, "OFFSET_OVERFLOW_ONE", answer)
         window = queue[header.queue_offset : header.queue_offset + header.max_msg_nums]
         answer.next_begin_offset = header.queue_offset + len(window)
+        # A deleted message leaves its entry behind for a while; entries without one are passed over.
+        window = [each for each in window if each]
         if header.sys_flag & flags.PULL_CLASS_FILTER:
             found = window
         elif kind == "SQL92":

@@ -93,6 +93,8 @@ class PullStatistics:
         pulls: name of a :class:`triomq.PullStatus` -> answers that have it.
         messages: messages in them, before filters of the client.
         record_bytes: their bytes.
+        missing: messages that brokers passed over in answers without a filter: they had deleted them, while their queues
+            still listed them.
     """
 
     group: str
@@ -100,6 +102,7 @@ class PullStatistics:
     pulls: Mapping[str, int]
     messages: int
     record_bytes: int
+    missing: int = 0
 
     @property
     def is_retry(self) -> bool:
@@ -241,6 +244,13 @@ class ClientStatistics:
             _metric("counter", "pulled_record_bytes", "Bytes of their records.", topic, _each(pulls, "record_bytes")),
             _metric(
                 "counter",
+                "missing_messages",
+                "Messages that brokers had deleted before they were pulled, and still listed.",
+                topic,
+                _each(pulls, "missing"),
+            ),
+            _metric(
+                "counter",
                 "redelivered_messages",
                 "Messages pulled from the group's retry topic.",
                 group,
@@ -329,7 +339,7 @@ def _sends(group: str, sends: TopicSends) -> SendStatistics:
 
 
 def _pulls(group: str, topic: str, pulls: TopicPulls) -> PullStatistics:
-    return PullStatistics(group, topic, dict(pulls.pulls), pulls.messages, pulls.record_bytes)
+    return PullStatistics(group, topic, dict(pulls.pulls), pulls.messages, pulls.record_bytes, pulls.missing)
 
 
 def _calls(group: str, topic: str, calls: TopicCalls) -> CallStatistics:

@@ -79,13 +79,14 @@ class TopicPulls:
     Attributes:
         pulls: status of the answer -> pulls.
         messages: records in the answers, before filters of the client.
+        missing: messages that brokers passed over, having deleted them while their queues still listed them.
         record_bytes: their bytes.
     """
 
-    __slots__ = ("messages", "pulls", "record_bytes")
+    __slots__ = ("messages", "missing", "pulls", "record_bytes")
 
     def __init__(self) -> None:
-        self.messages = self.record_bytes = 0
+        self.messages = self.missing = self.record_bytes = 0
         self.pulls: dict[str, int] = {}
 
 

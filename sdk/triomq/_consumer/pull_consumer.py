@@ -30,6 +30,7 @@ from triomq._consumer.group.callbacks import (
     offset_unavailable,
     reporter,
 )
+from triomq._consumer.group.missing import MissingMessages
 from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
@@ -105,6 +106,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)
         self._report = reporter(on_event)
+        self._missing = MissingMessages(group, client.counters, self._report)
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}
         # Queues that a share had, and other members have now.
@@ -203,6 +205,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             started_s = trio.current_time()
             result = await wait.until_there(lambda: puller.pull(call), PULL_TIMEOUT_S, queue=queue)
             self._note_availability(start, result)
+            if result.missing or self._missing:
+                self._missing.note(result, start)
             left_s = deadline_s - trio.current_time()
             if not result.lacks_offset or left_s <= 0:
                 break

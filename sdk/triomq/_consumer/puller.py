@@ -502,6 +502,10 @@ class Puller:
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
             # "Go on at once" where it was: a slave's answer to an offset outside its queue, about which it cannot decide.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
+        passed = next_offset - call.offset - count
+        missing = (
+            passed if passed > 0 and status is not PullStatus.OFFSET_ILLEGAL and call.subscription.takes_all else 0
+        )
         counted = self._counters.of_pulls(self.group, call.queue.topic)
         counted.pulls[status.name] = counted.pulls.get(status.name, 0) + 1
         if count:
@@ -521,6 +525,7 @@ class Puller:
             starts=starts,
             wanted=self._wanted,
             namespace=self.brokers.namespace,
+            missing=missing,
         )
 
     def _records_of(self, body: bytes) -> tuple[list[int] | None, int, int]:

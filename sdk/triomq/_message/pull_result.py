@@ -41,6 +41,8 @@ class PullResult:
         broker_address: the one that answered.
         lacks_offset: whether the offset lies outside what the broker has, and the broker, a slave, cannot decide whether
             it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
+        missing: messages before ``next_offset`` that the broker did not give though no filter was asked for: it has deleted
+            them from its log, while its queue still lists them. 0 with a filter, where they cannot be told from others.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one behind the other.
         namespace: whose prefix the stored topics may have.
@@ -56,6 +58,7 @@ class PullResult:
         "lacks_offset",
         "max_offset",
         "min_offset",
+        "missing",
         "namespace",
         "next_offset",
         "queue",
@@ -80,6 +83,7 @@ class PullResult:
         starts: list[int] | None = None,
         wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
         namespace: Namespace | None = None,
+        missing: int = 0,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -90,6 +94,7 @@ class PullResult:
         self.broker_address = broker_address
         self.body = body
         self.lacks_offset = lacks_offset
+        self.missing = missing
         self.taken = False
         self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None

@@ -81,6 +81,11 @@ class Subscription:
         """The tags that messages are compared with here, since brokers compare hashes only; empty: all."""
         return frozenset(self.tags.tags) if self.tags is not None and not self.class_filter else frozenset()
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether brokers give every message."""
+        return self.tags is not None and not self.class_filter and not self.tags.tags
+
     def data(self, namespace: Namespace | None = None) -> SubscriptionData:
         """As heartbeats and the client check carry it, with the topic's name in a namespace."""
         tags = self.tags.tags if self.tags is not None else ()

@@ -36,6 +36,7 @@ EventKind = Literal[
     "send_back_failed",
     "reset",
     "overtaken",
+    "messages_missing",
 ]
 """What can happen to a consumer."""
 

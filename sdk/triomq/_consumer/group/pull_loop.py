@@ -16,6 +16,7 @@ import trio
 
 from triomq._cluster.counters import Counters, TopicCalls
 from triomq._consumer.group.callbacks import ConsumerEvent, offset_unavailable, reporter
+from triomq._consumer.group.missing import MissingMessages
 from triomq._consumer.group.positions import Positions
 from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
 from triomq._consumer.group.statistics import ConsumerStatistics
@@ -193,7 +194,7 @@ class PullEngine:
         sink: takes the messages.
         settings: see :class:`PullSettings`.
         beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
-        report: called with events ``offset_unavailable``.
+        report: called with events ``offset_unavailable`` and ``messages_missing``.
         held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
         filter_hooks: choose among what was pulled.
     """
@@ -226,6 +227,7 @@ class PullEngine:
         self._settings = settings
         self._beat = beat
         self._report = report if report is not None else reporter(None)
+        self._missing = MissingMessages(puller.group, counters, self._report)
         self._held_back = held_back
         self._filter_hooks = filter_hooks
         self._nursery: trio.Nursery | None = None
@@ -256,6 +258,7 @@ class PullEngine:
             self.note_position(source)
             source.process.drop()
             self._share_limits(queue.topic)
+            self._missing.end(queue)
         return source
 
     def stop_pulling(self) -> None:
@@ -439,6 +442,8 @@ class PullEngine:
     def _take(self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, result: PullResult) -> None:
         if process.dropped:
             return  # given up while the answer was under way: it begins again elsewhere
+        if result.missing or self._missing:
+            self._note_missing(source, subscription, result)
         source.next_offset = result.next_offset
         if result.status is PullStatus.FOUND:
             page = HeldPage(result.body, source.queue, result.min_offset, result.max_offset, result.namespace)
@@ -452,6 +457,13 @@ class PullEngine:
                 self._sink.pulled(source, messages)
         else:
             process.scan(result.next_offset)
+
+    def _note_missing(self, source: PulledQueue, subscription: Subscription, result: PullResult) -> None:
+        # A broker that holds a pull answers by what it knows by then: it may leave out what was not asked for meanwhile.
+        announced = self._announced(source.queue.topic)
+        if not (announced is None or announced is subscription or announced.takes_all):
+            result.missing = 0
+        self._missing.note(result, source.next_offset)
 
     def _wanted(
         self, messages: list[HeldMessage], queue: MessageQueue, subscription: Subscription

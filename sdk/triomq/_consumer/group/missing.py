@@ -1,0 +1,91 @@
+"""Messages that a broker passes over because it has deleted them: counted, and reported as an event.
+
+Brokers delete a file of their log first, and the entries of its messages in the queues later; 4.9.7 may take minutes where
+it has many queues.  Meanwhile an answer that finds no message at an entry goes on behind it, as behind one that a filter
+leaves out (``MESSAGE_WAS_REMOVING``, docs/protocol/broker-api.md §5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import trio
+
+from triomq._cluster.counters import Counters
+from triomq._consumer.group.callbacks import ConsumerEvent
+from triomq._message.message import MessageQueue
+from triomq._message.pull_result import PullResult, PullStatus
+
+REPORTED_EVERY_S: Final = 60.0
+"""How often at most one queue's missing messages are reported."""
+
+
+@attrs.define
+class _Stretch:
+    """What is missing of one queue and was not reported yet; ``end`` is behind the last message."""
+
+    begin: int
+    end: int
+    count: int
+    address: str
+
+
+class MissingMessages:
+    """What is missing of a consumer's queues.
+
+    A stretch of deleted messages takes many answers: it is reported when an answer leads out of it.
+
+    Args:
+        group: the consumer group.
+        counters: the client's.
+        report: called with events ``messages_missing``.
+    """
+
+    def __init__(self, group: str, counters: Counters, report: Callable[[ConsumerEvent], None]) -> None:
+        self._group = group
+        self._counters = counters
+        self._report = report
+        self._open: dict[MessageQueue, _Stretch] = {}
+        self._reported_s: dict[MessageQueue, float] = {}
+
+    def __bool__(self) -> bool:
+        """Whether something is to be reported."""
+        return bool(self._open)
+
+    def note(self, result: PullResult, offset: int) -> None:
+        """Look at an answer; to be called if it misses messages, or if something is to be reported.
+
+        Args:
+            result: of a pull.
+            offset: where it began.
+        """
+        queue, missing = result.queue, result.missing
+        found = self._open.get(queue)
+        if missing:
+            self._counters.of_pulls(self._group, queue.topic).missing += missing
+            if found is None:
+                found = self._open[queue] = _Stretch(offset, result.next_offset, 0, result.broker_address)
+            found.begin = min(found.begin, offset)
+            found.end = max(found.end, result.next_offset)
+            found.count += missing
+            found.address = result.broker_address
+            if result.status is PullStatus.NO_MATCHED_MESSAGE:
+                return
+        last = self._reported_s.get(queue)
+        if found is not None and (last is None or trio.current_time() - last >= REPORTED_EVERY_S):
+            self.end(queue)
+            self._reported_s[queue] = trio.current_time()
+
+    def end(self, queue: MessageQueue) -> None:
+        """Report what was not reported yet: the queue is pulled no longer."""
+        self._reported_s.pop(queue, None)
+        found = self._open.pop(queue, None)
+        if found is not None:
+            text = (
+                f"{found.count} of the messages of {queue} between offsets {found.begin} and {found.end - 1} were not delivered: "
+                f"{found.address} still lists them in the queue, and has deleted them from its log (or another member of "
+                f"group {self._group} subscribes to other tags: all must subscribe to the same)"
+            )
+            self._report(ConsumerEvent("messages_missing", text, queue))
