@@ -89,7 +89,7 @@ def show(arguments: list[str]) -> int | None:
     commands = {name: click.Command(name, help=text) for name, text in (COMMANDS | ADDED).items()}
     group = InOrder("triomq", help=HELP, commands=commands, context_settings={"help_option_names": ["-h", "--help"]})
     group = click.version_option(package_name="triomq")(group)
-    return exit_code_of(lambda: group.main(arguments, prog_name="triomq", standalone_mode=False))
+    return exit_code_of(lambda: group.main(arguments, prog_name="triomq", standalone_mode=False), must_print=True)
 
 
 def _completes_later_words() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -40,16 +41,39 @@ class QuietGroup(click.Group):
             raise click.Abort from None
 
 
-def exit_code_of(main: Callable[[], object]) -> int:
+class ClosedOutput(io.TextIOBase):
+    """Stands for a standard output that was closed before the start (``>&-``), and fails where something is written.
+
+    Python has None there, and what is printed is lost without an error: messages, too, that are then committed.
+    """
+
+    encoding = "utf-8"
+    errors = ESCAPED
+
+    def writable(self) -> bool:
+        """As every output."""
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Fail; but for an empty text, by which click looks what kind of output this is."""
+        if text:
+            raise OSError(errno.EBADF, "standard output is closed")
+        return 0
+
+
+def exit_code_of(main: Callable[[], object], *, must_print: bool = False) -> int:
     """Run a command line.
 
     Args:
         main: runs it, and returns its exit code, if that is a number.
+        must_print: whether it fails if it cannot print, since its output was closed; servers run on.
 
     Returns:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     code = EXIT_INTERRUPTED
+    if must_print and sys.stdout is None:
+        sys.stdout = ClosedOutput()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         # Messages are UTF-8, and the output may be Latin-1, as a pipe on Windows may be.
         sys.stdout.reconfigure(errors=ESCAPED)
@@ -70,11 +94,19 @@ def _run(main: Callable[[], object]) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; nothing is left to be written, not even at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone.
+        _print_no_more()
         return 1
     except OSError as error:
         click.echo(f"Error: {error}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _print_no_more() -> None:
+    """Leave nothing to be written, not even at the interpreter's end."""
+    if isinstance(sys.stdout, ClosedOutput):
+        sys.stdout = None  # its descriptor may be a connection's by now
+    elif sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

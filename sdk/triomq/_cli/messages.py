@@ -32,6 +32,7 @@ from triomq._cli.servers import brokers, kv, name_servers_command
 from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
 from triomq.errors import InvalidCall
+from triomq_command.overview import COMMANDS
 from triomq_command.running import QuietGroup, exit_code_of
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
@@ -349,7 +350,8 @@ def run(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
-    return exit_code_of(lambda: _run(arguments))
+    words = sys.argv[1:] if arguments is None else arguments
+    return exit_code_of(lambda: _run(arguments), must_print=bool(words) and words[0] in COMMANDS)
 
 
 def _run(arguments: list[str] | None) -> object:

@@ -376,6 +376,27 @@ def test_nor_is_an_overview_that_cannot_be_written(option):
     assert done.stderr == "Error: [Errno 28] No space left on device\n"
 
 
+_CLOSED = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c"]
+
+
+def test_a_closed_output_is_an_error():
+    # A command of the SDK; what it prints would be lost without a word.
+    code = _SAY.replace('"say"', '"topics"')
+    done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
+
+
+def test_servers_run_with_a_closed_output():
+    done = subprocess.run([*_CLOSED, _SAY], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_to_print_needs_no_output():
+    code = _SAY.replace('"say"', '"topics"').replace('lambda: click.echo("x")', "lambda: None")
+    done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
