@@ -494,7 +494,7 @@ class Link:
             capacity.set()
 
 
-NEVER_ANSWERED: Final = "it has never answered on this connection, as a port that expects TLS does"
+NEVER_ANSWERED: Final = "nothing has come on this connection: the peer has ended or is starting, or its port expects TLS, or forwards to nobody"
 
 
 def other_protocol(first: bytes) -> str | None:

@@ -124,6 +124,8 @@ async def test_only_sends_speak_of_duplicates(nursery):
     with pytest.raises(errors.LinkLost) as caught:
         await link.request(Command.request(RequestCode.GET_MAX_OFFSET), 1)
     assert "duplicate" not in str(caught.value)
+    # Nothing tells a peer that was killed from one that expects TLS: both are named.
+    assert "the peer has ended or is starting, or its port expects TLS" in str(caught.value)
 
 
 def test_what_is_wrong_with_a_call_is_all_that_is_said():
