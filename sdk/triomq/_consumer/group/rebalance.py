@@ -22,7 +22,7 @@ from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_na
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.links import Links
-from triomq.errors import MQError, ProtocolViolation, error_for_code
+from triomq.errors import BrokerNotFound, MQError, NoNameServer, ProtocolViolation, TransientError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX
@@ -326,6 +326,8 @@ class Rebalance:
 
     async def _rebalance_topic(self, topic: str) -> bool:
         queues = await self._queues(topic)
+        if queues is None:
+            return False
         if queues or topic.startswith(RETRY_PREFIX):  # which comes with the first failure
             self._missing_since.pop(topic, None)
         else:
@@ -364,9 +366,15 @@ class Rebalance:
             return not queues  # no broker listed the members: ask again soon
         return await self._apply(topic, share.queues, len(members or ()))
 
-    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """A topic's queues, none for an unknown one; None if name servers or brokers cannot be reached."""
         try:
             return (await self._routes.for_subscribing(topic)).subscribe_queues
+        except (NoNameServer, BrokerNotFound, TransientError) as error:
+            # The end of an outage is to be noticed soon, however long it lasts: nobody knows what topics there are now.
+            log.debug("no queues of %s: %s", topic, error.reason)
+            # A retry topic need not exist. Its group has others, so that it is not asked for each second for it alone.
+            return () if topic.startswith(RETRY_PREFIX) else None
         except MQError as error:
             # Common for a retry topic that has no message yet.
             log.debug("no queues of %s: %s", topic, error.reason)

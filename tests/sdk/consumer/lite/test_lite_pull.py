@@ -525,3 +525,16 @@ async def test_leaving_is_giving_up(autojump_clock, group_cluster, cancelled):
         assert not group_cluster.broker.consumers.members["G"]
     assert calls == (queues if cancelled else [*queues, "done"])
     assert group_cluster.broker.offsets["G", "T", 0] == 1
+
+
+async def test_a_name_server_that_starts_late_is_noticed_soon(autojump_clock, group_cluster):
+    """A program that starts before its cluster does: what is missing longer is not looked for less often."""
+    fill(group_cluster, 1)
+    await group_cluster.name_server.stop()
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.subscribe("T")
+        await trio.sleep(17)
+        group_cluster.name_server.up = True
+        ready = trio.current_time()
+        await anext(consumer)
+        assert trio.current_time() - ready < 3
