@@ -639,7 +639,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             force: do it although members of ``target`` are online, who will soon overwrite it.
 
         Returns:
-            The offsets that were set; none if ``source`` has none.
+            The offsets that were set; none if ``source`` has none. A queue of a topic that ``source`` consumes in which it
+            has no offset yet counts as one at 0, as brokers report it.
 
         Raises:
             InvalidCall: both are the same group, or members of ``target`` are online.
@@ -654,9 +655,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def offsets_to_clone(self, source: str, target: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """What :meth:`clone_offsets` would set."""
         check_group(target)
+        if topic is not None:
+            check_text("the topic", topic)
         if source == target:
             raise InvalidCall(f"{source} is both the group whose offsets are taken and the one that gets them")
-        progress = await self.progress(source, topic)
+        # Of all topics, also for one: asked for one, brokers say 0 for queues in which the group has no offset at all.
+        progress = await self.progress(source)
         if progress.without_master:
             raise BrokerNotFound(
                 f"offsets of group {source} are unknown: {outage_text(progress.without_master)}; nothing was set"
@@ -668,7 +672,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return {
             queue: offsets.consumer_offset
             for queue, offsets in progress.items()
-            if queue.topic != retry_topic(source) and offsets.consumer_offset >= 0
+            if queue.topic != retry_topic(source) and topic in {None, queue.topic} and offsets.consumer_offset >= 0
         }
 
     async def check_offline(self, group: str) -> None:

@@ -113,6 +113,13 @@ async def test_cloning_offsets(call, client):
     assert (await call("offsets", "clone", "OLD", "NEW", "T", "--yes"))[0] == 0
     assert (await client.groups.progress("NEW")).lag == 0
     assert await client.groups.clone_offsets("OLD", "NEW", "T") == await client.groups.offsets_to_clone("OLD", "NEW")
+    # In a topic that only the target has consumed, nothing is set back.
+    await client.admin.create_topic("U", queues=1)
+    await send(client, "U", 2)
+    await commit_all(client, "NEW", "U")
+    code, _, err = await call("offsets", "clone", "OLD", "NEW", "U", "--yes")
+    assert (code, "group OLD has no offsets in topic U" in err) == (1, True)
+    assert (await client.groups.progress("NEW", "U")).lag == 0
     code, _, err = await call("offsets", "clone", "OLD", "OLD", "--yes")
     assert (code, "both the group whose offsets are taken" in err) == (2, True)
 
