@@ -44,7 +44,7 @@ from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
 from triomq._numbers import check_count, check_seconds
 from triomq._transport.peer_log import PeerLog
-from triomq.errors import ClientClosed, InvalidCall, RouteNotFound
+from triomq.errors import ClientClosed, GroupNotFound, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.names import MAX_TOPIC_BYTES
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
@@ -358,7 +358,16 @@ class PullConsumer(metaclass=NoPublicConstructor):
             if offset is None:
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
         offsets, wait = {queue: offset}, self._client.route_wait
-        await wait.until_there(lambda: self._offsets.commit(offsets), OFFSET_TIMEOUT_S, queue=queue)
+        await wait.until_there(lambda: self._commit(offsets), OFFSET_TIMEOUT_S, queue=queue)
+
+    async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        try:
+            await self._offsets.commit(offsets)
+        except GroupNotFound:
+            # A broker of 5 takes no offset of a group that it does not know: a heartbeat makes a new one known, and the
+            # first one may be on its way still.
+            await self._client.heartbeats.beat()
+            await self._offsets.commit(offsets)
 
     async def min_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
         """The offset of the queue's first message.

@@ -12,7 +12,7 @@ from triomq import errors
 from triomq._consumer.puller import PullCall
 from triomq._message.subscription import make_subscription
 from triomq_protocol import flags
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import HeartbeatData, UnregisterClientRequest
 from triomq_protocol.requests.pull import PullMessageRequest
 
@@ -445,6 +445,34 @@ async def test_offsets_are_not_committed_to_a_slave_while_the_route_has_a_master
         cluster.name_server.add_route("T", slave)
         await consumer.commit(QUEUE, 3)
     assert slave.offsets == {("G", "T", 0): 3}
+
+
+async def test_a_commit_makes_its_group_known(autojump_clock, cluster):
+    """A broker of 5 refuses the offset of a group of which no heartbeat has come yet."""
+    known = set()
+
+    def commit(command):
+        if not known:
+            return command.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group G not exist!")
+        return cluster.broker.serve(command)
+
+    def beat(command):
+        known.add("G")
+        return cluster.broker.serve(command)
+
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        await consumer.fetch_queues("T")
+        await trio.sleep(1)
+        cluster.broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, commit, commit)
+        cluster.broker.script(RequestCode.HEART_BEAT, beat)
+        await consumer.commit(QUEUE, 3)
+        assert cluster.broker.offsets == {("G", "T", 0): 3}
+        # One that stays unknown is an error.
+        known.clear()
+        cluster.broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, commit, commit)
+        with pytest.raises(errors.GroupNotFound):
+            await consumer.commit(QUEUE, 4)
 
 
 # --- the rest --------------------------------------------------------------------------------------------------
