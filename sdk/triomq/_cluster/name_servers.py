@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import trio
 
+from triomq._error_text import error_text
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links
@@ -124,6 +125,9 @@ class HttpNameServers:
         unit_name: adds ``-<unit_name>?nofix=1``.
         open_stream: from ``host:port`` to a stream; TCP by default.
         poll_every_s: seconds between two look-ups.
+
+    Raises:
+        InvalidCall: ``domain`` is neither, such as a URL, or the path would not be one.
     """
 
     def __init__(
@@ -135,8 +139,18 @@ class HttpNameServers:
         open_stream: Callable[[str], Awaitable[trio.abc.Stream]] | None = None,
         poll_every_s: float = POLL_EVERY_S,
     ) -> None:
-        self._authority = domain if ":" in domain else f"{domain}:8080"
+        self._authority = domain if ":" in domain and not domain.endswith("]") else f"{domain}:8080"
         self._path = f"/rocketmq/{subgroup}" + (f"-{unit_name}?nofix=1" if unit_name else "")
+        try:
+            split_address(self._authority)
+            good = all(33 <= ord(letter) < 127 for letter in self._authority + self._path) and "/" not in domain
+        except ValueError:
+            good = False
+        if not good:
+            raise InvalidCall(
+                f"there is no address server {domain!r} with {self._path!r}: domain is a host or host:port, and subgroup and "
+                "unit_name are a part of the path; for another URL give a function that asks it, see CallableNameServers"
+            )
         self._open_stream = open_stream if open_stream is not None else _open_tcp
         self.poll_every_s = poll_every_s
 
@@ -276,6 +290,7 @@ class NameServerGroup:
         self._lock = trio.Lock()
         self._silent_ends: dict[str, int] = {}
         self._last_link: Link | None = None
+        self._unavailable = ""
 
     @property
     def addresses(self) -> list[str]:
@@ -346,17 +361,25 @@ class NameServerGroup:
         link = await self._links.get(address, patient=False)
         return await link.request(command, timeout_s)
 
-    async def load(self) -> None:
-        """Ask the provider once; when it fails, the list stays as it is."""
+    async def load(self, *, again: bool = False) -> None:
+        """Ask the provider once; when it fails, the list stays as it is.
+
+        Args:
+            again: whether it is asked out of turn, since no address is known: the same failure is no news then.
+        """
+        known, self._unavailable = self._unavailable, ""
         try:
             # Also what somebody else's provider gives is checked, before it counts.
             changed = self._choice.update(parse_addresses(await self._provider.addresses()))
-        except (OSError, MQError) as error:
-            log.warning("the addresses of the name servers are not available: %s", error)
-            return
-        except Exception:
+        except Exception as error:
             # The user's code must not end the client, which goes on with what it knows.
-            log.exception("the addresses of the name servers are not available: %r failed", self._provider)
+            self._unavailable = error_text(error)
+            expected = isinstance(error, OSError | MQError)
+            level = logging.WARNING if expected else logging.ERROR
+            if again and self._unavailable == known:
+                level = logging.DEBUG
+            what = error if expected else f"{self._provider!r} failed"
+            log.log(level, "the addresses of the name servers are not available: %s", what, exc_info=not expected)
             return
         if changed:
             log.info("name servers: %s", ";".join(self._choice.addresses))
@@ -379,7 +402,7 @@ class NameServerGroup:
             if link is not None:
                 return link
             if not self._choice.addresses:
-                await self.load()
+                await self.load(again=True)
             return await self._open_next(others)
 
     def _chosen_link(self, others: Mapping[str, str]) -> Link | None:
@@ -398,4 +421,5 @@ class NameServerGroup:
             else:
                 self._choice.choose(address)
                 return link
-        raise NoNameServer("no name server can be reached", remark=_listed(reasons) or "no address is known")
+        unknown = f"no address is known: {self._unavailable}" if self._unavailable else "no address is known"
+        raise NoNameServer("no name server can be reached", remark=_listed(reasons) or unknown)

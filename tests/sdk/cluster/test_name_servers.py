@@ -257,6 +257,41 @@ async def test_http_without_addresses_in_its_answer(autojump_clock, nursery, ans
         await triomq.plugins.HttpNameServers(open_stream=open_stream).addresses()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"domain": "http://mq.example/nameservers"},
+        {"domain": "mq.example/nameservers"},
+        {"domain": "mq.example:8080/nameservers"},
+        {"domain": "mq.example:http"},
+        {"domain": ""},
+        {"subgroup": "a b"},
+        {"unit_name": "\n"},
+    ],
+)
+def test_what_names_no_address_server_is_refused(options):
+    with pytest.raises(errors.InvalidCall, match=r"domain is a host or host:port.*for another URL give a function"):
+        triomq.plugins.HttpNameServers(**options)
+
+
+async def test_why_no_address_is_known_is_said(autojump_clock, caplog):
+    def addresses():
+        raise problem
+
+    problem = ZeroDivisionError("the inventory is empty")
+    async with triomq.open_client(addresses) as client:
+        with pytest.raises(errors.NoNameServer, match="no address is known: the inventory is empty") as caught:
+            await client.admin.topics()
+        assert "ZeroDivisionError" in caplog.text
+        assert "inventory" in str(caught.value)
+        # Calls that wait for an address ask for it many times, and log the same failure once.
+        assert caplog.text.count("are not available") == 1
+        problem = OSError("the inventory is closed")
+        with pytest.raises(errors.NoNameServer, match="the inventory is closed"):
+            await client.admin.topics()
+        assert caplog.text.count("are not available") == 2
+
+
 async def test_http_of_a_connection_that_is_reset(autojump_clock):
     async def open_stream(_address):
         ours, theirs = memory_stream_pair()
