@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 
@@ -18,6 +18,10 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 COMMITTED: Final = -3
 """The group's committed offset; an extension that is never written as JSON."""
+
+NEW_FROM: Final = "new queues from"
+"""In a stream's offsets, beside the topics: where queues start that the trigger before did not know, if not at 0. No topic
+has this name, for names hold no blank."""
 
 OffsetTree: TypeAlias = dict[str, dict[str, dict[str, int]]]
 """Topic -> broker name -> queue id as text -> offset."""
@@ -53,13 +57,20 @@ def tree_of(offsets: Mapping[QueueId, int]) -> OffsetTree:
 
 
 def offsets_of(tree: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """The flat form of a nested one that was made by :func:`tree_of`."""
+    """The flat form of a nested one that was made by :func:`tree_of`; starts of new queues are left out."""
     return {
         QueueId(topic, broker, int(queue_id)): offset
         for topic, brokers in tree.items()
+        if topic != NEW_FROM
         for broker, queues in brokers.items()
         for queue_id, offset in queues.items()
     }
+
+
+def with_new_from(tree: OffsetTree, starts: Mapping[QueueId, int]) -> dict[str, Any]:
+    """A nested form with the starts of new queues; those that start at 0 are not named."""
+    later = {queue: start for queue, start in starts.items() if start}
+    return {**tree, NEW_FROM: tree_of(later)} if later else {**tree}
 
 
 def parse_offsets(option: str, text: str) -> Offsets:

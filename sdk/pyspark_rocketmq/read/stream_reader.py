@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import Session, borrowed, close_all
 from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError
-from pyspark_rocketmq.offsets import Offsets, offsets_of, tree_of
+from pyspark_rocketmq.offsets import NEW_FROM, Offsets, offsets_of, tree_of, with_new_from
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
 from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, first_held, row_bytes
@@ -75,7 +75,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The end of the next trigger's ranges."""
         starts = _from_checkpoint(start)
-        return tree_of(self._ask(lambda session: self._next_end(session, starts, limit)))
+        ends, new_from = self._ask(lambda session: self._next_end(session, starts, limit))
+        # Spark compares them as text: without new offsets there is no trigger, also after one that had new queues.
+        return start if ends == starts else with_new_from(tree_of(ends), new_from)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The queues' ends, for the query's progress: the difference from its own offsets is its lag."""
@@ -88,7 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one trigger."""
         starts, ends = _from_checkpoint(start), _from_checkpoint(end)
-        starts = self._ask(lambda session: self._known_starts(session, starts, ends))
+        starts = {**dict.fromkeys(ends, 0), **_from_checkpoint(end.get(NEW_FROM, {})), **starts}
+        starts = self._ask(lambda session: self._kept(session, starts, ends))
         parts = split(ranges(starts, ends), self._options.min_partitions, self._options.max_partition_rows)
         return [RangePartition(part) for part in parts]
 
@@ -133,20 +136,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for failure in await commit_offsets(session, moved, COMMIT_LIMIT_S):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
 
-    async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> Offsets:
+    async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
+        """Where the next trigger ends, and where queues start that are new in it."""
         # The previous trigger has read up to this one's start. Spark reports that only when another trigger follows.
         await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
-        # A queue that is new starts at its first message.
-        known = {
-            queue: starts.get(queue, bounds[queue].start if queue in bounds else end) for queue, end in ends.items()
-        }
+        # A queue that is new starts at its first message. That is noted, for brokers may have deleted the message when
+        # the trigger is run, which may be after a restart.
+        fresh = {queue: held.start for queue, held in bounds.items() if queue not in starts}
+        fresh.update(await first_held(session, {queue: at for queue, at in fresh.items() if at < bounds[queue].end}))
+        ends = {queue: max(end, fresh.get(queue, end)) for queue, end in ends.items()}
+        known = {queue: starts.get(queue, fresh.get(queue, end)) for queue, end in ends.items()}
         if self._waits(known, ends, limit):
-            return starts
+            return starts, {}
         limited = await self._limited(session, known, ends, limit)
         # A queue that has disappeared keeps its offset: it may be needed when its broker is back.
-        return {**starts, **limited}
+        return {**starts, **limited}, fresh
 
     async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):
@@ -175,22 +181,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_due_s = now_s
         return False
 
-    async def _known_starts(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
-        """Where each queue's part of a trigger starts, also of those that did not exist at the previous trigger."""
-        fresh = ends.keys() - starts.keys()
-        queues = {queue: True for queue in ends if queue in fresh or starts[queue] < ends[queue]}
-        if not queues:
-            return starts
+    async def _kept(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
+        """Starts of a trigger whose messages brokers still have."""
+        queues = {queue: True for queue, end in ends.items() if starts[queue] < end}
         try:
             bounds = await bounds_of(session, queues)
         except MQError:
-            if fresh:
-                raise
             # The tasks query the brokers themselves, and may succeed.
             return starts
-        begins = {queue: bounds[queue].start for queue in fresh if bounds[queue].start < ends[queue]}
-        known = {**starts, **await first_held(session, begins)}
-        return kept_starts(known, bounds, ends, fail=self._options.fail_on_data_loss)
+        return kept_starts(starts, bounds, ends, fail=self._options.fail_on_data_loss)
 
 
 def _from_checkpoint(tree: dict[str, Any]) -> Offsets:
