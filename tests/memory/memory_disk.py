@@ -310,6 +310,10 @@ class MemoryDisk:
         """Whether a file or directory is there."""
         return path in self.files or path in self.directories
 
+    def is_in_place(self, path: str) -> bool:
+        """No directory is ever moved."""
+        return True
+
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents."""
         self._make_parents(path + "/")

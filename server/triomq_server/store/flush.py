@@ -9,6 +9,7 @@ checked, written again and forced to the disk (`unconfirmed`); this is tried eve
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -90,6 +91,8 @@ class Flusher:
         self._one_at_a_time = trio.Lock()
         self._saving = trio.Lock()
         self._lowering_failed = False
+        self._gone = False
+        """The log is not where it was opened."""
         log.space_wanted = self._want_space
 
     def _want_space(self) -> None:
@@ -172,7 +175,7 @@ class Flusher:
             began = trio.current_time()
             try:
                 if dirty:
-                    await self._disk.run(partial(sync_segments, dirty))
+                    await self._disk.run(partial(self._force, dirty))
             except OSError as error:
                 if error.errno in NO_DESCRIPTOR:
                     if not self._owed:
@@ -194,6 +197,28 @@ class Flusher:
                 self.times.observe(trio.current_time() - began)
             self._confirm(dirty, target, timestamp)
             return target
+
+    def _force(self, dirty: list[Unflushed]) -> None:
+        sync_segments(dirty)
+        self._check_place(dirty)
+
+    def _write_again(self, dirty: list[Unflushed]) -> str | None:
+        self._check_place(dirty)
+        return write_again(dirty)
+
+    def _check_place(self, dirty: list[Unflushed]) -> None:
+        """A file that is not there is none that a flush has to wait for, if it has expired: then the log has given it up
+        before. But a log that is moved away takes writes through its maps as ever, no path leads to its files, and new ones
+        come into a new directory. OSError (ESTALE)."""
+        for segment, _, _ in dirty:
+            if not self._disk.exists(segment.path) and segment in self._commitlog.segments.items:
+                self._gone = True
+                raise OSError(errno.ESTALE, "the file was moved or removed, put it back", segment.path)
+        path = self._config.store_path_commit_log
+        if not self._disk.is_in_place(path):
+            self._gone = True
+            raise OSError(errno.ESTALE, "the directory is another one than at the start, put that one back", path)
+        self._gone = False
 
     async def lower_checkpoint(self) -> None:
         """Let the checkpoint's file go back where it vouches for more than is known: the log's times have gone back, and
@@ -228,7 +253,7 @@ class Flusher:
             timestamp = self._commitlog.store_timestamp
             dirty = self._commitlog.dirty()
             try:
-                lost = await self._disk.run(partial(write_again, dirty))
+                lost = await self._disk.run(partial(self._write_again, dirty))
             except OSError as error:
                 _log.warning("the disk still refuses the log: %s; no messages are accepted", error)
                 self._look_at = trio.current_time() + self._pauses.next_s()
@@ -252,7 +277,7 @@ class Flusher:
                 self._refusal_noted = False
 
     async def _note_refusal(self) -> None:
-        if not self._refusal_noted:
+        if not self._refusal_noted and not self._gone:  # a note would make the directory anew, in the way of the store
             root = self._config.store_path_root_dir
             self._refusal_noted = await self._disk.run(partial(note_refusal, self._disk, root, self.flushed_offset))
 
@@ -375,6 +400,7 @@ class Flusher:
     async def flush_everything(self) -> str | None:
         """At the end: log, queues, index and checkpoint. Returns what the disk has refused; None if it took everything."""
         try:
+            await self._disk.run(partial(self._check_place, self._commitlog.dirty()))
             await self.flush_log()
             many = len(self._queues.table) > MANY_QUEUES
             await self.flush_queues(0, checkpoint=False, at_once=FLUSHED_AT_ONCE if many else 1)

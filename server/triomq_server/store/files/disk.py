@@ -205,6 +205,10 @@ class Disk(Protocol):
         """Whether a file or directory is there."""
         ...
 
+    def is_in_place(self, path: str) -> bool:
+        """Whether a directory that `lock_directory` has locked is the one at this path still; true if none is locked."""
+        ...
+
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents; fine if it is there."""
         ...
@@ -529,6 +533,7 @@ class RealDisk:
 
     def __init__(self, *, threads: int = 4, maps: Maps | None = None) -> None:
         self.maps = maps if maps is not None else Maps()
+        self._locked_directories: dict[str, int] = {}
         self._limiter = trio.CapacityLimiter(threads)
         # Connections and the log's files are soon more than the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -652,6 +657,14 @@ class RealDisk:
         """Whether it is there."""
         return os.path.exists(path)
 
+    def is_in_place(self, path: str) -> bool:
+        """Compares with the open descriptor: some file systems number an inode anew when nobody has it open."""
+        descriptor = self._locked_directories.get(path)
+        try:
+            return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def make_directory(self, path: str) -> None:
         """Like `mkdir -p`."""
         os.makedirs(path, exist_ok=True)
@@ -767,8 +780,10 @@ class RealDisk:
             if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 os.close(fd)
                 raise
+        self._locked_directories[path] = fd
 
         def release() -> None:
+            self._locked_directories.pop(path, None)
             # A child process that has not reached its exec has this descriptor too: closing is not enough.
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)

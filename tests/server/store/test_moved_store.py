@@ -1,0 +1,82 @@
+"""A store whose directories go away while it is open: its maps take messages as ever, but no path leads to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from triomq_server.config import FlushDiskType, StoreConfig
+from triomq_server.store import MessageStore, NewRecord, open_store
+
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+async def confirmed(store: MessageStore, record: NewRecord) -> bool:
+    """Whether a message that is appended now comes to be on the disk."""
+    answers: list[bool] = []
+    ended = trio.Event()
+
+    def done(answer: bool) -> None:
+        answers.append(answer)
+        ended.set()
+
+    store.flusher.when_flushed(store.append(record).end_offset, trio.current_time() + 30, done)
+    await ended.wait()
+    return answers[0]
+
+
+@pytest.mark.parametrize("moved", ["", "commitlog"])
+async def test_no_message_is_safe_while_the_store_is_elsewhere(
+    moved: str, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    root = tmp_path / "store"
+    config = make_config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    async with open_store(config) as store:
+        assert await confirmed(store, make_record(0))
+        os.rename(root / moved, tmp_path / "elsewhere")
+        assert not await confirmed(store, make_record(1))
+        assert not store.writable
+        assert moved or not root.exists(), "nothing stands where the store is to be put back"
+        await store.flusher.try_again()
+        assert not store.writable
+        os.rename(tmp_path / "elsewhere", root / moved)
+        await store.flusher.try_again()
+        assert store.writable
+        assert await confirmed(store, make_record(2))
+    assert store.not_written is None
+    async with open_store(config) as store:
+        assert store.queue_bounds("T", 0) == (0, 3)
+
+
+async def test_another_directory_in_its_place_is_noticed(
+    tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """As a copy of the store is, or the file system that an unmounted one has covered."""
+    root = tmp_path / "store"
+    async with open_store(make_config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)) as store:
+        assert await confirmed(store, make_record(0))
+        os.rename(root, tmp_path / "elsewhere")
+        shutil.copytree(tmp_path / "elsewhere", root)
+        assert not await confirmed(store, make_record(1))
+        assert not store.writable
+    assert store.not_written is not None
+    assert f"the directory is another one than at the start, put that one back: '{root}/commitlog'" in store.not_written
+    assert (tmp_path / "elsewhere" / "abort").exists(), "the next start looks at all of it"
+
+
+async def test_an_idle_store_that_is_gone_is_told_at_its_end(
+    tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    root = tmp_path / "store"
+    async with open_store(make_config(root)) as store:
+        store.append(make_record(0))
+        await store.flush()
+        os.rename(root, tmp_path / "elsewhere")
+    assert store.not_written is not None
+    assert (tmp_path / "elsewhere" / "abort").exists()
