@@ -50,6 +50,9 @@ SUSPEND_MARGIN_S: Final = 10.0
 """How much longer than the broker may hold a pull the client waits: brokers look every 5 s
 (docs/protocol/consumer.md §3)."""
 
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""What brokers of RocketMQ 5 answer, beside the code of an illegal offset, to the first pull after an operator's reset."""
+
 GROWTH_MAX: Final = 1_000_000
 """How far behind the queue's end an answer with messages may lead: the broker reads the end first, then the entries,
 and messages come in between."""
@@ -526,6 +529,7 @@ class Puller:
             wanted=self._wanted,
             namespace=self.brokers.namespace,
             missing=missing,
+            was_reset=status is PullStatus.OFFSET_ILLEGAL and answer.remark == OFFSET_RESET,
         )
 
     def _records_of(self, body: bytes) -> tuple[list[int] | None, int, int]:

@@ -43,6 +43,8 @@ class PullResult:
             it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
         missing: messages before ``next_offset`` that the broker did not give though no filter was asked for: it has deleted
             them from its log, while its queue still lists them. 0 with a filter, where they cannot be told from others.
+        was_reset: whether an operator has reset the group, to ``next_offset``, as a broker of RocketMQ 5 says at the next
+            pull of each queue. The status is ``OFFSET_ILLEGAL`` then.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one behind the other.
         namespace: whose prefix the stored topics may have.
@@ -65,6 +67,7 @@ class PullResult:
         "status",
         "suggested_broker_id",
         "taken",
+        "was_reset",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +87,7 @@ class PullResult:
         wanted: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None,
         namespace: Namespace | None = None,
         missing: int = 0,
+        was_reset: bool = False,
     ) -> None:
         self.status = status
         self.queue = queue
@@ -95,6 +99,7 @@ class PullResult:
         self.body = body
         self.lacks_offset = lacks_offset
         self.missing = missing
+        self.was_reset = was_reset
         self.taken = False
         self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None

@@ -10,6 +10,7 @@ from triomq import errors
 from triomq._consumer.push.membership import RESET_PAUSE_S
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.group_admin import ResetOffsetBody, ResetOffsetRequest
+from triomq_protocol.requests.pull import PullMessageRequest
 from triomq_protocol.wire.command import Command
 
 RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
@@ -147,3 +148,54 @@ async def test_a_reset_without_any_master_names_the_sets(autojump_clock, group_c
     async with group_cluster.client() as client:
         with pytest.raises(errors.BrokerNotFound, match="no master of broker-a, which has topic T, is registered"):
             await client.groups.reset("G", "T", 0)
+
+
+@pytest.mark.parametrize("policy", ["broker", "earliest", "latest", "raise"])
+@pytest.mark.parametrize("kind", ["push", "lite"])
+async def test_a_broker_of_5_says_so_at_the_next_pull(autojump_clock, group_cluster, kind, policy):
+    """With the code of an illegal offset, for which a policy would choose another offset, or end the consumer."""
+    for number in range(5):
+        group_cluster.broker.store("T", 0, b"%d" % number)
+
+    resets = []
+    pull = group_cluster.broker.pull
+
+    def moved(command):
+        header = command.header(PullMessageRequest)
+        if not resets or (header.topic, header.queue_id) != ("T", 0):
+            return pull(command)
+        fields = {"nextBeginOffset": str(resets.pop()), "minOffset": "0", "maxOffset": "5", "suggestWhichBrokerId": "0"}
+        return command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields=fields)
+
+    group_cluster.broker.pull = moved
+    events, bodies = [], []
+    callbacks = triomq.ConsumerCallbacks(on_event=events.append)
+    async with group_cluster.client() as client:
+        make = client.push_consumer if kind == "push" else client.lite_pull_consumer
+        async with make("G", start_from="earliest", illegal_offset=policy, callbacks=callbacks) as consumer:
+            await consumer.subscribe("T")
+            with trio.fail_after(100):
+                while len(bodies) < 8:
+                    given = await anext(consumer)
+                    bodies.append(getattr(given, "message", given).body)
+                    if isinstance(given, triomq.Delivery):
+                        await given.done()
+                    if len(bodies) == 5:
+                        resets.append(2)
+    assert bodies == [b"0", b"1", b"2", b"3", b"4", b"2", b"3", b"4"]
+    assert (events[0].kind, events[0].queue) == ("reset", queue_of(group_cluster.broker))
+    assert events[0].text.endswith("was reset from 5 to 2")
+
+
+async def test_a_pull_tells_a_reset_from_an_illegal_offset(autojump_clock, group_cluster):
+    def moved(command):
+        return command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields={"nextBeginOffset": "2"})
+
+    group_cluster.broker.script(RequestCode.PULL_MESSAGE, moved)
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        results = [await consumer.pull(queue_of(group_cluster.broker), 5) for _ in range(2)]
+    assert [(each.status.name, each.was_reset) for each in results] == [
+        ("OFFSET_ILLEGAL", True),
+        ("OFFSET_ILLEGAL", False),
+    ]

@@ -456,6 +456,8 @@ class Positions:
     async def correct(self, queue: MessageQueue, offset: int, result: PullResult) -> int:
         """Choose another offset after the broker called this one illegal, and persist it.
 
+        The policy decides, but not on an operator's reset.
+
         Args:
             queue: which.
             offset: what was to be pulled.
@@ -464,6 +466,10 @@ class Positions:
         Raises:
             OffsetIllegal: the policy is ``"raise"``.
         """
+        if result.was_reset:
+            self.reset(queue, result.next_offset)
+            await self.persist([queue])
+            return result.next_offset
         chosen = corrected_offset(
             self.policy, next_offset=result.next_offset, min_offset=result.min_offset, max_offset=result.max_offset
         )

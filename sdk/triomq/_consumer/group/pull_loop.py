@@ -515,6 +515,7 @@ class PullEngine:
         source.fruitless = 0
 
     async def _correct(self, source: PulledQueue, result: PullResult) -> None:
+        self.note_position(source)
         source.process.drop()
         try:
             offset = await self._positions.correct(source.queue, source.next_offset, result)
