@@ -39,7 +39,7 @@ from triomq.errors import (
     MQError,
     NotFound,
 )
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import FIRST_VERSION_5, RequestCode
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from triomq_protocol.requests import (
     BrokerStatsData,
@@ -79,7 +79,8 @@ class ResetQueue:
     Args:
         queue: which.
         offset: where the group goes on.
-        online: the broker notified the members; they take about ten seconds.  False: the broker's offset was set.
+        online: members are online: the broker notified them, and they take about ten seconds; a broker of RocketMQ 5 tells
+            each at its next answer to a pull, within half a minute. False: the broker's offset was set.
     """
 
     queue: MessageQueue
@@ -594,7 +595,28 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
         table = (await body_of(ResetOffsetBody, answer, address)).offset_table
         unwrap = self._routes.namespace.unwrap_queue
-        return [ResetQueue(unwrap(queue), offset, True) for queue, offset in sorted(table.items())]
+        online = answer.version < FIRST_VERSION_5 or await self._may_have_members(group)
+        return [ResetQueue(unwrap(queue), offset, online) for queue, offset in sorted(table.items())]
+
+    async def _may_have_members(self, group: str) -> bool:
+        """Whether members are online, as far as is known: a broker of 5 answers a reset in the same way when none is."""
+        try:
+            return await self.members(group) is not None
+        except MQError:
+            return True
+
+    async def _reset_queue(self, address: str, group: str, queue: MessageQueue, offset: int) -> None:
+        """Have a broker of RocketMQ 5 reset one queue: until its next pull an earlier reset counts before what is set."""
+        header = ResetOffsetRequest(
+            topic=self._wrap(queue.topic),
+            group=self._wrap(group),
+            timestamp=0,
+            is_force=True,
+            queue_id=queue.queue_id,
+            offset=offset,
+        )
+        request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        await self._ask(address, request, f"reset of group {group} in {queue} to offset {offset}")
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
         """Set the brokers' offsets of a group of which no member is online.
@@ -621,7 +643,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             if offset > end:
                 # Members would skip to the end without a word.
                 raise InvalidCall(f"{queue} ends at {end}, before offset {offset}; nothing was set")
-        at_brokers = BrokerOffsets(self._wrap(group), self._brokers)
+
+        async def reset_again(queue: MessageQueue, offset: int, address: str) -> None:
+            await self._reset_queue(address, group, queue, offset)
+
+        at_brokers = BrokerOffsets(self._wrap(group), self._brokers, overruled=reset_again)
         for queue, offset in offsets.items():
             one = {queue: offset}
             with _unknown_group(group):

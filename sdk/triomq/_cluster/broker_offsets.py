@@ -6,7 +6,8 @@ Upstream: ``RemoteBrokerOffsetStore``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from triomq._cluster.broker_links import BrokerLinks
@@ -21,8 +22,18 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 
+log = logging.getLogger("triomq.consumer")
+
 OFFSET_TIMEOUT_S: Final = 5.0
 """How long a broker may take for codes 14 and 15 (docs/protocol/client.md §3.8)."""
+
+
+RESET_BEFORE: Final = "Offset has been previously reset"
+"""What a broker of RocketMQ 5 answers with success to an offset that it does not take: an operator has reset the group, and
+no member has pulled the queue since."""
+
+Overruled = Callable[[MessageQueue, int, str], Awaitable[object]]
+"""Called with queue, offset and the broker's address when a reset counts before an offset."""
 
 
 class BrokerOffsets:
@@ -33,6 +44,7 @@ class BrokerOffsets:
         brokers: how brokers are reached.
         look_again: called just before an offset is sent, since requests take their time: returns what is to be sent
             by now, None for nothing. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
+        overruled: called when the broker does not take an offset since the group was reset; None: the reset holds.
     """
 
     def __init__(
@@ -40,10 +52,12 @@ class BrokerOffsets:
         group: str,
         brokers: BrokerLinks,
         look_again: Callable[[MessageQueue, int], int | None] = lambda _queue, offset: offset,
+        overruled: Overruled | None = None,
     ) -> None:
         self._group = group
         self._brokers = brokers
         self._look_again = look_again
+        self._overruled = overruled
 
     async def read(self, queue: MessageQueue, /) -> int | None:
         """Ask the broker (code 14)."""
@@ -94,6 +108,10 @@ class BrokerOffsets:
             if answer.code != ResponseCode.SUCCESS:
                 what = f"committing offset {offset} of group {self._group} in {queue}"
                 raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
+            if answer.remark == RESET_BEFORE:
+                log.info("offset %d of group %s in %s is not kept: an operator's reset is", offset, self._group, queue)
+                if self._overruled is not None:
+                    await self._overruled(queue, offset, link.address)
 
 
 def offset_in_doubt(queue: MessageQueue) -> LinkLost:

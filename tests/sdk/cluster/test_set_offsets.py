@@ -9,6 +9,7 @@ import pytest
 import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.group_admin import ResetOffsetRequest
 
 QUEUES = [triomq.MessageQueue("T", "broker-a", number) for number in range(2)]
 
@@ -39,6 +40,25 @@ async def test_a_broker_that_keeps_no_offsets_of_groups_it_does_not_know(autojum
             await client.groups.set_offsets("G", {QUEUES[0]: 1})
     (note,) = failure.value.__notes__
     assert "`triomq groups G --create`" in note
+
+
+async def test_a_reset_of_a_broker_of_5_does_not_count_before_them(autojump_clock, cluster, two_messages):
+    """Until a member pulls, such a broker takes no offset, and answers with success."""
+    seen = []
+
+    def reset(command):
+        header = command.header(ResetOffsetRequest)
+        seen.append((header.topic, header.group, header.queue_id, header.offset))
+        return command.answer(0)
+
+    cluster.broker.script(
+        RequestCode.UPDATE_CONSUMER_OFFSET, lambda command: command.answer(0, "Offset has been previously reset")
+    )
+    cluster.broker.script(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+    async with cluster.client() as client:
+        await client.groups.set_offsets("G", dict.fromkeys(QUEUES, 1))
+    assert seen == [("T", "G", 0, 1)]
+    assert cluster.broker.offsets == {("G", "T", 1): 1}
 
 
 @pytest.mark.parametrize(

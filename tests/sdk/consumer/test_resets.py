@@ -8,7 +8,7 @@ import trio
 import triomq
 from triomq import errors
 from triomq._consumer.push.membership import RESET_PAUSE_S
-from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.codes import FIRST_VERSION_5, RequestCode, ResponseCode
 from triomq_protocol.requests.group_admin import ResetOffsetBody, ResetOffsetRequest
 from triomq_protocol.requests.pull import PullMessageRequest
 from triomq_protocol.wire.command import Command
@@ -199,3 +199,21 @@ async def test_a_pull_tells_a_reset_from_an_illegal_offset(autojump_clock, group
         ("OFFSET_ILLEGAL", True),
         ("OFFSET_ILLEGAL", False),
     ]
+
+
+@pytest.mark.parametrize("online", [False, True])
+async def test_a_broker_of_5_does_not_say_whether_members_are_online(autojump_clock, group_cluster, online):
+    def reset(command):
+        return command.answer(0, body=ResetOffsetBody(offset_table={queue_of(group_cluster.broker): 0}).encode())
+
+    group_cluster.broker.version = FIRST_VERSION_5
+    group_cluster.broker.script(RESET, reset)
+    if not online:
+        group_cluster.broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda command: command.answer(206, "no"))
+    else:
+        group_cluster.broker.script(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda command: command.answer(0, body=b'{"connectionSet":[{}]}')
+        )
+    async with group_cluster.client() as client:
+        (done,) = await client.groups.reset("G", "T", 0)
+    assert done.online is online
