@@ -14,7 +14,7 @@ import pytest
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
-from triomq_benchmarks.spark.environment import check_spark, open_session
+from triomq_benchmarks.spark.environment import check_spark, open_session, ready_class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 from source_topics import Topics, open_topics
 
 MASTER = "local[2]"
+WRITES_CLASSES = "test_a_run_on_a_standalone_cluster_and_its_end"
+"""Runs first: it has a JVM write its classes, which takes longer than a session's start, and the JVMs of all others start
+with them for half of the processor time."""
 # Spark's Python processes wait this long for Spark; its default of 15 s is short where the machine is loaded.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 
@@ -55,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if "tests/spark/" in item.nodeid]
     if not here:
         return
+    items.sort(key=lambda item: item in here and item.name != WRITES_CLASSES)
     reason = _reason_to_skip()
     for item in here:
         if reason:
@@ -70,7 +74,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    with open_session(MASTER, name="triomq-tests", settings=settings, short_lived=True) as session:
+    archive = ready_class_archive()
+    with open_session(MASTER, name="triomq-tests", settings=settings, short_lived=True, archive=archive) as session:
         yield session
 
 

@@ -31,7 +31,7 @@ import trio
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
 from triomq_benchmarks.clusters.processes import Child
 from triomq_benchmarks.spark.cluster import SparkCluster, _spark_class, open_spark_cluster
-from triomq_benchmarks.spark.environment import LOOPBACK, open_session
+from triomq_benchmarks.spark.environment import LOOPBACK, open_session, ready_class_archive
 from triomq_benchmarks.spark.flights_pipeline import expected, read_results, send_flights, start_query
 from triomq_benchmarks.workload.flights import Row, flights, flights_archive
 
@@ -207,7 +207,9 @@ def _run_rounds(master: str, killer: Killer, counts: Counts, say: Callable[[str]
     with (
         tempfile.TemporaryDirectory(prefix="triomq-flights-kills-", ignore_cleanup_errors=True) as scratch,
         open_cluster(masters=2, sync_replication=True) as cluster,
-        open_session(master, name="flights-kills", settings=SETTINGS, short_lived=True) as session,
+        open_session(
+            master, name="flights-kills", settings=SETTINGS, short_lived=True, archive=ready_class_archive()
+        ) as session,
     ):
         # What is counted without a kill ends a round; the next one brings more flights.
         while not sent or killer.left:

@@ -92,9 +92,12 @@ def drive(name_servers: str, checkpoint: str, master: str) -> None:
     os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
     from pyspark.errors import StreamingQueryException
 
-    from triomq_benchmarks.spark.environment import open_session
+    from triomq_benchmarks.spark.environment import open_session, ready_class_archive
 
-    with open_session(master, name="transactional-kills", settings=SETTINGS, short_lived=True) as spark:
+    archive = ready_class_archive()
+    with open_session(
+        master, name="transactional-kills", settings=SETTINGS, short_lived=True, archive=archive
+    ) as spark:
         rows = spark.readStream.format("rocketmq").options(namesrv=name_servers, topic=SOURCE)
         rows = rows.options(startingOffsets="earliest", maxOffsetsPerTrigger=PER_TRIGGER, consumerGroup="kills-lag")
         sink = rows.load().select("body").writeStream.format("rocketmq").option("namesrv", name_servers)

@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from triomq_benchmarks.clusters.processes import Child, reserved_port
-from triomq_benchmarks.spark.environment import LOOPBACK, SHORT_LIVED, check_spark, find_java
+from triomq_benchmarks.spark.environment import LOOPBACK, SHORT_LIVED, check_spark, find_java, ready_class_archive
 
 READY_LIMIT_S: Final = 180.0
 ANSWER_LIMIT_S: Final = 5.0
@@ -164,6 +164,7 @@ def _spark_class(folder: Path, mark: str) -> tuple[list[str], dict[str, str]]:
     import pyspark
 
     home = Path(pyspark.__file__).parent
+    archive = ready_class_archive()
     environment = {
         _MARK: mark,
         "SPARK_HOME": str(home),
@@ -172,7 +173,7 @@ def _spark_class(folder: Path, mark: str) -> tuple[list[str], dict[str, str]]:
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Each server is small: the load is in the executors' Python processes.
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED if archive is None else f"{SHORT_LIVED} {archive.option}",
     }
     if "JAVA_HOME" not in os.environ:
         environment["JAVA_HOME"] = str(Path(find_java()).resolve().parents[1])

@@ -191,6 +191,9 @@ def session_settings(
             settings["spark.executor.extraJavaOptions"] = SHORT_LIVED
             if archive is not None:
                 settings["spark.driver.extraJavaOptions"] += f" {archive.option}"
+                if archive.part is None:
+                    # Executors on this machine have the same class path. Only a driver writes.
+                    settings["spark.executor.extraJavaOptions"] += f" {archive.option}"
     return settings
 
 
@@ -295,6 +298,15 @@ def class_archive() -> ClassArchive:
       ToolUnavailableError: there is no folder for it.
     """
     return find_class_archive(java_path() or "java", spark_home())
+
+
+def ready_class_archive() -> ClassArchive | None:
+    """The archive of :func:`class_archive` if it has been written; else None."""
+    try:
+        found = class_archive()
+    except ToolUnavailableError:
+        return None
+    return found if found.part is None else None
 
 
 def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> None:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import attrs
 import pytest
 
 from triomq_benchmarks.spark.class_archive import ClassArchive, find_class_archive
@@ -58,3 +59,15 @@ def test_only_short_lived_drivers_have_one(home: Path) -> None:
 
     assert archive.option in options(short_lived=True)
     assert archive.option not in options(short_lived=False)
+
+
+def test_executors_of_this_machine_use_what_is_written(home: Path) -> None:
+    archive = found(home)
+    written = attrs.evolve(archive, part=None)
+
+    def options(master: str) -> str:
+        settings = session_settings(master, home, "OFF", short_lived=True, archive=written)
+        return settings.get("spark.executor.extraJavaOptions", "")
+
+    assert written.option in options("spark://127.0.0.1:7077")
+    assert options("spark://10.0.0.1:7077") == ""
