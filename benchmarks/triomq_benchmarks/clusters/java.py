@@ -33,8 +33,12 @@ OPEN_MODULES = (
 
 # The servers refuse to start without these files, and so do the tools.
 LOGBACK_FILES = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")
+# RocketMQ 5 reads the file that a system property names, with its own copy of logback. Without it, each start reads
+# hundreds of lines, and everything is logged.
+LOGBACK_FILE_5 = "rmq.logback.xml"
+LOGBACK_PROPERTY_5 = "rmq.logback.configurationFile"
 LOGBACK = """<configuration>
-  <appender name="file" class="ch.qos.logback.core.FileAppender">
+  <appender name="file" class="{package}ch.qos.logback.core.FileAppender">
     <file>{path}</file>
     <encoder><pattern>%d %p [%t] %c{{0}}: %m%n</pattern></encoder>
   </appender>
@@ -129,7 +133,8 @@ def prepare_home(home: Path) -> Path:
     """Give a Java process its ROCKETMQ_HOME: the logback files it insists on, logging warnings into `home`/logs."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     (home / "logs").mkdir(exist_ok=True)
-    for name in LOGBACK_FILES:
+    for name in (*LOGBACK_FILES, LOGBACK_FILE_5):
         log = home / "logs" / name.replace(".xml", ".log")
-        (home / "conf" / name).write_text(LOGBACK.format(path=log))
+        package = "org.apache.rocketmq.logging." if name == LOGBACK_FILE_5 else ""
+        (home / "conf" / name).write_text(LOGBACK.format(path=log, package=package))
     return home

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from triomq_benchmarks.clusters.builds import cache_folder
-from triomq_benchmarks.clusters.java import Java, prepare_home
+from triomq_benchmarks.clusters.java import LOGBACK_FILE_5, LOGBACK_PROPERTY_5, Java, prepare_home
 from triomq_benchmarks.clusters.processes import START_LIMIT_S, Child, kept_port, reserved_port
 from triomq_benchmarks.clusters.server_state import ask_blocking
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -81,7 +81,8 @@ def _command(
     if java is None:
         raise ValueError("a Java server needs a Java")
     main = NAMESRV_MAIN if role == "namesrv" else BROKER_MAIN
-    return java.command(main, ["-c", str(config)], home=prepare_home(home), heap=heap, properties=properties)
+    system = {LOGBACK_PROPERTY_5: str(home / "conf" / LOGBACK_FILE_5), **properties}
+    return java.command(main, ["-c", str(config)], home=prepare_home(home), heap=heap, properties=system)
 
 
 def _environment(kind: Kind) -> dict[str, str] | None:
