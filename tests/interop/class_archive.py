@@ -17,9 +17,11 @@ from triomq_benchmarks.clusters.builds import building, cache_folder, digest, ve
 from triomq_benchmarks.clusters.java import QUICK_JVM, Java
 from triomq_benchmarks.clusters.servers import Kind, broker, namesrv
 
-# The jars are what Maven has fetched and checked, so their byte code is not verified again.
+# The jars are what Maven has fetched and checked, so their byte code is not verified again. Most of what is compiled
+# after few calls never earns that back.
 QUICK_START = (
     *QUICK_JVM,
+    "-XX:CompileThresholdScaling=5",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
