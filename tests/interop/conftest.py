@@ -536,7 +536,7 @@ def _timers_of(kind: Kind) -> Iterator[None]:
     Its broker has threads that sleep a millisecond at a time, which takes half of its processor time when it is idle.
     A process inherits the value from the thread that starts it.
     """
-    if kind is not Kind.JAVA:
+    if kind is not Kind.JAVA or sys.platform != "linux":
         yield
         return
     prctl = ctypes.CDLL(None).prctl

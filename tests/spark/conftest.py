@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [item for item in items if "tests/spark/" in item.nodeid]
     if not here:
         return
-    items.sort(key=lambda item: item in here and item.name != WRITES_CLASSES)
+    last = {id(item) for item in here if item.name != WRITES_CLASSES}
+    items.sort(key=lambda item: id(item) in last)
     reason = _reason_to_skip()
     for item in here:
         if reason:
