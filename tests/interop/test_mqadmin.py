@@ -37,7 +37,10 @@ FAIL = {
     "updateTopic with a bad name",
     "queryMsgTraceById",
     "dumpCompactionLog",
+    "remappingStaticTopic",
 }
+# What brokers of 4.9.7 say of a group without members and settings, to commands that go on without them in 5.5.0.
+NO_GROUP = f"DESC: THe consumer group <{GROUP}> not exist"
 
 # Prints nothing for a topic before the broker has counted.
 RATES = "statsAll"
@@ -121,7 +124,7 @@ def is_complete(case: Case, version: str, text: str) -> bool:
         return TOPIC in text
     if case.name in FAIL or case.outcome(version).startswith("refused"):
         return "Connect" not in text
-    return "Exception" not in text
+    return "Exception" not in text or NO_GROUP in text
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
