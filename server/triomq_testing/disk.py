@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import attrs
 
-from triomq_server.store import RealDisk
-from triomq_server.store.files.disk import DiskUsage, MappedFile
+from triomq_server.disk import RealDisk
+from triomq_server.disk.access import DiskUsage, MappedFile
 
 
 class SteeredDisk(RealDisk):

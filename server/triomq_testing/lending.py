@@ -15,9 +15,10 @@ from triomq_server.cluster.embedded import run_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import ClusterPlan, NodePlan, plan_cluster
 from triomq_server.config import BrokerConfig
+from triomq_server.disk import RealDisk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.ports import free_ports
-from triomq_server.store import RealDisk, wall_ms
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.store import wall_ms
 from triomq_server.wire import Listen, dial_tcp, listen_tcp
 from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.child import Child

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import trio
 
-from triomq_server.store.files.disk import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked, find_only_files
+from triomq_server.disk.access import PAGE_BYTES, DiskUsage, Entry, MappedFile, StoreLocked, find_only_files
 
 T = TypeVar("T")
 

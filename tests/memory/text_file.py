@@ -7,7 +7,7 @@ import errno
 from memory_disk import MemoryDisk
 
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 
 class TextFile(ConfigFile):

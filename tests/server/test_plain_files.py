@@ -12,9 +12,9 @@ from triomq_server.acl import AclError, AclFiles
 from triomq_server.acl.signing import read_tool_account
 from triomq_server.commands.options import configured
 from triomq_server.config import ConfigError, TlsConfig
+from triomq_server.disk import RealDisk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.plain_files import NotAFileError, open_plain, read_plain
-from triomq_server.store import RealDisk
-from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire.tls.certificates import effective, server_context
 
 READING = os.O_RDONLY

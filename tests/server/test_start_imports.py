@@ -21,6 +21,13 @@ def test_a_start_imports_no_library_for_what_is_switched_off(module: str) -> Non
     assert done.stdout.split() == []
 
 
+def test_a_name_server_imports_nothing_of_a_broker() -> None:
+    code = "import sys, triomq_server.commands.namesrv, triomq_server.namesrv; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    packages = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
+    assert packages.isdisjoint({"triomq_server.store", "triomq_server.broker", "triomq_server.replication"})
+
+
 @pytest.mark.parametrize("command", sorted(servers.COMMANDS))
 def test_the_commands_of_servers_do_not_import_the_client(command: str) -> None:
     code = (

@@ -28,12 +28,12 @@ from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import PeerLog
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.metadata import MetadataSync
 from triomq_server.replication.slave import HaSlave
 from triomq_server.store import MessageStore
-from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Budget, Traffic
 
 _log = logging.getLogger(__name__)

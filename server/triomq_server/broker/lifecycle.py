@@ -58,13 +58,14 @@ from triomq_server.broker.transactions.check_back import CheckBack
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import BrokerConfig
+from triomq_server.disk import Disk, RealDisk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.metrics.port import MetricsPort
 from triomq_server.ports import FAST_PORT_DISTANCE
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
-from triomq_server.store import Disk, MessageStore, RealDisk, open_store, wall_ms
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.store import MessageStore, open_store, wall_ms
 from triomq_server.wire import (
     Certificates,
     Dial,

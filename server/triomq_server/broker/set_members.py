@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
+from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.cluster.plan import NAMESRV, NodePlan
 from triomq_server.config import BrokerConfig, NamesrvConfig
+from triomq_server.disk import Disk
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.store import Disk, wall_ms
+from triomq_server.store import wall_ms
 from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
 

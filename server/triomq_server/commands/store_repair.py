@@ -135,7 +135,8 @@ def repair_store(
     if not sources:
         repair_from_log(directory, log, config_file, yes=yes, dry_run=dry_run, as_json=as_json)
         return
-    from triomq_server.store import StoreDamaged, StoreLocked
+    from triomq_server.disk import StoreLocked
+    from triomq_server.store import StoreDamaged
     from triomq_server.wire import error_text
 
     try:
@@ -195,8 +196,8 @@ async def repair(
         StoreDamaged: there is no log, or its files have different lengths.
         OSError: a file cannot be read or written.
     """
-    from triomq_server.store import RealDisk
-    from triomq_server.store.files.disk import lock_store
+    from triomq_server.disk import RealDisk
+    from triomq_server.disk.access import lock_store
     from triomq_server.store.stopped.checking import log_end_by_queues, log_files
     from triomq_server.store.stopped.log_repair import Survey, damaged_places
     from triomq_server.wire import open_link as open_tcp_link
@@ -249,7 +250,7 @@ def _damaged_tables(root: Path) -> list[tuple[str, str]]:
 
 async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Outcome | None:
     """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
-    from triomq_server.store import RealDisk
+    from triomq_server.disk import RealDisk
     from triomq_server.store.stopped.log_repair import (
         is_same,
         missing_files,
@@ -381,9 +382,9 @@ async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Asking]:
 async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str) -> Outcome | None:
     """None if the table is missing, and is empty on the other broker too."""
     from triomq_server.broker.tables.table_files import MEMBERS, UnusableTableError, received_table
+    from triomq_server.disk import RealDisk
+    from triomq_server.disk.config_files import ConfigFile
     from triomq_server.replication.log_copy import NotThereError, fetch_table
-    from triomq_server.store import RealDisk
-    from triomq_server.store.files.config_files import ConfigFile
     from triomq_server.wire import LinkError, error_text
 
     if name not in MEMBERS:

@@ -29,8 +29,9 @@ def repair_from_log(
     directory: Path, log: Path | None, config_file: str | None, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Look at the store, ask, repair it, look again, and report. Exits with 1 if something is damaged still."""
-    from triomq_server.store import RealDisk, StoreDamaged, StoreLocked
-    from triomq_server.store.files.disk import lock_store
+    from triomq_server.disk import RealDisk, StoreLocked
+    from triomq_server.disk.access import lock_store
+    from triomq_server.store import StoreDamaged
 
     config = _settings(directory, log, config_file)
     try:

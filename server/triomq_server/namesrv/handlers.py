@@ -52,10 +52,10 @@ from triomq_server.config import (
     load_properties,
     printed,
 )
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.namesrv.kv_config import KvConfig, KvConfigFullError
 from triomq_server.namesrv.routes import BrokerIdentity, Names, RouteTable, TooManyBrokersError
 from triomq_server.repeats import NAMES_SHOWN, PeerLog
-from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import Budget, Handlers, Link, ignored, in_turns
 
 Slices = Generator[None, None, Command]

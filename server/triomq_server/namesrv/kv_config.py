@@ -12,7 +12,7 @@ import trio
 
 from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slices
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 MOST_PAIRS = 20_000
 """Values of all namespaces, and namespaces, which stay when they are empty."""

@@ -10,14 +10,14 @@ from typing import NoReturn
 import trio
 
 from triomq_server.config import NamesrvConfig
+from triomq_server.disk import Disk, RealDisk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.metrics.port import MetricsPort
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.metrics import write_metrics
 from triomq_server.namesrv.routes import RouteTable
 from triomq_server.restarting import restarted
-from triomq_server.store import Disk, RealDisk
-from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import (
     Certificates,
     Limits,

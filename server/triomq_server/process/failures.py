@@ -9,9 +9,9 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
+from triomq_server.disk import StoreLocked
+from triomq_server.disk.config_files import ConfigFileDamaged
 from triomq_server.plain_files import NotAFileError
-from triomq_server.store import StoreLocked
-from triomq_server.store.files.config_files import ConfigFileDamaged
 from triomq_server.store.files.segments import StoreDamaged
 
 _CURES = {

@@ -1,7 +1,6 @@
 """The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk
 (docs/protocol/store.md)."""
 
-from triomq_server.store.files.disk import Disk, RealDisk, StoreLocked
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.message_store import MessageStore
 from triomq_server.store.opening import open_store, wall_ms
@@ -22,17 +21,14 @@ __all__ = [
     "AppendResult",
     "AppendStatus",
     "Arrival",
-    "Disk",
     "MessageStore",
     "NewBatch",
     "NewRecord",
     "QueryResult",
     "ReadResult",
     "ReadStatus",
-    "RealDisk",
     "RecoveryReport",
     "StoreDamaged",
-    "StoreLocked",
     "TagMatcher",
     "open_store",
     "wall_ms",

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import tee
 
 from triomq_server.compiled import USED as COMPILED
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
 from triomq_server.store.removed_queues import RemovedQueues
 

@@ -22,7 +22,7 @@ from triomq_protocol.record.layout import (
     MESSAGE_MAGIC,
     TRANSACTION_PREPARED,
 )
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 from triomq_server.store.files.segments import Segment, segment_name
 from triomq_server.store.values import NewRecord
 

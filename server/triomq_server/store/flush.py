@@ -18,12 +18,12 @@ from typing import Final
 import trio
 
 from triomq_server.config import FlushDiskType, StoreConfig
+from triomq_server.disk.access import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.metrics.histogram import Histogram
 from triomq_server.pauses import Pauses
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueue, ConsumeQueues
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.disk import NO_DESCRIPTOR, PAGE_BYTES, Disk
 from triomq_server.store.files.segments import Unflushed, sync_segments
 from triomq_server.store.index import Index
 from triomq_server.store.offset_waiters import OffsetWaiters

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 
 from triomq_protocol.filters.tags import index_key_hash
 from triomq_server.compiled import USED as COMPILED
-from triomq_server.store.files.disk import Disk, MappedFile
+from triomq_server.disk.access import Disk, MappedFile
 
 if COMPILED:
     from triomq_server.compiled import index as compiled_index

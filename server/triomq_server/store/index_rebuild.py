@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 from triomq_server.store.noted_offset import forget_offset, note_offset, noted_offset
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 
 _log = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from triomq_protocol.filters.tags import tags_code
 from triomq_protocol.record.check import Finding, LogRecord, store_timestamp_of
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
+from triomq_server.disk import Disk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import entry_fits
 from triomq_server.store.entry_repair import EntryRepair
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush import Flusher
 from triomq_server.store.index import Index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 
 
 def noted_offset(disk: Disk, root: str, name: str) -> int | None:

@@ -13,8 +13,8 @@ import trio
 
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
+from triomq_server.disk.access import Disk, RealDisk, lock_store
 from triomq_server.restarting import restarted
-from triomq_server.store.files.disk import Disk, RealDisk, lock_store
 from triomq_server.store.index import Index, IndexFile
 from triomq_server.store.index_rebuild import forget_rebuild, note_rebuild, noted_rebuild
 from triomq_server.store.last_run import last_run, note_run

@@ -18,13 +18,13 @@ from triomq_protocol.record.encode import write_blank
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
+from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.damage import Sound, bridge, copy_aside, next_sound
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.files.disk import Disk
 from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index
 from triomq_server.store.removed_queues import RemovedQueue

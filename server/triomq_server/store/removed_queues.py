@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile, damaged
+from triomq_server.disk.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
 

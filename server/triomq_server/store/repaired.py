@@ -11,8 +11,8 @@ import logging
 import msgspec
 
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
+from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import trio
 
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
+from triomq_server.disk.access import Disk, DiskUsage
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import ConsumeQueues
-from triomq_server.store.files.disk import Disk, DiskUsage
 from triomq_server.store.index import Index
 
 _log = logging.getLogger(__name__)

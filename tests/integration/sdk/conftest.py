@@ -15,8 +15,8 @@ import trio
 import triomq
 from triomq._cli.messages import run as run_command
 from triomq_server.cluster import Cluster, open_cluster
-from triomq_server.store import RealDisk
-from triomq_server.store.files.disk import DiskUsage
+from triomq_server.disk import RealDisk
+from triomq_server.disk.access import DiskUsage
 
 
 @pytest.fixture(autouse=True)

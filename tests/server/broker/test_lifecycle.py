@@ -14,8 +14,8 @@ from triomq_protocol.record.view import iter_records
 from triomq_protocol.replication import encode_report
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.addresses import bind_host
-from triomq_server.store import StoreLocked
-from triomq_server.store.files.config_files import ConfigFileDamaged
+from triomq_server.disk import StoreLocked
+from triomq_server.disk.config_files import ConfigFileDamaged
 
 UNAVAILABLE = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full "

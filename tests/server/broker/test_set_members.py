@@ -8,7 +8,7 @@ import pytest
 from memory_disk import MemoryDisk
 
 from triomq_server.broker.set_members import MOST_MEMBERS, SetMembers
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 PATH = "/store/triomq/setMembers.json"
 

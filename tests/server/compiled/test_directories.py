@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from triomq_server.compiled import USED
-from triomq_server.store.files.disk import RealDisk, find_only_files
+from triomq_server.disk.access import RealDisk, find_only_files
 
 if USED:
     from triomq_server.compiled import directories

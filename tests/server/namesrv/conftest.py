@@ -11,10 +11,10 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from triomq_protocol.wire.command import Command
 from triomq_server.config import NamesrvConfig
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.namesrv.handlers import NameServer
 from triomq_server.namesrv.kv_config import KvConfig
 from triomq_server.namesrv.routes import RouteTable
-from triomq_server.store.files.config_files import ConfigFile
 from triomq_server.wire import to_the_end
 
 KV_PATH = "/namesrv/kvConfig.json"

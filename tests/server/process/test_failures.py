@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from triomq_server.config import ConfigError
+from triomq_server.disk import StoreLocked
+from triomq_server.disk.config_files import ConfigFileDamaged
 from triomq_server.plain_files import NotAFileError
 from triomq_server.process.failures import explain, leaves
-from triomq_server.store import StoreDamaged, StoreLocked
-from triomq_server.store.files.config_files import ConfigFileDamaged
+from triomq_server.store import StoreDamaged
 
 SETTINGS = {"brokerName": "b", "brokerIP1": "h", "listenPort": "10911", "storePathRootDir": "/store"}
 

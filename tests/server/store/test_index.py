@@ -17,10 +17,11 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.filters.tags import java_hash
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, RealDisk, open_store
+from triomq_server.disk import RealDisk
+from triomq_server.disk import access as disk_module
+from triomq_server.disk.access import MappedFile
+from triomq_server.store import NewRecord, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
-from triomq_server.store.files import disk as disk_module
-from triomq_server.store.files.disk import MappedFile
 from triomq_server.store.index import HASHED_KEY, Index
 from triomq_server.wire import to_the_end
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from memory_disk import MemoryDisk
 
+from triomq_server.disk import Disk, RealDisk
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues
-from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.store.files.disk import Disk, RealDisk
 from triomq_server.store.removed_queues import RemovedQueues
 
 FILE_BYTES = 8000 * UNIT_BYTES

@@ -15,8 +15,8 @@ from stored_records import encode_record
 
 from triomq_protocol.properties import decode_properties
 from triomq_server.config import StoreConfig
+from triomq_server.disk import RealDisk
 from triomq_server.store import AppendStatus, Arrival, MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.files.disk import RealDisk
 from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60

@@ -11,8 +11,8 @@ import trio
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
+from triomq_server.disk.access import DiskUsage
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.files.disk import DiskUsage
 from triomq_server.store.retention import SpaceMeasures, count_expired, is_deleting_hour, space_measures, used_ratio
 from triomq_server.wire import to_the_end
 

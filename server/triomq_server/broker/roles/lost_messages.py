@@ -20,7 +20,8 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.consumer_offsets import queue_end
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
-from triomq_server.store import Disk, MessageStore
+from triomq_server.disk import Disk
+from triomq_server.store import MessageStore
 from triomq_server.store.last_run import last_run
 from triomq_server.wire import in_turns
 

@@ -26,8 +26,8 @@ from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.wire import fastjson
 from triomq_server.config.settings import shown
+from triomq_server.disk.config_files import ConfigFile, damaged
 from triomq_server.repeats import Repeats
-from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from triomq_server.broker.tables.offset_resets import (
     cost_bytes,
     decode_times,
 )
+from triomq_server.disk.config_files import ConfigFile, damaged
 from triomq_server.repeats import Repeats
-from triomq_server.store.files.config_files import ConfigFile, damaged
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import trio
 
 from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile, damaged
+from triomq_server.disk.config_files import ConfigFile, damaged
 
 _UNCOPIED_MOST = 10_000
 """Deliveries remembered until all slaves have them; older ones are forgotten, which only makes the answer to a slave

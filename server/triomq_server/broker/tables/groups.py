@@ -15,8 +15,8 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig, Subscription
 from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.broker.tables.versioned_table import VersionedTable
 from triomq_server.config import BrokerConfig
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import Repeats
-from triomq_server.store.files.config_files import ConfigFile
 
 _log = logging.getLogger(__name__)
 

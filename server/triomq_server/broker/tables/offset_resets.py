@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 FIELD = "triomqResets"
 """Header field of our answers to code 43 that carries the times; RocketMQ's brokers do not look at it."""

@@ -27,8 +27,8 @@ from triomq_server.broker.tables.offset_resets import Resets
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig
-from triomq_server.store import RealDisk
-from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
+from triomq_server.disk import RealDisk
+from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.removed_queues import RemovedQueues
 
 TOPICS, GROUPS = "config/topics.json", "config/subscriptionGroup.json"

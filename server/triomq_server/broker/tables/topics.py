@@ -33,8 +33,8 @@ from triomq_protocol.names import (
 from triomq_protocol.requests.registration import TopicConfig, TopicConfigTable
 from triomq_server.broker.tables.versioned_table import VersionedTable
 from triomq_server.config import BrokerConfig
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.repeats import Repeats
-from triomq_server.store.files.config_files import ConfigFile
 
 SCHEDULE_QUEUES = 18
 

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.config_files import ConfigFile, damaged
+from triomq_server.disk.config_files import ConfigFile, damaged
 
 REMEMBERED = 10_000
 """More are not kept; those noted first are forgotten."""

@@ -20,7 +20,7 @@ from triomq_protocol.codes import ResponseCode
 from triomq_protocol.requests.registration import DataVersion
 from triomq_protocol.wire.body import JsonCodec
 from triomq_protocol.wire.command import Command
-from triomq_server.store.files.config_files import ConfigFile, damaged
+from triomq_server.disk.config_files import ConfigFile, damaged
 
 SMALL_TABLE = 256
 """Entries up to which an operator's change is on the disk before its request is answered."""

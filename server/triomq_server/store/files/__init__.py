@@ -1,1 +1,1 @@
-"""Files as the store uses them: the disk, an in-memory disk for tests, segments, small state files."""
+"""The store's own files: segments of fixed size, the checkpoint, and a log file's descriptor."""

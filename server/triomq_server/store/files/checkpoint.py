@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import struct
 
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk import Disk
 
 _log = logging.getLogger(__name__)
 

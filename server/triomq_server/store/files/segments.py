@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_right
 from typing import NamedTuple
 
-from triomq_server.store.files.disk import PAGE_BYTES, Disk, MappedFile
+from triomq_server.disk.access import PAGE_BYTES, Disk, MappedFile
 
 _NAME_DIGITS = 20
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import attrs
 
 from triomq_protocol.record.check import Finding, LogRecord, read_record
+from triomq_server.disk.access import RealDisk, RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
 from triomq_server.store.damage import FILLER_TOPIC, next_sound
-from triomq_server.store.files.disk import RealDisk, RealMappedFile
 from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
 
 MISSING = "missing"

@@ -24,7 +24,7 @@ from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin.runtime import _bytes_text, _duration_text, sample_stats
 from triomq_server.compiled import STATE
 from triomq_server.config import BrokerConfig, BrokerRole, dump_properties, load_properties
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 NOW_MS = 1_795_238_180_000
 

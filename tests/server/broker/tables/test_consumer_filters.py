@@ -22,7 +22,7 @@ from triomq_server.broker.tables.consumer_filters import (
     LatestByText,
     compiled,
 )
-from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
+from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 
 ON = {"enablePropertyFilter": "true"}
 FILE = "/store/config/consumerFilter.json"

@@ -18,7 +18,7 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig, Subscription
 from triomq_protocol.requests.registration import DataVersion
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.config import BrokerConfig
-from triomq_server.store.files.config_files import ConfigFileDamaged
+from triomq_server.disk.config_files import ConfigFileDamaged
 
 
 def table(file: TextFile | None = None, **settings: Any) -> GroupTable:

@@ -10,7 +10,7 @@ from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.broker.tables.undelivered import REMEMBERED, Undelivered
-from triomq_server.store.files.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile
 
 
 class SlowFile(ConfigFile):

@@ -1,4 +1,4 @@
-"""Small files and the real disk: configuration tables, lock, abort marker, names that do not belong."""
+"""Files of a store: locks, names and sizes that do not belong, segments."""
 
 from __future__ import annotations
 
@@ -16,135 +16,14 @@ import trio
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
+from triomq_server.disk import RealDisk, StoreLocked
+from triomq_server.disk.access import Disk, RealMappedFile
 from triomq_server.plain_files import NotAFileError
-from triomq_server.store import NewRecord, RealDisk, StoreDamaged, StoreLocked, open_store
-from triomq_server.store.files.config_files import ConfigFile, ConfigFileDamaged
-from triomq_server.store.files.disk import Disk, RealMappedFile
+from triomq_server.store import NewRecord, StoreDamaged, open_store
 from triomq_server.store.files.segments import Segments
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
-
-
-@pytest.fixture(params=["real", "memory"])
-def disk(request: Any) -> Disk:
-    return RealDisk() if request.param == "real" else MemoryDisk()
-
-
-async def test_config_file(disk: Disk, tmp_path: Path, caplog: Any) -> None:
-    path = f"{tmp_path}/config/topics.json"
-    file = ConfigFile(path, disk)
-    assert file.load() is None
-    file.save(b'{"offsetTable":{"T@G":{0:1,1:2\n\t\t}}}')
-    assert file.load() == {"offsetTable": {"T@G": {0: 1, 1: 2}}}
-    file.save(b'{"second":2}')
-    assert disk.read(path + ".bak") == b'{"second":2}'
-    assert not disk.exists(path + ".tmp")
-    await file.save_in_background(b'{"third":3}')
-    assert file.load() == {"third": 3}
-    disk.write(path, b"")
-    assert file.load() == {"third": 3}
-    assert f"{path} is empty" in caplog.text
-    disk.write(path, b"{broken")
-    assert file.load() == {"third": 3}
-    assert "cannot be parsed" in caplog.text
-    disk.remove(path)
-    assert file.load() == {"third": 3}
-    assert f"{path} is missing" in caplog.text
-    disk.write(path + ".bak", b"{broken")
-    with pytest.raises(ConfigFileDamaged, match=r"topics\.json"):
-        file.load()
-    disk.write(path, b"{broken")
-    disk.remove(path + ".bak")
-    with pytest.raises(ConfigFileDamaged, match=r"there is no .*\.bak: .*; repair the file or move it away"):
-        file.load()
-
-
-def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, backup = tmp_path / "broker.conf", tmp_path / "broker.conf.bak"
-    file = ConfigFile(str(path), RealDisk())
-    path.write_bytes(b"tls.server.keyPassword=x")
-    backup.write_bytes(b"an older one, which all may read")
-    for mode in (0o600, 0o640, 0o664):
-        path.chmod(mode)
-        file.save(b"[1]")
-        assert [each.stat().st_mode & 0o777 for each in (path, backup)] == [mode, mode]
-    owner = (path.stat().st_uid, path.stat().st_gid)
-    assert (backup.stat().st_uid, backup.stat().st_gid) == owner
-
-    # A file of another group, which this process may not give away.
-    def refuse(*_: int) -> None:
-        raise PermissionError
-
-    real = os.stat
-    path.chmod(0o640)
-    monkeypatch.setattr(os, "fchown", refuse)
-    monkeypatch.setattr(os, "stat", lambda name: os.stat_result([*real(name)[:5], owner[1] + 1, *real(name)[6:10]]))
-    file.save(b"[2]")
-    monkeypatch.undo()
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_table_that_is_empty_is_said(tmp_path: Path, caplog: Any) -> None:
-    path = f"{tmp_path}/topics.json"
-    disk = RealDisk()
-    disk.write(path, b"")
-    assert ConfigFile(path, disk).load() is None
-    assert "what it held is lost" in caplog.text
-
-
-def test_a_failed_save_leaves_the_old_table(tmp_path: Path) -> None:
-    disk = MemoryDisk()
-    file = ConfigFile("/s/x.json", disk)
-    file.save(b"[1]")
-    disk.failing_syncs = True
-    with pytest.raises(OSError, match="set to fail"):
-        file.save(b"[2]")
-    assert file.load() == [1]
-
-
-def test_a_failure_is_logged_once_and_its_end(caplog: Any) -> None:
-    """Tables on a timer are tried every few seconds, and a full disk may stay full for days."""
-    disk = MemoryDisk()
-    file = ConfigFile("/s/x.json", disk)
-    full = OSError(errno.ENOSPC, "no space")
-    for error in (full, full, OSError(errno.EIO, "broken"), full):
-        file.log_failure(error)
-    for _ in range(2):
-        file.save(b"[2]")
-    file.log_failure(full)
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
-        ("ERROR", "/s/x.json cannot be written: [Errno 5] broken"),
-        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
-        ("WARNING", "/s/x.json is written again"),
-        ("ERROR", "/s/x.json cannot be written: [Errno 28] no space"),
-    ]
-
-
-def test_a_backup_that_cannot_be_written_is_logged_once_for_each_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    disk = MemoryDisk()
-    file = ConfigFile("/s/x.json", disk)
-    write = disk.write
-    full, broken = OSError(errno.ENOSPC, "no space"), OSError(errno.EIO, "broken")
-    failures = [full, full, broken, None, broken]
-
-    def write_but_no_backup(path: str, data: bytes, *, sync: bool = True) -> None:
-        if path.endswith(".bak") and (failure := failures.pop(0)) is not None:
-            raise failure
-        write(path, data, sync=sync)
-
-    monkeypatch.setattr(disk, "write", write_but_no_backup)
-    while failures:
-        file.save(b"[1]")
-    assert file.load() == [1]
-    assert [record.getMessage() for record in caplog.records] == [
-        "/s/x.json.bak cannot be written: [Errno 28] no space",
-        "/s/x.json.bak cannot be written: [Errno 5] broken",
-        "/s/x.json.bak cannot be written: [Errno 5] broken",
-    ]
 
 
 async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: MakeConfig) -> None:
@@ -160,7 +39,7 @@ async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: 
 
 async def test_the_lock_holds_between_processes(tmp_path: Path, make_config: MakeConfig) -> None:
     taker = (
-        "import sys\nfrom triomq_server.store.files.disk import RealDisk, StoreLocked\n"
+        "import sys\nfrom triomq_server.disk.access import RealDisk, StoreLocked\n"
         f"try: RealDisk().lock({str(tmp_path / 'lock')!r})\nexcept StoreLocked as e: sys.exit(str(e))\n"
     )
     async with open_store(make_config(tmp_path)):
@@ -316,51 +195,6 @@ async def test_files_of_a_fresh_store(tmp_path: Path, make_config: MakeConfig, m
     }
 
 
-def test_disks_agree(disk: Disk, tmp_path: Path) -> None:
-    root = f"{tmp_path}/d"
-    assert disk.list(root) == []
-    assert not disk.exists(root)
-    file = disk.create(f"{root}/a/b", 10_000, 4096)
-    assert disk.is_directory(f"{root}/a")
-    file.buffer[0:3] = b"abc"
-    file.reserve(4096, 10_000)
-    file.buffer[9000:9003] = b"xyz"
-    file.sync(0, 10_000)
-    assert disk.read(f"{root}/a/b")[9000:9003] == b"xyz"
-    file.zero(2, 10_000)
-    assert disk.read(f"{root}/a/b") == b"ab" + bytes(9998)
-    file.close()
-    assert disk.size(f"{root}/a/b") == 10_000
-    assert disk.open(f"{root}/a/b").buffer[0:2] == b"ab"
-    disk.write(f"{root}/c", b"1")
-    disk.replace(f"{root}/c", f"{root}/e")
-    assert disk.list(root) == ["a", "e"]
-    disk.remove(f"{root}/e")
-    disk.remove(f"{root}/e")
-    disk.remove_tree(f"{root}/a")
-    disk.remove_tree(f"{root}/a")
-    assert disk.list(root) == []
-    with pytest.raises(FileNotFoundError):
-        disk.read(f"{root}/e")
-    with pytest.raises(FileNotFoundError):
-        disk.size(f"{root}/e")
-    for path in (f"{root}/not/there", "not/there", "not", "", "a\0b"):
-        usage = disk.usage(path)
-        assert usage.total_bytes >= usage.free_bytes >= usage.usable_bytes > 0
-    file.sync(0, 10)  # deleted meanwhile: nothing to do
-
-
-def test_the_real_disk_punches_holes_and_reserves_space(tmp_path: Path) -> None:
-    disk = RealDisk()
-    path = f"{tmp_path}/f"
-    file = disk.create(path, 1 << 20, 1 << 19)
-    assert os.stat(path).st_blocks * 512 >= 1 << 19
-    with pytest.raises(OSError, match=os.strerror(errno.EFBIG)) as e:
-        file.reserve(0, 1 << 62)
-    assert e.value.errno == errno.EFBIG
-    file.close()
-
-
 def test_segments_with_a_gap(memory_disk: MemoryDisk) -> None:
     segments = Segments(memory_disk, "/x", 100)
     for base in (300, 400, 700):
@@ -387,70 +221,6 @@ async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
     async with open_store(config, disk=memory_disk) as store:
         assert store.queue_bounds("T", 0) == (0, 0)
     assert "there are no log files: 2 queues of an earlier log and its index are removed" in caplog.text
-
-
-def test_bytes_are_written_again(disk: Disk, tmp_path: Path) -> None:
-    file = disk.create(str(tmp_path / "f"), 8192, 8192)
-    file.buffer[4000:4100] = b"x" * 100
-    assert file.read_back(3999, 4101) == b"\0" + b"x" * 100 + b"\0"
-    file.write_back(4000, b"x" * 50 + b"y" * 50)
-    assert file.buffer[3999:4101] == b"\0" + b"x" * 50 + b"y" * 50 + b"\0"
-    file.sync(4000, 4100)
-
-
-def test_a_file_that_has_been_cut_cannot_be_read_back(tmp_path: Path) -> None:
-    file = RealDisk().create(str(tmp_path / "f"), 8192, 8192)
-    os.truncate(tmp_path / "f", 5000)
-    with pytest.raises(OSError, match="ends at 5000"):
-        file.read_back(0, 8192)
-
-
-def test_where_a_files_content_ends(disk: Disk, tmp_path: Path) -> None:
-    file = disk.create(f"{tmp_path}/f", 1 << 20, 4096)
-    assert file.content_end(0, 1 << 20) <= 4096
-    file.reserve(200_000, 210_000, blank=True)
-    file.buffer[200_000] = 1
-    file.sync(0, 1 << 20)
-    assert 200_001 <= file.content_end(0, 1 << 20) < 220_000
-    assert file.content_end(300_000, 1 << 20) == 300_000
-    assert file.content_end(200_000, 200_500) == 200_500
-    file.zero(102_400, 1 << 20)
-    assert file.content_end(0, 1 << 20) <= 102_400
-    file.close()
-
-
-def test_what_was_read_of_a_file_holds_until_it_is_mapped(disk: Disk, tmp_path: Path) -> None:
-    disk.write(f"{tmp_path}/00000000000000000000", b"x" * 4096)
-    segments = Segments(disk, str(tmp_path), 4096)
-    segments.load("mappedFileSizeCommitLog")
-    (segment,) = segments.items
-    assert segment.content(10) == (b"x" * 10, 4096)
-    segment.remember({0: b"kept"})
-    assert segment.peek(0, 4) == b"kept"
-    assert segment.peek(0, 3) == segment.peek(1, 3) == b"xxx"
-    segment.buffer[:4] = b"new!"
-    assert segment.peek(0, 4) == b"new!"
-    assert segment.content(10) is None
-    segment.close()
-    assert segment.peek(0, 4) == b"new!"
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a file system in memory at /dev/shm")
-def test_a_file_is_read_without_a_map(disk: Disk, tmp_path: Path) -> None:
-    file = disk.create(f"{tmp_path}/f", 1 << 20, 8192)
-    file.buffer[:8192] = b"x" * 8192
-    content, end = disk.content(f"{tmp_path}/f", 1 << 17)
-    assert content == b"x" * 8192 + bytes(end - 8192)
-    assert end <= 1 << 16
-    assert disk.content(f"{tmp_path}/f", 10) == (b"x" * 10, end)
-    assert disk.read_part(f"{tmp_path}/f", 8190, 4) == b"xx\0\0"
-    assert disk.read_part(f"{tmp_path}/f", (1 << 20) - 2, 4) == b"\0\0"
-    disk.make_directory(f"{tmp_path}/d")
-    assert [name for name, is_directory, _ in disk.entries(str(tmp_path)) if is_directory] == ["d"]
-    assert [(name, length) for name, is_directory, length in disk.entries(str(tmp_path)) if not is_directory] == [
-        ("f", 1 << 20)
-    ]
-    assert not disk.entries(f"{tmp_path}/missing")
 
 
 async def test_holes_are_not_looked_into(
@@ -485,40 +255,3 @@ async def test_holes_are_not_looked_into(
             async with open_store(config) as store:
                 assert store.recovery_report.clean != unclean
     assert 0 < most < before + (1 << 17)
-
-
-def test_a_file_is_forced_to_the_disk_without_a_free_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = RealDisk().create(f"{tmp_path}/log", 8192, 8192)
-
-    def lack(*_: object, **__: object) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "open", lack)
-    file.sync(0, 4096)
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux's list of descriptors")
-def test_mapped_files_keep_no_descriptors(tmp_path: Path) -> None:
-    disk = RealDisk()
-    before = len(os.listdir("/proc/self/fd"))
-    files = [disk.create(f"{tmp_path}/{number}", 8192, 4096) for number in range(50)]
-    files += [disk.open(f"{tmp_path}/{number}") for number in range(50)]
-    assert len(os.listdir("/proc/self/fd")) == before
-    for number in range(50):
-        files[number].buffer[100:104] = b"here"
-        assert files[50 + number].buffer[100:104] == b"here", "both map the file"
-        files[number].sync(0, 4096)
-        files[number].buffer.flush()
-    assert (tmp_path / "7").read_bytes()[100:104] == b"here"
-    assert len(files[0].buffer) == 8192
-    for file in files:
-        file.close()
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text(), "closing unmaps"
-
-
-def test_an_empty_file_cannot_be_mapped(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    with pytest.raises(ValueError, match="empty file"):
-        RealDisk().open(f"{tmp_path}/empty")

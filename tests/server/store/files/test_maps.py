@@ -16,12 +16,13 @@ import pytest
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, RealDisk, open_store
+from triomq_server.disk import RealDisk
+from triomq_server.disk import access as disk_module
+from triomq_server.disk import maps as maps_module
+from triomq_server.disk.config_files import ConfigFile
+from triomq_server.disk.maps import Maps, map_limit
+from triomq_server.store import NewRecord, open_store
 from triomq_server.store.consume_queue import ConsumeQueues
-from triomq_server.store.files import disk as disk_module
-from triomq_server.store.files import maps as maps_module
-from triomq_server.store.files.config_files import ConfigFile
-from triomq_server.store.files.maps import Maps, map_limit
 from triomq_server.store.removed_queues import RemovedQueues
 
 MakeConfig = Callable[..., StoreConfig]

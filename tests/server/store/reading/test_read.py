@@ -12,7 +12,8 @@ import pytest
 from memory_disk import MemoryDisk
 
 from triomq_server.config import StoreConfig
-from triomq_server.store import NewRecord, ReadStatus, RealDisk, open_store
+from triomq_server.disk import RealDisk
+from triomq_server.store import NewRecord, ReadStatus, open_store
 from triomq_server.store.reading.queue_reads import read_queue
 
 ROOT = "/store"

@@ -22,8 +22,9 @@ from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
 from triomq_server.commands.store_repair import Outcome, repair
 from triomq_server.config import StoreConfig
+from triomq_server.disk import StoreLocked
 from triomq_server.replication.log_copy import READ_LOG
-from triomq_server.store import MessageStore, NewRecord, ReadStatus, StoreLocked, open_store
+from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.stopped.checking import check_store
 from triomq_server.store.stopped.log_repair import Place, flaw_of_copy
 

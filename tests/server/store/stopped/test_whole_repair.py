@@ -19,7 +19,8 @@ from click.testing import CliRunner, Result
 
 from triomq_server.commands.store_repair import repair_store
 from triomq_server.config import StoreConfig
-from triomq_server.store import MessageStore, NewRecord, RealDisk, open_store
+from triomq_server.disk import RealDisk
+from triomq_server.store import MessageStore, NewRecord, open_store
 from triomq_server.store.stopped.whole_repair import look
 from triomq_server.wire import to_the_end
 
@@ -291,7 +292,7 @@ async def test_questions_and_refusals(root: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from triomq_server.store.files.disk import RealDisk
+from triomq_server.disk import RealDisk
 from triomq_server.store.stopped import whole_repair
 from pathlib import Path
 left = int(sys.argv.pop(1))

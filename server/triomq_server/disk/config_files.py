@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
-from triomq_server.store.files.disk import Disk
+from triomq_server.disk.access import Disk
 
 _FILE_BYTES = 1 << 30
 """Tables are read at the start, and have numbers as keys: no size that fits the memory is too long."""

@@ -1,6 +1,6 @@
-"""The disk behind the store: a `Disk` hands out fixed-size mapped files, and reads, writes and lists small ones.
+"""A `Disk` hands out fixed-size mapped files, and reads, writes and lists small ones.
 
-The rest of the store works on offsets and buffers, except that a master's bytes are written through a descriptor of a
+The store works on offsets and buffers, except that a master's bytes are written through a descriptor of a
 log file (`raw_file`, `CommitLog.append_raw`) and replication sends from and splices into such descriptors. Tests use
 a disk in memory instead.
 A mapped file must be reserved before it is written: a store into an unbacked page of a full disk would kill the
@@ -30,8 +30,8 @@ import attrs
 import trio
 
 from triomq_server.compiled import USED as COMPILED
+from triomq_server.disk.maps import Maps
 from triomq_server.plain_files import not_a_file, open_plain, read_plain
-from triomq_server.store.files.maps import Maps
 
 if COMPILED:
     from triomq_server.compiled import directories
