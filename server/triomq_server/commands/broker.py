@@ -78,9 +78,9 @@ def broker(
         )
 
     config_path = options.absolute(config_file) if config_file else None
+    not_written: list[str] = []
 
     async def serve(*, task_status: trio.TaskStatus[object]) -> None:
         await serve_broker(config, config_path=config_path, not_written=not_written.append, task_status=task_status)
 
-    not_written: list[str] = []
     run_server(serve, ready, config, not_written)

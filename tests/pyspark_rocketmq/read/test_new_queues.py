@@ -5,45 +5,33 @@ from __future__ import annotations
 
 import json
 import logging
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-import trio
-from fake_cluster import FakeCluster
 
 pytest.importorskip("pyspark")
 
+from fake_stream import A, FakeStream, lent
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import DataLoss
 from pyspark_rocketmq.offsets import QueueId, offsets_of
 from pyspark_rocketmq.options import read_options
-from pyspark_rocketmq.read import stream_reader
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.stream_reader import StreamReader
 from pyspark_rocketmq.rows.schema import READ_SCHEMA
 
-A, B = QueueId("T", "broker-a", 0), QueueId("T", "broker-b", 0)
+B = QueueId("T", "broker-b", 0)
 
 
-class Stream:
+class Stream(FakeStream):
     """A streaming read of one queue, whose offsets go through JSON, as Spark keeps them."""
 
     def __init__(self, **options: str) -> None:
-        self.cluster = FakeCluster(random.Random(0))
-        self.cluster.add_queue(A, 50)
+        super().__init__()
         self._options = read_options({"namesrv": "n:1", "topic": "T", **options}, streaming=True)
         self.reader = StreamReader(self._options, READ_SCHEMA)
         self.reached = json.dumps({"T": {"broker-a": {"0": 50}}})
-
-    def call(self, run: Callable[[Session], Any]) -> Any:
-        session = Session(SimpleNamespace(admin=self.cluster), None, self.cluster)  # type: ignore[arg-type]
-        return trio.run(run, session)
 
     def restart(self) -> None:
         self.reader = StreamReader(self._options, READ_SCHEMA)
@@ -60,18 +48,7 @@ class Stream:
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stream]:
-    opened: list[Stream] = []
-
-    def make(**options: str) -> Stream:
-        opened.append(Stream(**options))
-        return opened[-1]
-
-    @contextmanager
-    def borrowed(_key: object) -> Iterator[Stream]:
-        yield opened[-1]
-
-    monkeypatch.setattr(stream_reader, "borrowed", borrowed)
-    return make
+    return lent(monkeypatch, Stream)
 
 
 def delete(query: Stream, queue: QueueId, start: int, *, known: bool = True) -> None:

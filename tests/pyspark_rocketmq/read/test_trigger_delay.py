@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import pickle
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-import trio
-from fake_cluster import FakeCluster
+from fake_stream import A, FakeStream, lent
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import SourceError
 from pyspark_rocketmq.offsets import QueueId, offsets_of, tree_of
 from pyspark_rocketmq.options import read_options
-from pyspark_rocketmq.read import stream_reader
 from pyspark_rocketmq.read.stream_reader import StreamReader
 from pyspark_rocketmq.rows.schema import READ_SCHEMA
 
-A, B = (QueueId("T", "broker-a", number) for number in range(2))
+B = QueueId("T", "broker-a", 1)
 
 
-class Stream:
+class Stream(FakeStream):
     """A streaming read of one cluster: its driver's offsets, and a clock that is set."""
 
     def __init__(self, **options: str) -> None:
-        self.cluster = FakeCluster(random.Random(0))
-        self.cluster.add_queue(A, 50)
+        super().__init__()
         self.now_s = 1000.0
         given = {"namesrv": "n:1", "topic": "T", "minOffsetsPerTrigger": "40", "maxTriggerDelay": "1m"}
         self.options = read_options({**given, **options}, streaming=True)
@@ -42,10 +35,6 @@ class Stream:
 
     def restart(self) -> None:
         self.reader = StreamReader(self.options, READ_SCHEMA, lambda: self.now_s)
-
-    def call(self, run: Callable[[Session], Any]) -> Any:
-        session = Session(SimpleNamespace(admin=self.cluster), None, self.cluster)  # type: ignore[arg-type]
-        return trio.run(run, session)
 
     def trigger(self, limit: Any = None, *, after_s: float = 0) -> dict[QueueId, int]:
         """Where the next trigger ends; it starts where the last one ended."""
@@ -57,18 +46,7 @@ class Stream:
 
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stream]:
-    opened: list[Stream] = []
-
-    def make(**options: str) -> Stream:
-        opened.append(Stream(**options))
-        return opened[-1]
-
-    @contextmanager
-    def borrowed(_key: object) -> Iterator[Stream]:
-        yield opened[-1]
-
-    monkeypatch.setattr(stream_reader, "borrowed", borrowed)
-    return make
+    return lent(monkeypatch, Stream)
 
 
 def test_a_trigger_is_empty_until_there_is_enough(stream: Callable[..., Stream]) -> None:

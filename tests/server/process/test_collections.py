@@ -37,6 +37,14 @@ def full_collections() -> Iterator[list[float]]:
     gc.callbacks.remove(note)
 
 
+async def begin_at_once(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, *, naps_most: int) -> None:
+    """Start the task by the real clock: it looks every 10 ms, and waits for a turn without other work so often at most."""
+    monkeypatch.setattr(collections, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(collections, "_NAPS_MOST", naps_most)
+    nursery.start_soon(collections.collect_in_turns)
+    await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_they_are_done_when_due_and_not_in_the_turn_that_makes_objects(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
 ) -> None:
@@ -56,10 +64,7 @@ async def test_they_are_done_when_due_and_not_in_the_turn_that_makes_objects(
 async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
     nursery: trio.Nursery, full_collections: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collections, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(collections, "_NAPS_MOST", 10)
-    nursery.start_soon(collections.collect_in_turns)
-    await trio.testing.wait_all_tasks_blocked()
+    await begin_at_once(nursery, monkeypatch, naps_most=10)
     kept: list[list[int]] = []
     for _ in range(collections.DUE_AFTER + 5):
         kept.extend([0] for _ in range(1000))
@@ -75,10 +80,7 @@ async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
 async def test_they_do_not_wait_while_many_objects_are_made(
     nursery: trio.Nursery, full_collections: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collections, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(collections, "_NAPS_MOST", 1_000_000)
-    nursery.start_soon(collections.collect_in_turns)
-    await trio.testing.wait_all_tasks_blocked()
+    await begin_at_once(nursery, monkeypatch, naps_most=1_000_000)
     for _ in range(collections.DUE_AFTER):
         gc.collect(1)
     kept = [[0] for _ in range(1000)]
