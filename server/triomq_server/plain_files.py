@@ -1,5 +1,5 @@
-"""Opening files that others have put in their place, without waiting for ever: a FIFO holds up whoever opens it until
-another process opens its other end, and a device may have no end."""
+"""Opening files that operators provide, without blocking: opening a FIFO blocks until another process opens its other end,
+and reading a device may never end."""
 
 from __future__ import annotations
 

@@ -221,9 +221,9 @@ class _Run:
                     await broker.registration.unregister()
                 finally:
                     background.cancel_scope.cancel()
-            self._tell_not_written(store)
+            self._report_not_written(store)
 
-    def _tell_not_written(self, store: MessageStore) -> None:
+    def _report_not_written(self, store: MessageStore) -> None:
         for file in self._files:
             if file.failure is not None:
                 self._not_written(f"{file.path}: {file.failure}")

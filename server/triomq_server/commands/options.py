@@ -51,7 +51,7 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
     values: dict[str, str] = {}
     if file:
         try:
-            # What a shell hands over as an open descriptor may be a pipe: whoever fills it is there.
+            # A shell passes `<(...)` as the open descriptor of a pipe, whose writer runs already.
             given = file.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
             values.update(load_properties(Path(file).read_bytes() if given else read_plain(file)))
         except OSError as error:

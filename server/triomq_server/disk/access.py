@@ -658,7 +658,7 @@ class RealDisk:
         return os.path.exists(path)
 
     def is_in_place(self, path: str) -> bool:
-        """Compares with the open descriptor: some file systems number an inode anew when nobody has it open."""
+        """Compares with the open descriptor: some file systems change the number of an inode that no process has open."""
         descriptor = self._locked_directories.get(path)
         try:
             return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat(path))

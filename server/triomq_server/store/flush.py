@@ -277,7 +277,8 @@ class Flusher:
                 self._refusal_noted = False
 
     async def _note_refusal(self) -> None:
-        if not self._refusal_noted and not self._gone:  # a note would make the directory anew, in the way of the store
+        # A note would create the directory again, where the store is to be put back.
+        if not self._refusal_noted and not self._gone:
             root = self._config.store_path_root_dir
             self._refusal_noted = await self._disk.run(partial(note_refusal, self._disk, root, self.flushed_offset))
 
