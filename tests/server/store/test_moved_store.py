@@ -31,6 +31,13 @@ async def confirmed(store: MessageStore, record: NewRecord) -> bool:
     return answers[0]
 
 
+async def second_file(root: Path) -> None:
+    """Wait for the log's next file, which a thread prepares after the first message, at the path it had by then."""
+    with trio.fail_after(30):
+        while len(list((root / "commitlog").iterdir())) < 2:  # noqa: ASYNC110 - files have no events
+            await trio.sleep(0.005)
+
+
 @pytest.mark.parametrize("moved", ["", "commitlog"])
 async def test_no_message_is_safe_while_the_store_is_elsewhere(
     moved: str, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
@@ -39,6 +46,7 @@ async def test_no_message_is_safe_while_the_store_is_elsewhere(
     config = make_config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     async with open_store(config) as store:
         assert await confirmed(store, make_record(0))
+        await second_file(root)
         os.rename(root / moved, tmp_path / "elsewhere")
         assert not await confirmed(store, make_record(1))
         assert not store.writable
@@ -61,6 +69,7 @@ async def test_another_directory_in_its_place_is_noticed(
     root = tmp_path / "store"
     async with open_store(make_config(root, flush_disk_type=FlushDiskType.SYNC_FLUSH)) as store:
         assert await confirmed(store, make_record(0))
+        await second_file(root)
         os.rename(root, tmp_path / "elsewhere")
         shutil.copytree(tmp_path / "elsewhere", root)
         assert not await confirmed(store, make_record(1))
