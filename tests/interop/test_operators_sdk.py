@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -161,9 +162,12 @@ async def test_name_servers_and_statistics(either: Any, client: triomq.Client, t
     async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
         sent = [await producer.send(triomq.Message(topic, b"m%d" % n, tags="A")) for n in range(4)]
     queue = triomq.MessageQueue(topic, name, 0)
+    entries: list[triomq.QueueEntry] = []
     with trio.fail_after(60):
-        while len(entries := await client.messages.entries(queue, 1)) < 3:
+        while len(entries) < 3:
             await trio.sleep(0.05)
+            with contextlib.suppress(NotFound):  # the real broker's answer until its dispatcher has written the first
+                entries = await client.messages.entries(queue, 1)
     assert [each.offset for each in entries] == [1, 2, 3]
     assert [each.physical_offset for each in entries] == [int(each.offset_message_id[16:], 16) for each in sent[1:]]
     assert {each.tags_code for each in entries} == {ord("A")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,9 @@ import trio
 import trio.testing
 
 from triomq_server.process import collections
+
+TURN_S = 0.01
+"""How long a turn takes that has other work."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +40,8 @@ def full_collections() -> Iterator[list[float]]:
 
 
 async def begin_at_once(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, *, naps_most: int) -> None:
-    """Start the task by the real clock: it looks every 10 ms, and waits for a turn without other work so often at most."""
-    monkeypatch.setattr(collections, "LOOK_EVERY_S", 0.01)
+    """Start the task: it looks in every long turn, and waits for a turn without other work so often at most."""
+    monkeypatch.setattr(collections, "LOOK_EVERY_S", TURN_S)
     monkeypatch.setattr(collections, "_NAPS_MOST", naps_most)
     nursery.start_soon(collections.collect_in_turns)
     await trio.testing.wait_all_tasks_blocked()
@@ -62,7 +64,10 @@ async def test_they_are_done_when_due_and_not_in_the_turn_that_makes_objects(
 
 
 async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
-    nursery: trio.Nursery, full_collections: list[float], monkeypatch: pytest.MonkeyPatch
+    mock_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    full_collections: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await begin_at_once(nursery, monkeypatch, naps_most=10)
     kept: list[list[int]] = []
@@ -72,13 +77,16 @@ async def test_they_wait_for_a_turn_without_other_work_but_not_for_ever(
     turns = 0
     while not full_collections:
         turns += 1
-        time.sleep(0.01)  # noqa: ASYNC251 - a turn that takes long
+        mock_clock.jump(TURN_S)
         await trio.lowlevel.checkpoint()
     assert turns >= 10
 
 
 async def test_they_do_not_wait_while_many_objects_are_made(
-    nursery: trio.Nursery, full_collections: list[float], monkeypatch: pytest.MonkeyPatch
+    mock_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    full_collections: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await begin_at_once(nursery, monkeypatch, naps_most=1_000_000)
     for _ in range(collections.DUE_AFTER):
@@ -87,7 +95,7 @@ async def test_they_do_not_wait_while_many_objects_are_made(
     turns = 0
     while not full_collections and turns < 50:
         turns += 1
-        time.sleep(0.01)  # noqa: ASYNC251 - a turn that takes long
+        mock_clock.jump(TURN_S)
         gc.collect(1)
         await trio.lowlevel.checkpoint()
     assert full_collections
