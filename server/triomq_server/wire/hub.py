@@ -262,7 +262,7 @@ class Hub:
         self.limits.waiting.held_bytes += size_bytes
         try:
             while link.slices is not None and not link.closed:
-                await self.turns.wait_for_next()  # first come, first served: links take turns
+                await self.turns.wait_for_next(link.slices[1].code)  # links take turns
                 if link.closed:
                     break
                 begun = self._now()

@@ -6,12 +6,16 @@ times what one may take, and everybody else would wait for all of them.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import trio
 
 TURN_S = 0.01
 """How long handlers are called in a turn of the loop: one receive may hold thousands of requests."""
 SHORT_S = TURN_S / 4
 """How long, where others have had the turn before, or wait for the next one."""
+_READING = -1
+"""Instead of a request code: requests that have been received and not been called."""
 
 
 class LoopTurns(trio.abc.Instrument):
@@ -24,6 +28,8 @@ class LoopTurns(trio.abc.Instrument):
     def __init__(self) -> None:
         self.spent_s = 0.0
         self._next = trio.Lock()
+        self._waiting = 0
+        self._next_of: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
 
     def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002
         """The loop has ended a turn."""
@@ -32,22 +38,35 @@ class LoopTurns(trio.abc.Instrument):
     @property
     def is_spent(self) -> bool:
         """Whether the rest is for another turn; and it is, if somebody waits for one."""
-        return self.spent_s >= TURN_S or self._next.locked()
+        return self.spent_s >= TURN_S or self._waiting > 0
 
     @property
     def left_s(self) -> float:
         """How long the next batch of handlers may run."""
-        return max(SHORT_S, TURN_S - self.spent_s) if not self._next.locked() else SHORT_S
+        return max(SHORT_S, TURN_S - self.spent_s) if not self._waiting else SHORT_S
 
     async def wait(self) -> None:
         """Wait for a turn that has time: at once if this one has, else one task a turn, first come, first served."""
         if self.is_spent:
             await self.wait_for_next()
 
-    async def wait_for_next(self) -> None:
-        """Wait for a turn in which no other of those who wait goes on."""
-        async with self._next:
-            await trio.lowlevel.checkpoint()
+    async def wait_for_next(self, code: int = _READING) -> None:
+        """Wait for a turn in which no other of those who wait goes on.
+
+        Those of one request code wait for each other, and codes take turns: a thousand brokers that register at once
+        must not keep the one that asks for a list waiting.
+
+        Args:
+            code: one that has a handler, so that there are not many.
+        """
+        self._waiting += 1
+        try:
+            # One of each code waits for `_next`, so first come, first served lets the codes take turns. A lock that
+            # somebody else has released is had in the turn after that, and a free one too.
+            async with self._next_of[code], self._next:
+                pass
+        finally:
+            self._waiting -= 1
 
 
 _of_this_run: trio.lowlevel.RunVar[LoopTurns] = trio.lowlevel.RunVar("triomq_server.wire.loop_turns")

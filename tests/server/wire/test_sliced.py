@@ -83,6 +83,22 @@ async def test_one_slice_is_done_in_a_turn_whatever_number_of_links_asks(autojum
     assert {middle.count(str(number)) for number in range(10)} <= set(range(6, 15)), "links take turns"
 
 
+async def test_requests_of_another_code_do_not_wait_for_a_crowd(autojump_clock, bench, ask) -> None:
+    work = Work(bench)
+    bench.handlers.sliced[4] = work.long
+    for _ in range(100):
+        link, wire = await bench.connect()
+        link.peer = "crowd"
+        wire.deliver(ask(1))
+    other, asked = await bench.connect()
+    other.peer = "other"
+    asked.deliver(ask(4))
+    while not asked.writes:
+        await trio.lowlevel.checkpoint()
+    assert work.steps.count("other") == SLICES
+    assert len(work.steps) < 100 + 4 * SLICES, "the first slices of the crowd, then codes take turns"
+
+
 async def test_what_a_link_sends_behind_a_long_request_waits_for_it(autojump_clock, bench, ask) -> None:
     work = Work(bench)
     link, wire = await bench.connect()
