@@ -23,6 +23,9 @@ T = TypeVar("T")
 WATCH_S = 5.0
 """How often the files are looked at, as in RocketMQ."""
 
+SETTLE_S = 1.0
+"""How long they must have stayed the same: the beginning of a file may be one of fewer accounts, or of fewer limits."""
+
 NAMES_SHOWN = 10
 """In one line of the log."""
 
@@ -63,6 +66,7 @@ class AclFiles:
         self._run = run
         self._seen: dict[str, bytes] = {}
         self._unusable: tuple[dict[str, bytes], str] | None = None
+        self._changing: dict[str, bytes] | None = None
         self._using = trio.Lock()
         self.rules = AccessRules()
         self.on_change: list[Callable[[], None]] = []
@@ -85,10 +89,13 @@ class AclFiles:
         self._take(seen, rules)
 
     async def watch(self) -> NoReturn:
-        """Task: read the files again when they have changed. What cannot be used changes nothing, and is logged."""
+        """Task: read the files again when they have changed, and stayed the same for `SETTLE_S`.
+
+        What cannot be used changes nothing, and is logged.
+        """
         failure = ""
         while True:
-            await trio.sleep(WATCH_S)
+            await trio.sleep(WATCH_S if self._changing is None else SETTLE_S)
             try:
                 async with self._using:
                     seen, rules = await self._run(self._read_changed)
@@ -97,7 +104,8 @@ class AclFiles:
                     _log.error("access control stays as it was: %s", error)
                 failure = str(error)
             else:
-                failure = ""
+                if self._changing is None:
+                    failure = ""
                 if rules is not None and seen != self._seen:
                     self._take(seen, rules)
                     _log.info("access control files have changed: %d accounts", len(rules.accounts))
@@ -166,12 +174,19 @@ class AclFiles:
             changed()
 
     def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
-        """What the files have now, and the rules if that has changed; AclError as long as it cannot be used."""
+        """What the files have now, and the rules if that has changed and is what the look before has found.
+
+        AclError as long as it cannot be used.
+        """
+        before, self._changing = self._changing, None
         seen = self._read()
         if seen == self._seen:
             return seen, None
         if self._unusable is not None and self._unusable[0] == seen:
             raise AclError(self._unusable[1])  # without parsing it every time
+        if seen != before:
+            self._changing = seen
+            return seen, None
         try:
             return seen, _admitting(_rules(seen))
         except AclError as error:

@@ -19,7 +19,7 @@ from triomq_protocol.requests import GetBrokerAclConfigResponse
 from triomq_protocol.wire.command import Command
 from triomq_server.acl import guarded
 from triomq_server.acl.accounts import MOST_BYTES, AclError
-from triomq_server.acl.files import MOST_ALL_BYTES, WATCH_S
+from triomq_server.acl.files import MOST_ALL_BYTES, SETTLE_S, WATCH_S
 from triomq_server.config import BrokerConfig, ConfigError
 from triomq_server.wire import Burst, Handlers
 
@@ -162,6 +162,27 @@ async def test_files_are_read_again(open_broker: Any, settings: dict[str, Any], 
         more.unlink()
         await until("visitor", served=False)
     assert "secret" not in caplog.text
+
+
+async def test_a_file_that_is_being_written_is_not_in_force(
+    open_broker: Any, settings: dict[str, Any], home: Path
+) -> None:
+    """Its beginning may be valid, with fewer accounts, and without the limits of the last one."""
+    file = home / "conf" / "plain_acl.yml"
+    head = "accounts:\n- {accessKey: operator, secretKey: operator-secret, admin: true}\n"
+    account = "- accessKey: account\n  secretKey: account-secret\n  defaultTopicPerm: PUB\n"
+    denied = "  topicPerms: [T1=DENY]\n"
+    file.write_text(head + account + denied)
+    async with open_broker(**settings) as running:
+        peer = await running.peer()
+        for number in range(30):
+            for text in (head, head + account):
+                file.write_text(f"{text}# {number}")
+                await trio.sleep(0.8 * SETTLE_S)
+                assert not refused(await peer.ask(request(26, "account")))
+                assert refused(await peer.ask(signed(peer.put_request("T1"))))
+        await trio.sleep(WATCH_S + 2 * SETTLE_S)
+        assert not refused(await peer.ask(signed(peer.put_request("T1"))))
 
 
 @pytest.mark.parametrize(
