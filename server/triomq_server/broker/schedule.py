@@ -32,6 +32,8 @@ RETRY_S = 0.1
 """A message that the store did not take is tried again after this time."""
 BATCH_MAX = 64
 """Messages delivered before other tasks run and the progress is noted."""
+BATCH_BYTES = 1_048_576
+"""And how many bytes, with the message that reaches the limit: 64 may have 4 MiB each."""
 
 
 class Schedule:
@@ -138,7 +140,7 @@ class Schedule:
     async def _deliver_due(self, queue_id: int, offset: int) -> bool:
         """Deliver some of the messages that are due, from a queue offset on; False if the store refused one."""
         store, broker = self._store, self._broker
-        stored, log_end = True, 0
+        stored, log_end, left_bytes = True, 0, BATCH_BYTES
         for following in range(offset, offset + BATCH_MAX):
             unit = store.queue_unit(SCHEDULE_TOPIC, queue_id, following)
             now_ms = broker.clock()
@@ -155,6 +157,9 @@ class Schedule:
                     break
                 log_end = end
             offset = following + 1
+            left_bytes -= unit[1]
+            if left_bytes <= 0:
+                break
         store.notify_arrivals()
         try:
             if log_end and self._waits:

@@ -22,6 +22,7 @@ from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import serve_broker
 from triomq_server.broker.admin.ha import CHANGE_ROLE
+from triomq_server.broker.schedule import Schedule
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.metadata import delay_offsets_request
@@ -84,6 +85,30 @@ async def test_levels_do_not_wait_for_each_other(open_broker: Any) -> None:
             body, waited_s = await held(await broker.peer(), number)
             assert body == b"%d" % level
             assert 0.49 <= waited_s <= 0.51
+
+
+async def test_long_messages_are_delivered_few_in_a_turn(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    delivered = 0
+    begun = trio.Event()
+    append = Schedule._append
+
+    def counted(schedule: Schedule, record: Any) -> int | None:
+        nonlocal delivered
+        delivered += 1
+        begun.set()
+        return append(schedule, record)
+
+    monkeypatch.setattr(Schedule, "_append", counted)
+    async with open_broker(mappedFileSizeCommitLog=64 << 20) as broker:
+        peer = await broker.peer()
+        for _ in range(20):
+            await peer.put(**delayed(1, bytes(3 << 20)))
+        await begun.wait()
+        assert delivered <= 2
+        while delivered < 20:
+            before = delivered
+            await trio.lowlevel.checkpoint()
+            assert delivered - before <= 2
 
 
 async def test_a_level_that_was_idle_wakes_up(open_broker: Any) -> None:
