@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -74,20 +74,39 @@ class ProgressLine:
 
 @contextmanager
 def progress_on(stream: TextIO, *, shown: bool) -> Iterator[tuple[Say, Say]]:
-    """Two functions: one for the line that changes, one for lines that stay."""
+    """Two functions: one for the line that changes, one for lines that stay.
+
+    Nothing is shown any more, and nothing else changes, once the stream's reader is gone: a terminal that was closed, or
+    a pipe to `head`.
+    """
     if not shown:
         yield (lambda _line: None), (lambda _news: None)
     elif stream.isatty():
         console = Console(file=stream)
-        with Live(Text(), console=console, refresh_per_second=4, transient=True, auto_refresh=False) as live:
+        live = Live(Text(), console=console, refresh_per_second=4, transient=True, auto_refresh=False)
+        with suppress(OSError):
+            live.start()
+        try:
             yield (
-                lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True),
-                lambda news: console.print(Text(news, style="dim")),
+                _if_read(lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)),
+                _if_read(lambda news: console.print(Text(news, style="dim"))),
             )
+        finally:
+            with suppress(OSError):
+                live.stop()
     else:
 
-        def say(text: str) -> None:
+        def write(text: str) -> None:
             stream.write(text + "\n")
             stream.flush()
 
+        say = _if_read(write)
         yield say, say
+
+
+def _if_read(say: Say) -> Say:
+    def say_if_read(text: str) -> None:
+        with suppress(OSError):
+            say(text)
+
+    return say_if_read

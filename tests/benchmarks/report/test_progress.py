@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
+
+import pytest
 
 from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.report.progress import ProgressLine, progress_on
@@ -47,3 +50,30 @@ def test_a_file_gets_plain_lines_and_json_gets_none() -> None:
         news("a")
         show("b")
     assert silent.getvalue() == ""
+
+
+class Unread(io.StringIO):
+    """A terminal that was closed, or a pipe whose reader ended."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EIO if self.terminal else errno.EPIPE, "nobody reads it")
+
+    def flush(self) -> None:
+        self.write("")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: bool) -> None:
+    reached = False
+    with progress_on(Unread(terminal=terminal), shown=True) as (show, news):
+        show("1 of 2 s")
+        news("starting ours")
+        reached = True
+    assert reached
