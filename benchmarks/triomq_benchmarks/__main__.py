@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from triomq_benchmarks.commands.termination import interrupted_by_sigterm
+from triomq_benchmarks.commands.termination import interrupted_by_signals
 
 COMMANDS: Final = {
     "audit": "Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.",
@@ -61,7 +61,7 @@ class _Loaded(click.Group):
         return command  # type: ignore[no-any-return]
 
     def invoke(self, ctx: click.Context) -> object:
-        with interrupted_by_sigterm():
+        with interrupted_by_signals():
             return super().invoke(ctx)
 
 

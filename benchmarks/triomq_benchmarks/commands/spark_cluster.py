@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 
 import click
 import trio
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.run.ending_signals import ending_signals
 from triomq_benchmarks.spark.cluster import open_spark_cluster
 
 
@@ -36,7 +36,7 @@ def spark_cluster(workers: int, cores: int, memory: str, as_json: bool) -> None:
 
     async def until_signal() -> None:
         """From the first process on, a signal ends all of them."""
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*ending_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve)
                 async for _number in signals:

@@ -1,4 +1,4 @@
-"""SIGTERM ends a benchmark as Ctrl-C does: with the processes and files that it has started and written."""
+"""SIGTERM and SIGHUP end a benchmark as Ctrl-C does: with the processes and files that it has started and written."""
 
 from __future__ import annotations
 
@@ -8,35 +8,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-TERMINATED = 128 + signal.SIGTERM
-"""The exit code, as shells have it."""
+from triomq_benchmarks.run.ending_signals import ending_signals
 
 
 @contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise in the block what SIGINT does there; the process ends with `TERMINATED` then.
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise in the block what SIGINT does there; the process ends with 128 and the signal's number
+    then, as shells have it.
 
     SIGINT raises KeyboardInterrupt in the block, also where a shell has it ignored, as in its background jobs: only so
     does trio take care that it comes at a place where it may.
     """
-    terminated = False
+    ended_by: int | None = None
 
-    def interrupt(_: int, frame: FrameType | None) -> None:
-        nonlocal terminated
-        terminated = True
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal ended_by
+        ended_by = number
         handler = signal.getsignal(signal.SIGINT)  # trio's own while its loop runs
         assert callable(handler)
         handler(signal.SIGINT, frame)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in ending_signals()}
     if not callable(before[signal.SIGINT]):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in before:
+        if number != signal.SIGINT:
+            signal.signal(number, interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        if terminated:
-            sys.exit(TERMINATED)
+        if ended_by is not None:
+            sys.exit(128 + ended_by)
         raise
     finally:
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in a command that must end processes in order: they call a function, and raise nothing."""
+"""Ctrl-C, SIGTERM and SIGHUP in a command that must end processes in order: they call a function, and raise nothing."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from triomq_benchmarks.run.ending_signals import ending_signals
+
 
 @asynccontextmanager
 async def on_interrupt(action: Callable[[], None]) -> AsyncIterator[None]:
-    """Call `action` for each SIGINT and SIGTERM, for as long as the block lasts; what the block raises comes out
-    plain."""
+    """Call `action` for each SIGINT and SIGTERM and the first SIGHUP, for as long as the block lasts; what the block
+    raises comes out plain."""
 
     async def listen(*, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*ending_signals()) as signals:
             task_status.started()
-            async for _ in signals:
-                action()
+            hung_up = False
+            async for number in signals:
+                # The kernel and the shell both tell of a closed terminal: that is no second wish.
+                if not (number == signal.SIGHUP and hung_up):
+                    action()
+                hung_up = hung_up or number == signal.SIGHUP
 
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

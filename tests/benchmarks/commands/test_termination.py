@@ -1,4 +1,4 @@
-"""SIGTERM ends a benchmark with all that it has started, whatever the shell does with SIGINT."""
+"""SIGTERM and SIGHUP end a benchmark with all that it has started, whatever the shell does with SIGINT."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 LONG = """
 import signal, time, trio
-from triomq_benchmarks.commands.termination import interrupted_by_sigterm
+from triomq_benchmarks.commands.termination import interrupted_by_signals
 
 signal.signal(signal.SIGINT, {sigint})
-with interrupted_by_sigterm():
+with interrupted_by_signals():
     try:
         print("begun", flush=True)
         {wait}
@@ -22,9 +22,10 @@ with interrupted_by_sigterm():
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("sigint", ["signal.default_int_handler", "signal.SIG_IGN"])
 @pytest.mark.parametrize("wait", ["time.sleep(1000)", "trio.run(trio.sleep, 1000)"])
-def test_the_block_is_left_in_order(sigint: str, wait: str) -> None:
+def test_the_block_is_left_in_order(number: signal.Signals, sigint: str, wait: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", LONG.format(sigint=sigint, wait=wait)],
         stdout=subprocess.PIPE,
@@ -33,6 +34,43 @@ def test_the_block_is_left_in_order(sigint: str, wait: str) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.stdout.read() == "cleaned up\n"
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + number
+
+
+LISTENING = """
+import trio
+from triomq_benchmarks.run.interrupts import on_interrupt
+
+async def main():
+    with trio.CancelScope() as scope:
+        calls = []
+        async with on_interrupt(lambda: calls.append(None) or print(len(calls), flush=True)):
+            print("begun", flush=True)
+            await trio.sleep(1000)
+
+trio.run(main)
+"""
+
+
+def test_a_closed_terminal_interrupts_once_and_ctrl_c_each_time() -> None:
+    with subprocess.Popen([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for number, said in ((signal.SIGHUP, "1\n"), (signal.SIGINT, "2\n"), (signal.SIGTERM, "3\n")):
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(number)
+            assert process.stdout.readline() == said
+        process.kill()
+
+
+def test_nohup_keeps_a_benchmark_from_ending_with_its_terminal() -> None:
+    ignored = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{LISTENING}"
+    with subprocess.Popen([sys.executable, "-c", ignored], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "1\n"
+        process.kill()

@@ -1,0 +1,11 @@
+"""Which signals end a benchmark in order, with the processes and files that it has started and written."""
+
+from __future__ import annotations
+
+import signal
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Ctrl-C, SIGTERM, and SIGHUP, which comes when a terminal is closed; not where `nohup` has it ignored."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hang_up)
