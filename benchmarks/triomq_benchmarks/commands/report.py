@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 import attrs
 import click
 
-from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
+from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_audit, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
 
@@ -72,9 +71,6 @@ def _run_with_its_audit(folder: Path) -> RunResult:
     """The run; `audit.json` is newer than what the run itself found, if it was audited once more."""
     run = read_run(folder)
     try:
-        audit = json.loads((folder / _AUDIT).read_text("utf-8"))
+        return attrs.evolve(run, audit=read_audit(folder / _AUDIT))
     except FileNotFoundError:
         return run
-    except (OSError, ValueError) as error:
-        raise RunUnreadableError(f"{folder / _AUDIT} is damaged: {error}") from error
-    return attrs.evolve(run, audit=audit)

@@ -12,25 +12,37 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import attrs
+import msgspec
 
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.resources import ResourceRow
-from triomq_benchmarks.figures.run_result import (
-    FORMAT,
-    Decision,
-    FaultInstant,
-    Machine,
-    RunResult,
-    RunStatus,
-    ThresholdResult,
-    WorkerResult,
-)
+from triomq_benchmarks.figures.run_result import FORMAT, RunResult
 
 RESULT, INTERVALS, RESOURCES = "result.json", "intervals.parquet", "resources.parquet"
 _IN_TABLES = ("rows", "resources")
+
+
+class _Details(TypedDict, total=False):
+    nodes: Mapping[str, Mapping[str, object]]
+
+
+class _Audit(TypedDict, total=False):
+    clean: bool
+    acknowledged: int
+    consumed: int
+    counts: Mapping[str, int]
+    examples: Mapping[str, Sequence[Mapping[str, object]]]
+    notes: Sequence[str]
+
+
+class _Parts(TypedDict, total=False):
+    """What readers of a result rely on in the parts that have no class."""
+
+    target_details: _Details
+    audit: _Audit | None
 
 
 class RunUnreadableError(Exception):
@@ -116,37 +128,45 @@ def read_run(folder: Path) -> RunResult:
         if values.pop("format", None) != FORMAT:
             raise RunUnreadableError(f"{folder / RESULT} is of another format than this version's, {FORMAT}")
         values.pop("quantiles")
-        rows = tuple(IntervalRow(**row) for row in _read_rows(folder / INTERVALS))
-        # Runs of older versions have no such file.
+        # Runs of older versions have no file of resources.
         used = _read_rows(folder / RESOURCES) if (folder / RESOURCES).exists() else []
-        return _result({**values, "resources": tuple(ResourceRow(**row) for row in used)}, rows)
+        return _result({**values, "rows": _read_rows(folder / INTERVALS), "resources": used})
     except OSError as error:
         runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
         hint = f"; there are several runs in it: {runs}" if runs else ""
         raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RunUnreadableError(f"the run in {folder} is damaged: {error!r}") from error
+        said = str(error) if isinstance(error, msgspec.ValidationError) else repr(error)
+        raise RunUnreadableError(f"the run in {folder} is damaged: {said}") from error
 
 
-def _result(values: dict[str, Any], rows: tuple[IntervalRow, ...]) -> RunResult:
-    decision = values["decision"]
-    own = {
-        "machine": Machine(**values["machine"]),
-        "workers": tuple(WorkerResult(**each) for each in values["workers"]),
-        "faults": tuple(FaultInstant(**each) for each in values["faults"]),
-        "thresholds": tuple(
-            ThresholdResult(**{**each, "measured": math.inf if each["measured"] is None else each["measured"]})
-            for each in values["thresholds"]
-        ),
-        "decision": Decision(
-            status=RunStatus(decision["status"]),
-            explanation=decision["explanation"],
-            notes=tuple(decision["notes"]),
-            is_late=decision.get("is_late", False),
-        ),
-        "rows": rows,
-    }
-    return RunResult(**{**values, **own})
+def read_audit(path: Path) -> Mapping[str, object]:
+    """The file that an audit wrote.
+
+    Raises:
+        FileNotFoundError: there is none.
+        RunUnreadableError: it is damaged.
+    """
+    try:
+        audit: Mapping[str, object] = json.loads(path.read_text("utf-8"))
+        msgspec.convert(audit, _Audit)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunUnreadableError(f"{path} is damaged: {error}") from error
+    return audit
+
+
+def _result(values: dict[str, Any]) -> RunResult:
+    msgspec.convert(values, _Parts)
+    thresholds = [
+        {**each, "measured": math.inf if each["measured"] is None else each["measured"]}
+        for each in values["thresholds"]
+    ]
+    result = msgspec.convert({**values, "thresholds": thresholds}, RunResult)
+    if not math.isfinite(result.measured_s):
+        raise ValueError("measured_s is no number of seconds")
+    return result
 
 
 def _write_rows(kind: type[Any], rows: Sequence[object], path: Path) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import attrs
 import pytest
 
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
-from triomq_benchmarks.figures.run_files import INTERVALS, RESOURCES, RESULT, RunUnreadableError, read_run, write_run
+from triomq_benchmarks.figures.run_files import (
+    INTERVALS,
+    RESOURCES,
+    RESULT,
+    RunUnreadableError,
+    read_audit,
+    read_run,
+    write_run,
+)
 from triomq_benchmarks.figures.run_result import (
     FORMAT,
     Decision,
@@ -97,3 +106,38 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "ours" / INTERVALS).write_bytes(b"nonsense")
     with pytest.raises(RunUnreadableError, match="is damaged"):
         read_run(tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("machine", 3, "Expected `object`, got `int` - at `$.machine`"),
+        ("started_at", 5, "Expected `str`, got `int` - at `$.started_at`"),
+        ("measured_s", None, "Expected `float`, got `null` - at `$.measured_s`"),
+        ("measured_s", math.inf, "measured_s is no number of seconds"),
+        ("versions", {"triomq": 1}, "Expected `str`, got `int` - at `$.versions"),
+        ("workload", "quick", "Expected `object`, got `str` - at `$.workload`"),
+        ("workers", [{"worker": 0, "host": "h", "pid": 1, "sent": "many"}], "got `str` - at `$.workers[0].sent`"),
+        ("decision", {"status": "fine", "explanation": ""}, "Invalid enum value 'fine' - at `$.decision.status`"),
+        ("target_details", {"nodes": ["broker-a"]}, "got `array` - at `$.target_details.nodes`"),
+        ("audit", {"counts": {"lost": "none"}}, "Expected `int`, got `str` - at `$.audit.counts"),
+        ("surroundings", None, "Expected `object`, got `null` - at `$.surroundings`"),
+    ],
+)
+def test_a_value_of_another_type_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+    write_run(RUN, tmp_path)
+    edited = {**json.loads((tmp_path / RESULT).read_text()), field: value}
+    (tmp_path / RESULT).write_text(json.dumps(edited))
+    with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ")) as caught:
+        read_run(tmp_path)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"counts": {"lost": null}}', "{", "[" * 30_000])
+def test_an_audit_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "audit.json"
+    with pytest.raises(FileNotFoundError):
+        read_audit(path)
+    path.write_text(text)
+    with pytest.raises(RunUnreadableError, match=re.escape(f"{path} is damaged: ")):
+        read_audit(path)
