@@ -135,7 +135,7 @@ async def _child(command: Sequence[str]) -> None:
                     with trio.move_on_after(STOP_LIMIT_S):
                         await process.wait()
             await process.stderr.aclose()
-    if code not in (0, 1) or (code == 1 and said.startswith(b"error: ")):
+    if code not in (0, 1) or (code == 1 and said.lower().startswith(b"error: ")):
         raise RepeatError(f"{' '.join(command)} ended with exit code {code}: {said.decode(errors='replace').strip()}")
 
 

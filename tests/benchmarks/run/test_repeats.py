@@ -78,6 +78,16 @@ async def test_a_run_that_cannot_be_made_is_an_error(python: str, says: str, tmp
         await run_rounds(plan_in(tmp_path, sides=(choice, choice)), 1, lambda _text: None)
 
 
+@pytest.mark.parametrize("word", ["Error", "error"])
+async def test_what_a_run_said_that_could_not_be_made_is_quoted(word: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{word}: no name server at 1.2.3.4' >&2\nexit 1\n")
+    python.chmod(0o700)
+    choice = SideChoice("ours", str(python))
+    with pytest.raises(RepeatError, match=f"ended with exit code 1: {word}: no name server at 1.2.3.4"):
+        await run_rounds(plan_in(tmp_path, sides=(choice, choice)), 1, lambda _text: None)
+
+
 def scattered(count: int, *, slower: float = 1.0, seed: int = 1, **others: object) -> list[RunResult]:
     """Runs whose sends take a few percent more or less."""
     chance = random.Random(seed)
