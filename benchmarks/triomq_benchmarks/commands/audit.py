@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from triomq_benchmarks.audit.checks import Defect, Findings
@@ -59,7 +60,7 @@ def print_findings(findings: Findings, console: Console) -> None:
     """Counts, and the first examples of each defect."""
     console.print(f"{findings.acknowledged:,} messages acknowledged, {findings.consumed:,} consumed")
     for note in findings.notes:
-        console.print(f"incomplete: {note}")
+        console.print(f"incomplete: {note}", markup=False)
     if findings.clean:
         console.print("clean: each consumed once by each group, in order, as it was, and nothing else")
         return
@@ -69,7 +70,7 @@ def print_findings(findings: Findings, console: Console) -> None:
         table.add_row(
             defect.value,
             f"{findings.counts[defect]:,}",
-            "\n".join(f"{one.message} {one.group} {one.place}" for one in examples),
-            "\n".join(one.detail for one in examples),
+            escape("\n".join(f"{one.message} {one.group} {one.place}" for one in examples)),
+            escape("\n".join(one.detail for one in examples)),
         )
     console.print(table)

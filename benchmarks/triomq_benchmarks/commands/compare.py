@@ -13,6 +13,7 @@ import click
 import msgspec
 import trio
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from triomq_benchmarks.commands.number_range import NumberRange
@@ -87,7 +88,7 @@ def _print_repeated(comparison: RepeatedComparison, console: Console) -> None:
     if comparison.sides:
         about = Table("", "A", "B")
         for title, *cells in _about(*comparison.sides):
-            about.add_row(title, *cells)
+            about.add_row(*map(escape, (title, *cells)))
         console.print(about)
     for text in comparison.differences:
         console.print(f"not the same: {text}", markup=False, highlight=False)

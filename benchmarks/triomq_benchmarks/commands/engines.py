@@ -101,5 +101,5 @@ def _print(results: dict[str, list[RunResult]], as_json: bool) -> int:
     for side, rounds in results.items():
         for result in rounds:
             if not result.decision.passed:
-                console.print(f"{side}: {result.decision.explanation}")
+                console.print(f"{side}: {result.decision.explanation}", markup=False)
     return int(not passed)

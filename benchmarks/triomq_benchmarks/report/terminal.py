@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -38,10 +39,10 @@ def print_summary(results: Sequence[RunResult], folders: Sequence[Path], console
     """Print the table, and whether each run passed."""
     first = results[0]
     loop = "open loop" if first.loop == "open" else "CLOSED loop"
-    table = Table(title=f"{first.workload['name']}, {loop}, {first.engine}", title_justify="left")
+    table = Table(title=escape(f"{first.workload['name']}, {loop}, {first.engine}"), title_justify="left")
     table.add_column("")
     for each in results:
-        table.add_column(each.target + (" (partial)" if each.partial else ""), justify="right")
+        table.add_column(escape(each.target) + (" (partial)" if each.partial else ""), justify="right")
     for title, cells in _counts(results):
         table.add_row(title, *cells)
     table.add_section()

@@ -33,3 +33,11 @@ def test_rates_of_a_run_that_was_cut_short_are_those_of_its_seconds() -> None:
     half = attrs.evolve(run, rows=tuple(row for row in run.rows if row.second < 5))
     (line,) = [line for line in summary_of(half) if "acknowledged per second" in line]
     assert line.split()[-2] == "500"
+
+
+def test_brackets_in_names_are_no_markup() -> None:
+    run = made_run()
+    named = attrs.evolve(run, workload={**run.workload, "name": "reads[/2]"}, target="[bold]ours[/x]")
+    lines = summary_of(named)
+    assert lines[0].startswith("reads[/2], ")
+    assert any("[bold]ours[/x]" in line for line in lines[1:])
