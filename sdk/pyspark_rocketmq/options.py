@@ -6,6 +6,7 @@ Names and meanings are in docs/reference/spark.md. Names are not case-sensitive,
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -45,6 +46,13 @@ DEFAULT_QUEUES: Final = 8
 """As `Admin.create_topic` of the SDK."""
 DEFAULT_TRIGGER_DELAY_S: Final = 900.0
 """As Spark's Kafka source."""
+
+MOST_QUEUES: Final = 65536
+"""As `Admin.create_topic` of the SDK."""
+
+_INT: Final = (1 << 31) - 1
+_LONG: Final = (1 << 63) - 1
+"""The highest numbers of Spark's types."""
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Options that Spark itself handles and passes on."""
@@ -299,7 +307,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         end=end,
         tags=_tags(tags),
         sql=_checked_sql(sql),
-        min_partitions=given.number("minPartitions"),
+        min_partitions=given.number("minPartitions", _INT),
         max_partition_rows=given.number("maxRecordsPerPartition"),
         max_offsets=most,
         max_bytes=given.number("maxBytesPerTrigger"),
@@ -333,9 +341,17 @@ def _required_brokers(given: _Given) -> frozenset[str]:
 def _preference(given: _Given) -> str | int:
     value = given.text("readPreference") or ""
     if value.isascii() and value.isdecimal():
-        return int(value)
+        return _at_most("readPreference", value, _LONG)
     preference: str = given.choice("readPreference", _PREFERENCES, "suggested", "or the id of a broker")
     return preference
+
+
+def _at_most(name: str, digits: str, most: int) -> int:
+    """The number; Python itself converts no text of thousands of digits."""
+    number = int(digits[-len(str(most)) :])
+    if number > most or digits.lstrip("0") != str(number).lstrip("0"):
+        raise BadOption(f"{name} is {reprlib.repr(digits)}, and may be {most} at most")
+    return number
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -345,15 +361,15 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         BadOption: one is unknown, missing or has an invalid value.
     """
     given = _Given(options, _WRITE, "a write")
-    creates, queues = given.choice("createTopic", _TRUTH, False), given.number("queues")
+    creates, queues = given.choice("createTopic", _TRUTH, False), given.number("queues", MOST_QUEUES)
     if queues is not None and not creates:
         raise BadOption("queues has no effect without createTopic=true; a topic that exists keeps its queues")
     return WriteOptions(
         client=_client(given),
         topic=given.text("topic"),
         group=_group(given, "producerGroup") or DEFAULT_WRITE_GROUP,
-        batch_rows=given.number("batchSize") or 512,
-        in_flight=given.number("maxInFlight") or 16,
+        batch_rows=given.number("batchSize", _INT) or 512,
+        in_flight=given.number("maxInFlight", _INT) or 16,
         replicated=given.choice("acks", {"stored": False, "replicated": True}, False),
         create_queues=(queues or DEFAULT_QUEUES) if creates else None,
         decisions=_decisions(given),
@@ -363,7 +379,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def _write_name(given: _Given) -> str | None:
     name = given.text("writeName")
-    if name is not None and (len(name.encode()) > WRITE_NAME_BYTES or not name.isprintable()):
+    if name is not None and (not name.isprintable() or len(name.encode()) > WRITE_NAME_BYTES):
         raise BadOption(
             f"writeName is {name!r}, and must be printable text of at most {WRITE_NAME_BYTES} bytes: each message holds it"
         )
@@ -411,14 +427,14 @@ class _Given:
             raise BadOption(f"{name} is empty; leave it out, or give it a value")
         return value.strip() if value is not None else None
 
-    def number(self, name: str, least: int = 1) -> int | None:
-        """A whole number of at least this."""
+    def number(self, name: str, most: int = _LONG) -> int | None:
+        """A whole number from 1 to this."""
         value = self.text(name)
         if value is None:
             return None
-        if not value.isdecimal() or int(value) < least:
-            raise BadOption(f"{name} is {value!r}, and must be a whole number from {least} on")
-        return int(value)
+        if not (value.isascii() and value.isdecimal() and value.strip("0")):
+            raise BadOption(f"{name} is {value!r}, and must be a whole number from 1 on")
+        return _at_most(name, value, most)
 
     def moment(self, name: str) -> int | None:
         """A point in time, in ms since 1970."""

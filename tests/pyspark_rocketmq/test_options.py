@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,10 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({**LEAST, "endingOffsets": "earliest"}, "endingOffsets is 'earliest'"),
         ({**LEAST, "startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         ({**LEAST, "minPartitions": "0"}, "minPartitions is '0', and must be a whole number from 1 on"),
+        ({**LEAST, "minPartitions": "\u0663"}, "and must be a whole number from 1 on"),
+        ({**LEAST, "minPartitions": "2147483648"}, "minPartitions is '2147483648', and may be 2147483647 at most"),
+        ({**LEAST, "maxRecordsPerPartition": "1" * 5000}, "and may be 9223372036854775807 at most"),
+        ({**LEAST, "readPreference": "1" * 5000}, "and may be 9223372036854775807 at most"),
         (
             {**LEAST, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
             "minOffsetsPerTrigger, 9, is above maxOffsetsPerTrigger, 8",
@@ -366,3 +371,22 @@ def test_what_a_producer_would_refuse_is_refused_at_once(options: dict[str, str]
     with pytest.raises(BadOption, match=says):
         write_options({**LEAST, **options})
     assert write_options({**LEAST, "rocketmq.compress_from_bytes": "0", "rocketmq.route_wait_s": "0"})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"createTopic": "true", "queues": "65537"}, "queues is '65537', and may be 65536 at most"),
+        ({"batchSize": "9" * 5000}, "batchSize is '99999"),
+        ({"maxInFlight": str(1 << 31)}, "maxInFlight is '2147483648', and may be 2147483647 at most"),
+        ({"writeName": "\ud800"}, "writeName is "),
+    ],
+)
+def test_a_write_refuses_what_is_beyond_a_limit(options: dict[str, str], says: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(says)):
+        write_options({"namesrv": "h:1", "topic": "T", **options})
+
+
+def test_zeros_in_front_of_a_number_count_for_nothing() -> None:
+    read = read_options({**LEAST, "minPartitions": "0" * 5000 + "7", "readPreference": "00"}, streaming=False)
+    assert (read.min_partitions, read.preference) == (7, 0)
