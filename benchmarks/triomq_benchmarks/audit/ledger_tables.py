@@ -33,6 +33,7 @@ from triomq_benchmarks.figures.ledger import (
     LedgerError,
     ledger_schema,
 )
+from triomq_benchmarks.figures.whole_files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,7 +125,8 @@ def audit_folder(folder: Path) -> Findings:
 
 def write_findings(findings: Findings, folder: Path) -> None:
     """Write `audit.json` into a run directory."""
-    (folder / AUDIT).write_text(json.dumps(findings.as_dict(), indent=2) + "\n")
+    with whole_file(folder / AUDIT) as unfinished:
+        unfinished.write_text(json.dumps(findings.as_dict(), indent=2) + "\n")
 
 
 def check_message_tables(acknowledged: pa.Table, consumed: pa.Table, groups: Sequence[str]) -> Findings:

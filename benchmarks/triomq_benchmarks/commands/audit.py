@@ -40,7 +40,11 @@ def audit(run_dir: Path, master: str | None, shared: bool | None, as_json: bool)
     except (LedgerError, ToolUnavailableError, ValueError) as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_FAILED)
-    write_findings(findings, run_dir)
+    try:
+        write_findings(findings, run_dir)
+    except OSError as error:
+        click.echo(f"Error: audit.json cannot be written to {run_dir}: {error.strerror or error}", err=True)
+        sys.exit(EXIT_FAILED)
     if as_json:
         click.echo(json.dumps(findings.as_dict()))
     else:

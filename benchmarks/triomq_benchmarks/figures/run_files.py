@@ -20,6 +20,7 @@ import msgspec
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import FORMAT, RunResult
+from triomq_benchmarks.figures.whole_files import whole_file
 
 RESULT, INTERVALS, RESOURCES = "result.json", "intervals.parquet", "resources.parquet"
 _IN_TABLES = ("rows", "resources")
@@ -54,10 +55,10 @@ def write_run(result: RunResult, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # The rows first: who finds a result finds its rows too.
     for name, kind, rows in ((INTERVALS, IntervalRow, result.rows), (RESOURCES, ResourceRow, result.resources)):
-        _write_rows(kind, rows, folder / f"{name}.tmp")
-        os.replace(folder / f"{name}.tmp", folder / name)
-    (folder / f"{RESULT}.tmp").write_text(json.dumps(as_dict(result), indent=1) + "\n")
-    os.replace(folder / f"{RESULT}.tmp", folder / RESULT)
+        with whole_file(folder / name) as unfinished:
+            _write_rows(kind, rows, unfinished)
+    with whole_file(folder / RESULT) as unfinished:
+        unfinished.write_text(json.dumps(as_dict(result), indent=1) + "\n")
 
 
 def as_dict(result: RunResult) -> dict[str, Any]:

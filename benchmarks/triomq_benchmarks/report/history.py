@@ -6,7 +6,6 @@ with its commit, so that the run in which something changed is found.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -17,6 +16,7 @@ import attrs
 
 from triomq_benchmarks.figures.resources import of_nodes, together, use_of
 from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.report.charts import COLOURS, Chart, line_chart
 from triomq_benchmarks.report.html import ReportUnavailableError, drawn, figure, packed
 
@@ -72,9 +72,8 @@ def write_history(runs: Mapping[str, RunResult], path: Path) -> None:
         columns=list(_FIELDS),
         rows=[_row(entry, list(series).index(entry.series)) for entry in reversed(entries)],
     )
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(page, "utf-8")
-    os.replace(unfinished, path)
+    with whole_file(path) as unfinished:
+        unfinished.write_text(page, "utf-8")
 
 
 def _day(entry: _Entry) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import functools
 import gzip
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from itertools import takewhile
@@ -20,6 +19,7 @@ import attrs
 
 from triomq_benchmarks.figures.intervals import Quantiles
 from triomq_benchmarks.figures.run_result import RunResult, WorkerResult
+from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.report.charts import COLOURS, MEASURED, PART, Chart, charts, labels
 
 REPORT = "report.html"
@@ -69,13 +69,8 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
         percentiles=list(_percentiles(results, folders)),
         footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
     )
-    unfinished = path.with_name(f"{path.name}.tmp")
-    try:
+    with whole_file(path) as unfinished:
         unfinished.write_text(page, "utf-8")
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 @functools.lru_cache(maxsize=1)

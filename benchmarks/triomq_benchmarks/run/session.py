@@ -15,6 +15,7 @@ import trio
 from triomq_benchmarks.audit.ledger_tables import AUDIT
 from triomq_benchmarks.figures.run_files import write_run
 from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.generator.engine import Engine
 from triomq_benchmarks.report.progress import ProgressLine, Say
 from triomq_benchmarks.run.engine_choice import EngineChoice, open_engine
@@ -109,7 +110,8 @@ class Session:
         with self._noted(choice, folder):
             write_run(result, folder)
             if result.audit is not None:
-                (folder / AUDIT).write_text(json.dumps(result.audit, indent=2) + "\n")
+                with whole_file(folder / AUDIT) as unfinished:
+                    unfinished.write_text(json.dumps(result.audit, indent=2) + "\n")
 
     @contextmanager
     def _noted(self, choice: str, folder: Path) -> Iterator[None]:

@@ -75,3 +75,12 @@ def test_runs_of_several_folders_keep_them_apart(tmp_path: Path) -> None:
 def test_no_run_is_an_error(tmp_path: Path) -> None:
     done = history(tmp_path)
     assert (done.exit_code, done.stderr) == (1, f"Error: no run is below {tmp_path}\n")
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    write_run(run_of_day(1), tmp_path / "run")
+    page = tmp_path / "history.html"
+    page.mkdir()
+    done = history(tmp_path)
+    assert (done.exit_code, done.stderr) == (1, f"Error: {page} cannot be written: Is a directory\n")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["history.html", "run"]
