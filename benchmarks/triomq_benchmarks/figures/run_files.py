@@ -88,7 +88,7 @@ def why_taken(folders: Iterable[Path]) -> str | None:
 
 
 class FolderInUseError(Exception):
-    """Another run writes to a folder; the message says so."""
+    """Another run writes to a folder, or it cannot be made; the message says so."""
 
 
 @contextmanager
@@ -99,12 +99,14 @@ def claimed(folder: Path) -> Iterator[None]:
     itself: it leaves no file, and ends with the process.
 
     Raises:
-        FolderInUseError: another run writes to it.
-        OSError: it cannot be made.
+        FolderInUseError: another run writes to it, or it cannot be made.
     """
     made = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise FolderInUseError(f"it cannot be made: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

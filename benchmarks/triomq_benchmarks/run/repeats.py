@@ -102,7 +102,10 @@ async def run_rounds(
         if (folder / RESULT).exists():
             continue
         news(f"round {number + 1} of {rounds}: {SIDES[side].upper()}, {plan.sides[side].target}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RepeatError(f"{folder.parent} cannot be made: {error.strerror}; give another --out") from error
         await (run or _child)(plan.command(side, number))
         if not (folder / RESULT).exists():
             raise RepeatError(f"{' '.join(plan.command(side, number))} left no result in {folder}")

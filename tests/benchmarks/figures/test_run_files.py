@@ -15,7 +15,9 @@ from triomq_benchmarks.figures.run_files import (
     INTERVALS,
     RESOURCES,
     RESULT,
+    FolderInUseError,
     RunUnreadableError,
+    claimed,
     read_audit,
     read_run,
     write_run,
@@ -141,3 +143,11 @@ def test_an_audit_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(RunUnreadableError, match=re.escape(f"{path} is damaged: ")):
         read_audit(path)
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with (
+        pytest.raises(FolderInUseError, match="it cannot be made: No such file or directory"),
+        claimed(Path("/proc/x")),
+    ):
+        pass

@@ -88,6 +88,12 @@ async def test_what_a_run_said_that_could_not_be_made_is_quoted(word: str, tmp_p
         await run_rounds(plan_in(tmp_path, sides=(choice, choice)), 1, lambda _text: None)
 
 
+async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RepeatError, match=r"file/a cannot be made: Not a directory; give another --out"):
+        await run_rounds(plan_in(tmp_path / "file"), 1, lambda _text: None)
+
+
 def scattered(count: int, *, slower: float = 1.0, seed: int = 1, **others: object) -> list[RunResult]:
     """Runs whose sends take a few percent more or less."""
     chance = random.Random(seed)
