@@ -348,10 +348,10 @@ def _preference(given: _Given) -> str | int:
 
 def _at_most(name: str, digits: str, most: int) -> int:
     """The number; Python itself converts no text of thousands of digits."""
-    number = int(digits[-len(str(most)) :])
-    if number > most or digits.lstrip("0") != str(number).lstrip("0"):
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(most)) or int(significant) > most:
         raise BadOption(f"{name} is {reprlib.repr(digits)}, and may be {most} at most")
-    return number
+    return int(significant)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
