@@ -84,6 +84,7 @@ class Broker:
         following: what this broker copies from its master; None on a master. `roles` sets it.
         acl: the accounts and white lists; None without access control.
         clock_waits: the tasks that wait for times of `clock`, for who sets it.
+        started_s: when it was made, by trio's clock, which nobody sets.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
     """
 
@@ -117,6 +118,7 @@ class Broker:
     following: Following | None = None
     acl: AclFiles | None = None
     clock_waits: ClockWaits = attrs.Factory(ClockWaits)
+    started_s: float = attrs.Factory(trio.current_time)
     on_config_change: list[Callable[[], None]] = attrs.Factory(list)
 
     @property

@@ -378,23 +378,28 @@ class BrokerStats:
     # -- the timer
 
     def sample(self, now_ms: int) -> None:
-        """Take whatever samples are due, all at once."""
-        for _ in self.sample_in_slices(now_ms):
+        """Take whatever samples are due, all at once, while the wall clock is as it was set at the start."""
+        for _ in self.sample_in_slices(now_ms, now_ms):
             pass
 
-    def sample_in_slices(self, now_ms: int) -> Iterator[None]:
-        """Take whatever samples are due; called once a second. At each step other tasks may have their turn."""
+    def sample_in_slices(self, now_ms: int, wall_ms: int) -> Iterator[None]:
+        """Take whatever samples are due; called once a second. At each step other tasks may have their turn.
+
+        Args:
+            now_ms: when the broker started plus the time since then, by a clock that nobody sets.
+            wall_ms: what the wall clock shows: it says when a day begins.
+        """
         put, got = self.messages_put, self.messages_got
         self.put_rate.sample(now_ms, put)
         self.transferred_rate.sample(now_ms, got)
         self.found_rate.sample(now_ms, self.gets_found)
         self.missed_rate.sample(now_ms, self.gets_missed)
-        self.put_marks.sample(now_ms, put)
-        self.get_marks.sample(now_ms, got)
+        self.put_marks.sample(wall_ms, put)
+        self.get_marks.sample(wall_ms, got)
         if now_ms < self._next_minute_ms:
             return
         self._next_minute_ms += MINUTE_STEP_MS
-        if self._next_minute_ms <= now_ms:  # the process slept, or the clock jumped
+        if self._next_minute_ms <= now_ms:  # the process slept
             self._next_minute_ms = now_ms + MINUTE_STEP_MS
         hour, day = now_ms >= self._next_hour_ms, now_ms >= self._next_day_ms
         if hour:

@@ -277,6 +277,26 @@ async def test_the_timer_samples_every_second_and_midnight_is_marked(
     assert table["putTps"] != "  "
 
 
+@pytest.mark.parametrize("step_ms", [-5 * 3_600_000, 5 * 3_600_000])
+async def test_statistics_go_on_when_the_wall_clock_is_set(
+    desk: Any, autojump_clock: trio.testing.MockClock, step_ms: int
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sample_stats, desk.broker)
+        await trio.sleep(60.5)
+        desk.clock.now_ms += step_ms
+        for second in range(70):
+            if second == 5:
+                assert (await runtime(desk))["putTps"].split()[0] == "2.5"
+            desk.broker.stats.count_put("T", 5, 500)
+            desk.clock.now_ms += 1000
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    statistic = desk.broker.stats.statistic("TOPIC_PUT_NUMS", "T")
+    assert (statistic.minute.sum, statistic.minute.tps) == (300, 5.0)
+    assert (await runtime(desk))["putTps"].split() == ["5.0", "5.0"]
+
+
 async def test_runtime_info_knows_the_log(desk: Any) -> None:
     desk.store("T", 0, 1000, 2000)
     table = await runtime(desk)

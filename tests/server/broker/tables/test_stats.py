@@ -239,7 +239,7 @@ def test_counters_that_stand_still_take_little_memory(stats: BrokerStats) -> Non
 def test_a_sample_of_many_counters_is_taken_in_slices(stats: BrokerStats) -> None:
     for number in range(3 * SAMPLES_AT_ONCE):
         stats.count_put(f"T{number}", 1, 100)
-    slices = stats.sample_in_slices(START_MS + 10_000)
+    slices = stats.sample_in_slices(START_MS + 10_000, START_MS + 10_000)
     next(slices)
     stats.count_put("new", 1, 100)  # a request between two slices
     assert sum(1 for _ in slices) == 2
