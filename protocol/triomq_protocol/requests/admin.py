@@ -2,13 +2,15 @@
 215, 225, 315, 321, 351, 352, 401 (docs/protocol/broker-api.md §12, §13, §15, §16)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from typing import ClassVar
+from collections.abc import Generator
+from typing import ClassVar, Self
 
 from triomq_protocol.requests.heartbeat import SubscriptionData
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.registration import DataVersion, TopicConfig
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body
 from triomq_protocol.wire.header import Header, Int32, Int64
+from triomq_protocol.wire.parts import decode_table_in_slices
 
 
 class CreateTopicRequest(Header, kw_only=True):
@@ -126,6 +128,14 @@ class SubscriptionGroupTable(Body, kw_only=True):
 
     data_version: DataVersion = DataVersion()
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+    @classmethod
+    def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+        """`decode`, which yields after parts of a long table; returns the body.
+
+        More than 2 MiB must be in the form that brokers write. Raises BodyError.
+        """
+        return decode_table_in_slices(cls, data, "subscription_group_table", "subscriptionGroupTable", b'"groupName"')
 
 
 class DeleteSubscriptionGroupRequest(Header, kw_only=True):

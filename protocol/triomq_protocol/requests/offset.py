@@ -1,11 +1,16 @@
 """Offsets of queues and consumer groups: codes 14, 15, 29, 30, 31, 32, 43, 45 (docs/protocol/broker-api.md §7)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-from typing import ClassVar
+from collections.abc import Generator
+from typing import ClassVar, Self
 
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
 from triomq_protocol.wire.header import Header, Int32, Int64
+from triomq_protocol.wire.parts import decode_table_in_slices
+
+_PART_BYTES = 1 << 16
+"""Of offsets, whose numbers as keys are not standard JSON, so much is read in one go."""
 
 
 class QueryConsumerOffsetRequest(Header, kw_only=True):
@@ -104,11 +109,20 @@ class ConsumerOffsetTable(Body, kw_only=True):
 
     offset_table: dict[str, dict[SmallKey, int]] = {}
 
+    @classmethod
+    def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+        """`decode`, which yields after parts of a long table; returns the body.
+
+        More than 2 MiB must be in the form that brokers write. Raises BodyError.
+        """
+        return decode_table_in_slices(cls, data, "offset_table", "offsetTable", b'":{', _PART_BYTES)
+
 
 class DelayOffsetTable(Body, kw_only=True):
     """Body of 45 and of delayOffset.json: delay level -> next offset; upstream `DelayOffsetSerializeWrapper`."""
 
-    tolerant_bytes: ClassVar[int] = ANSWER_TOLERANT_BYTES
+    tolerant_bytes: ClassVar[int] = 1 << 16
+    most_bytes: ClassVar[int] = 1 << 16  # a hundred times what the levels of a broker take
 
     offset_table: dict[SmallKey, int] = {}
 

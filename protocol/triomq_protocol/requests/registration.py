@@ -1,7 +1,6 @@
 """Brokers at the name server: codes 103, 104, 322 and their bodies (docs/protocol/namesrv.md §2 and §3)."""
 # ruff: noqa: RUF012 (msgspec gives every instance a default of its own)
 
-import re
 import zlib
 from collections.abc import Callable, Generator
 from typing import ClassVar, Self, cast
@@ -14,6 +13,7 @@ from triomq_protocol.java_text import parse_integer
 from triomq_protocol.wire.body import Body, FrozenBody
 from triomq_protocol.wire.fastjson import dumps, loads
 from triomq_protocol.wire.header import Header, Int32, Int64
+from triomq_protocol.wire.parts import check_uncut, list_parts, table_parts
 
 
 class RegisterBrokerRequest(Header, kw_only=True):
@@ -117,6 +117,24 @@ class TopicConfigTableForSlaves(TopicConfigTable, kw_only=True):
 
     triomq_removed_queues: list[tuple[str, int, int, int]] = []
 
+    @classmethod
+    def decode_in_slices(cls, data: bytes) -> Generator[None, None, Self]:
+        """`decode`, which yields after parts of a long table; returns the body.
+
+        More than 2 MiB must be in the form that brokers write. Raises BodyError.
+        """
+        rest, topics = table_parts(data, "topicConfigTable", b'"topicName"')
+        rest, removed = list_parts(rest, "triomqRemovedQueues")
+        check_uncut(cls, data, (rest, *topics, *removed))
+        body = cls.decode(rest)
+        for part in topics:
+            yield
+            body.topic_config_table.update(cls.decode(b'{"topicConfigTable":%b}' % part).topic_config_table)
+        for part in removed:
+            yield
+            body.triomq_removed_queues += cls.decode(b'{"triomqRemovedQueues":%b}' % part).triomq_removed_queues
+        return body
+
 
 def _unwatched(_topics: int, _size: int) -> None:
     """Nobody wants to know how far a registration has been read."""
@@ -162,9 +180,8 @@ class RegisterBrokerBody(Body, kw_only=True):
         A body of more than 2 MiB or some thousand topics must have its table in the form that brokers write. Raises
         BodyError.
         """
-        rest, tables = _parts_of_table(data) or (data, list[bytes]())
-        if max(len(rest), *map(len, tables), 0) > 2 * MOST_UNUSUAL_BYTES:
-            raise BodyError(cls.__name__, f"{len(data)} bytes, and in an unusual form")
+        rest, tables = table_parts(data, "topicConfigTable", b'"topicName"')
+        check_uncut(cls, data, (rest, *tables))
         for part in (rest, *tables):
             objects, texts = part.count(b"{"), part.count(b'"') // 2
             if objects > _MOST_OBJECTS_OF_PART or texts > _MOST_TEXTS_OF_PART:
@@ -243,7 +260,7 @@ MOST_UNUSUAL_BYTES = 1 << 20
 """A registration of more bytes is only read in parts, which takes the form that brokers write."""
 
 _PART_BYTES = 1 << 18
-"""Of a registration, or of a compressed one before or after inflation: so much is read in one go."""
+"""Of a compressed registration, before or after inflation: so much is read in one go."""
 _MOST_LINES = 500_000
 """As many topics as a name server takes from all brokers."""
 _MOST_LINE_BYTES = 4096
@@ -255,35 +272,6 @@ _MOST_OBJECTS_OF_PART = 8192
 """Topics of brokers have at least a hundred bytes for each. Reading one takes up to four microseconds."""
 _MOST_TEXTS_OF_PART = 100_000
 """Of names and values. A topic has some twelve."""
-
-_TABLE = re.compile(rb'"topicConfigTable":\{"')
-# A quotation mark within a text has a backslash before it, so this is not a part of one, for names without backslashes.
-_BETWEEN_TOPICS = re.compile(rb'\}(,)"[^"\\]*":\{')
-_END_OF_TABLE = re.compile(rb"\}(\})")
-
-
-def _parts_of_table(data: bytes) -> tuple[bytes, list[bytes]] | None:
-    """A registration without its table, and the table in parts, each a JSON object; None if it is short or has another
-    form."""
-    if len(data) <= _PART_BYTES:
-        return None
-    begin = _TABLE.search(data)
-    if begin is None:
-        return None
-    start = begin.end() - 1
-    end = _END_OF_TABLE.search(data, data.rfind(b'"topicName"'))
-    if end is None or end.start(1) < start:
-        return None
-    stop = end.start(1)
-    tables = []
-    while stop - start > _PART_BYTES:
-        cut = _BETWEEN_TOPICS.search(data, start + _PART_BYTES, stop)
-        if cut is None:
-            break
-        tables.append(b"{%b}" % data[start : cut.start(1)])
-        start = cut.end(1)
-    tables.append(b"{%b}" % data[start:stop])
-    return data[: begin.end() - 1] + data[stop:], tables
 
 
 class _InflatedParts:

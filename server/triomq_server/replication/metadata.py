@@ -56,13 +56,13 @@ class MetadataTables(Protocol):
         """GET_ALL_DELAY_OFFSET, with the answer's header fields: written to delayOffset.json as it came, as soon as the
         log reaches LOG_END_FIELD, if there is one."""
 
-    def replace_groups(self, body: bytes) -> None:
+    async def replace_groups(self, body: bytes) -> None:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: like topics."""
 
 
 _MASTER = "the connection"
 
-Take = Callable[[bytes, Mapping[str, str]], Awaitable[None] | None]
+Take = Callable[[bytes, Mapping[str, str]], Awaitable[None]]
 
 
 class MetadataSync:
@@ -140,8 +140,7 @@ class MetadataSync:
         if answer.code != ResponseCode.SUCCESS:
             return f"{code.name} answered with code {answer.code}: {answer.remark}"
         try:
-            if (writing := take(bytes(answer.body), answer.fields or {})) is not None:
-                await writing
+            await take(bytes(answer.body), answer.fields or {})
         except ValueError as error:
             return f"{code.name} answered with something else than its table: {error_text(error)}"
         except OSError as error:

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 QUEUES_PER_TURN = 4096
 REMOVED_PER_TURN = 32
 """Queues that are looked at, and queues whose files are removed, before others have their turn."""
+COMPARED_PER_TURN = 8192
+"""Removed queues of a master that are compared with those here before others have their turn."""
 
 
 class QueueRemoval:
@@ -62,12 +64,13 @@ class QueueRemoval:
     async def follow(self, removed: Iterable[tuple[str, int, int, int]]) -> int:
         """Remove what the master has removed, as far as its log has been copied."""
         known = self._queues.removed
-        new = [
-            there
-            for there in map(RemovedQueue._make, removed)
-            if there.log_offset <= self._dispatcher.dispatched_offset
-            and there.log_offset > (here.log_offset if (here := known.get(there.topic, there.queue_id)) else -1)
-        ]
+        new = []
+        for number, there in enumerate(map(RemovedQueue._make, removed), 1):
+            here = known.get(there.topic, there.queue_id)
+            if (here.log_offset if here else -1) < there.log_offset <= self._dispatcher.dispatched_offset:
+                new.append(there)
+            if not number % COMPARED_PER_TURN:
+                await trio.lowlevel.checkpoint()
         if not new:
             return 0
         await known.note_in_background(new)

@@ -27,7 +27,9 @@ from triomq_protocol.requests import (
     TopicStatsTable,
     UnlockBatchRequestBody,
 )
-from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES
+from triomq_protocol.requests.admin import SubscriptionGroupTable
+from triomq_protocol.requests.offset import ConsumerOffsetTable, DelayOffsetTable
+from triomq_protocol.requests.registration import MOST_UNUSUAL_BYTES, TopicConfigTableForSlaves
 from triomq_protocol.wire.fastjson import (
     SLICE_WEIGHT,
     dumps,
@@ -131,6 +133,65 @@ def test_a_long_registration_in_an_unusual_form_is_refused() -> None:
     broken = registration(30_000).encode().replace(b'"perm":3', b'"perm":x')
     with pytest.raises(BodyError, match="non-standard JSON"):
         count(RegisterBrokerBody.decode_in_slices(broken))
+
+
+def topics_of_master(topics: int, removed: int) -> TopicConfigTableForSlaves:
+    return TopicConfigTableForSlaves(
+        data_version=DataVersion(counter=7, timestamp=9),
+        topic_config_table={f"%RETRY%T-{n}": TopicConfig(topic_name=f"%RETRY%T-{n}", perm=n % 8) for n in range(topics)},
+        triomq_removed_queues=[(f"T-{n}", n % 4, 5, n) for n in range(removed)],
+    )  # fmt: skip
+
+
+def groups_of_master(groups: int) -> SubscriptionGroupTable:
+    table = {f"G-{n}": SubscriptionGroupConfig(group_name=f"G-{n}", retry_max_times=n % 16) for n in range(groups)}
+    return SubscriptionGroupTable(data_version=DataVersion(counter=7, timestamp=9), subscription_group_table=table)
+
+
+def offsets_of_master(keys: int, queues: int) -> ConsumerOffsetTable:
+    return ConsumerOffsetTable(
+        offset_table={f"T-{n}@G": {queue: n * 1000 + queue for queue in range(queues)} for n in range(keys)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "slices"),
+    [
+        (topics_of_master(0, 0), 0),
+        (topics_of_master(10, 10), 0),
+        (topics_of_master(30_000, 0), 15),
+        (topics_of_master(1, 60_000), 4),
+        (topics_of_master(30_000, 60_000), 19),
+        (groups_of_master(0), 0),
+        (groups_of_master(20_000), 15),
+        (offsets_of_master(0, 0), 0),
+        (offsets_of_master(10, 0), 0),
+        (offsets_of_master(50_000, 8), 60),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_tables_of_a_master_are_read_in_slices(body, slices: int) -> None:
+    for data in (body.encode(), msgspec.json.encode(body)):
+        found, yields = count(type(body).decode_in_slices(data))
+        assert found == body
+        assert yields >= slices
+
+
+def test_long_tables_in_an_unusual_form_are_refused() -> None:
+    text = topics_of_master(30_000, 0).encode().replace(b'"topicConfigTable":{', b'"topicConfigTable": {')
+    with pytest.raises(BodyError, match="unusual form"):
+        count(TopicConfigTableForSlaves.decode_in_slices(text))
+    text = offsets_of_master(50_000, 8).encode().replace(b'"offsetTable":{', b'"offsetTable": {')
+    with pytest.raises(BodyError, match="unusual form"):
+        count(ConsumerOffsetTable.decode_in_slices(text))
+    broken = groups_of_master(20_000).encode().replace(b'"brokerId":0', b'"brokerId":x')
+    with pytest.raises(BodyError):
+        count(SubscriptionGroupTable.decode_in_slices(broken))
+
+
+def test_a_table_of_delay_levels_is_short() -> None:
+    with pytest.raises(BodyError, match="at most 65536"):
+        DelayOffsetTable.decode(DelayOffsetTable(offset_table=dict.fromkeys(range(10_000), 5)).encode())
 
 
 def test_a_registration_of_a_later_version_is_read_in_slices() -> None:

@@ -150,16 +150,16 @@ class Tables:
     def __init__(self) -> None:
         self.taken = dict.fromkeys(("topics", "offsets", "delays", "groups"), 0)
 
-    def replace_topics(self, body: bytes) -> None:
+    async def replace_topics(self, body: bytes) -> None:
         self.taken["topics"] += 1
 
     async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self.taken["offsets"] += 1
 
-    def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
+    async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self.taken["delays"] += 1
 
-    def replace_groups(self, body: bytes) -> None:
+    async def replace_groups(self, body: bytes) -> None:
         self.taken["groups"] += 1
 
 

@@ -64,7 +64,7 @@ class Tables:
     async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         self._take("delays", body)
 
-    def replace_groups(self, body: bytes) -> None:
+    async def replace_groups(self, body: bytes) -> None:
         self._take("groups", body)
 
 

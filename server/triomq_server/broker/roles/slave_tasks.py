@@ -83,7 +83,7 @@ class FollowedTables:
         Queues that a followed master of ours has removed are removed here too.
         """
         with _undecodable_as_value_error():
-            received = TopicConfigTableForSlaves.decode(body)
+            received = await in_turns(TopicConfigTableForSlaves.decode_in_slices(body))
         topics = self._broker.topics
         if self._is_followed:
             await self._broker.store.queue_removal.follow(received.triomq_removed_queues)
@@ -151,10 +151,10 @@ class FollowedTables:
         if taken is not None and self._is_followed:
             await self._broker.delay_offsets.save_received(taken.body, taken.log_end)
 
-    def replace_groups(self, body: bytes) -> None:
+    async def replace_groups(self, body: bytes) -> None:
         """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""
         with _undecodable_as_value_error():
-            received = SubscriptionGroupTable.decode(body)
+            received = await in_turns(SubscriptionGroupTable.decode_in_slices(body))
         groups = self._broker.groups
         if not self._is_followed:
             both = {**received.subscription_group_table, **groups.table}

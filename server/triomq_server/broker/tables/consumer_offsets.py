@@ -26,6 +26,7 @@ from triomq_server.broker.tables.offset_resets import (
 )
 from triomq_server.disk.config_files import ConfigFile, damaged
 from triomq_server.repeats import Repeats
+from triomq_server.wire import to_the_end
 
 _log = logging.getLogger(__name__)
 
@@ -428,7 +429,8 @@ _DECODING = trio.CapacityLimiter(1)
 
 
 async def decode_received(body: bytes, times: str | None) -> Received:
-    """Read another broker's answer to code 43; a long one in a worker thread: a megabyte takes half a second and more.
+    """Read another broker's answer to code 43; a long one in a worker thread, and in parts: a megabyte takes half a second
+    and more.
 
     Args:
         body: the answer's body.
@@ -443,7 +445,9 @@ async def decode_received(body: bytes, times: str | None) -> Received:
 
 
 def _decode_received(body: bytes, times: str | None) -> Received:
-    return ConsumerOffsetTable.decode(body).offset_table, None if times is None else decode_times(times)
+    return to_the_end(ConsumerOffsetTable.decode_in_slices(body)).offset_table, (
+        None if times is None else decode_times(times)
+    )
 
 
 def offset_table_of(data: Mapping[object, object]) -> dict[str, dict[int, int]]:

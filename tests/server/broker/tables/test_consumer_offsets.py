@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -369,7 +370,7 @@ async def test_a_long_answer_of_another_broker_is_read_in_a_thread(monkeypatch: 
     offsets = large_table()
     assert await decode_received(offsets.encode(), '{"t0@g":{0:5}}') == (offsets.table, {"t0@g": {0: 5}})
     assert await decode_received(b'{"offsetTable":{"t@g":{0:4}}}', None) == ({"t@g": {0: 4}}, None)
-    assert [thread == threading.get_ident() for thread in threads] == [False, True]
+    assert [thread == threading.get_ident() for thread, _ in itertools.groupby(threads)] == [False, True]
 
 
 async def test_a_file_written_amid_a_merge_is_written_again_after_it(autojump_clock: trio.testing.MockClock) -> None:

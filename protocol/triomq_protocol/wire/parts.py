@@ -1,0 +1,105 @@
+"""Bodies with one long table or list, cut into parts that are read one after the other.
+
+Reading a body of 16 MB at once takes a tenth of a second and more, in a worker thread, too: msgspec keeps the interpreter
+to itself meanwhile.
+"""
+
+import re
+from collections.abc import Generator
+from typing import TypeVar
+
+from triomq_protocol.errors import BodyError
+from triomq_protocol.wire.body import JsonCodec
+
+PART_BYTES = 1 << 18
+"""So much is read in one go."""
+
+MOST_UNCUT_BYTES = 2 << 20
+"""A longer body, or a longer part of one, is not read: its form is not the one that brokers write."""
+
+# A quotation mark within a text has a backslash before it, so this is not a part of one, for names without backslashes.
+_BETWEEN_MEMBERS = re.compile(rb'\}(,)"[^"\\]*":\{')
+_END_OF_TABLE = re.compile(rb"\}(\})")
+_BETWEEN_LISTS = re.compile(rb"\](,)\[")
+_END_OF_LISTS = re.compile(rb"\](\])")
+
+B = TypeVar("B", bound=JsonCodec)
+
+
+def table_parts(data: bytes, member: str, in_last: bytes, part_bytes: int = PART_BYTES) -> tuple[bytes, list[bytes]]:
+    """A body with an empty table, and the table in parts, each a JSON object; the body alone if it is short or has
+    another form than brokers write.
+
+    Args:
+        data: the body.
+        member: the name of the table, whose members are objects.
+        in_last: what all members have and nothing behind the table: in front of the end of the last one.
+        part_bytes: the length of a part.
+    """
+    begin = data.find(b'"%b":{"' % member.encode()) if len(data) > part_bytes else -1
+    if begin < 0:
+        return data, []
+    start = data.index(b"{", begin) + 1
+    end = _END_OF_TABLE.search(data, data.rfind(in_last))
+    if end is None or end.start(1) < start:
+        return data, []
+    stop = end.start(1)
+    parts = [b"{%b}" % part for part in _cut(data, start, stop, _BETWEEN_MEMBERS, part_bytes)]
+    return data[:start] + data[stop:], parts
+
+
+def list_parts(data: bytes, member: str, part_bytes: int = PART_BYTES) -> tuple[bytes, list[bytes]]:
+    """The same for a list of lists that hold no lists, and no text with a bracket; each part is a JSON array."""
+    begin = data.find(b'"%b":[[' % member.encode()) if len(data) > part_bytes else -1
+    if begin < 0:
+        return data, []
+    start = data.index(b"[", begin) + 1
+    end = _END_OF_LISTS.search(data, start)
+    if end is None:
+        return data, []
+    stop = end.start(1)
+    return data[:start] + data[stop:], [b"[%b]" % part for part in _cut(data, start, stop, _BETWEEN_LISTS, part_bytes)]
+
+
+def _cut(data: bytes, start: int, stop: int, between: re.Pattern[bytes], part_bytes: int) -> list[bytes]:
+    """What is from `start` to `stop`, cut at commas that the pattern finds."""
+    parts = []
+    while stop - start > part_bytes:
+        cut = between.search(data, start + part_bytes, stop)
+        if cut is None:
+            break
+        parts.append(data[start : cut.start(1)])
+        start = cut.end(1)
+    return [*parts, data[start:stop]]
+
+
+def decode_table_in_slices(
+    cls: type[B], data: bytes, field: str, member: str, in_last: bytes, part_bytes: int = PART_BYTES
+) -> Generator[None, None, B]:
+    """`cls.decode`, which yields after parts of a long table; returns the body.
+
+    Args:
+        cls: the body's class.
+        data: the body.
+        field: the attribute that is the table.
+        member: the table's name in the body.
+        in_last: see `table_parts`.
+        part_bytes: the length of a part.
+
+    Raises:
+        BodyError: it cannot be read, or is long and not in the form that brokers write.
+    """
+    rest, parts = table_parts(data, member, in_last, part_bytes)
+    check_uncut(cls, data, (rest, *parts))
+    body = cls.decode(rest)
+    table = getattr(body, field)
+    for part in parts:
+        yield
+        table.update(getattr(cls.decode(b'{"%b":%b}' % (member.encode(), part)), field))
+    return body
+
+
+def check_uncut(cls: type[JsonCodec], data: bytes, parts: tuple[bytes, ...]) -> None:
+    """Raise BodyError if a part of the body is too long to be read in one go."""
+    if max(map(len, parts)) > MOST_UNCUT_BYTES:
+        raise BodyError(cls.__name__, f"{len(data)} bytes, and in an unusual form")
