@@ -12,8 +12,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 
 from triomq_protocol.errors import BodyError
+from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
 from triomq_server.disk.config_files import ConfigFile
+from triomq_server.wire import to_the_end
 
 FIELD = "triomqResets"
 """Header field of our answers to code 43 that carries the times; RocketMQ's brokers do not look at it."""
@@ -264,7 +266,10 @@ class Resets:
 
 def decode_times(text: str) -> Offsets:
     """Read FIELD. Raises BodyError."""
-    return _table_of(fastjson.loads(text))
+    try:
+        return to_the_end(ConsumerOffsetTable.decode_in_slices(b'{"offsetTable":%b}' % text.encode())).offset_table
+    except (BodyError, UnicodeEncodeError) as error:
+        raise BodyError(FIELD, "not a table of times by queue") from error
 
 
 def _table_of(data: object) -> Offsets:

@@ -52,6 +52,32 @@ def test_a_master_that_was_away_does_not_roll_back(like_java: bool) -> None:
     assert master.queues("g", "t") == {0: 200, 1: 5, 2: 7}
 
 
+async def test_many_resets_reach_the_slave() -> None:
+    """Their text is longer than what is read of other JSON with numbers as keys."""
+    slave, master = table(), table()
+    for offset in (200, 50):
+        for n in range(2000):
+            master.commit("g", f"topic{n}", 0, offset)
+    body, times = to_the_end(master.for_slaves())
+    assert times is not None
+    assert len(times) > 2 * fastjson.MAX_TOLERANT_BYTES
+    to_the_end(slave.merge(*await decode_received(body, times)))
+    assert slave.query("g", "topic1999", 0) == 50
+    assert slave.resets is not None
+    assert slave.resets.table == master.resets.table
+
+
+async def test_many_offsets_reach_the_slave() -> None:
+    slave, master = table(), table()
+    for n in range(8000):
+        for queue in range(50):
+            master.commit("g", f"topic{n}", queue, 10_000_000 + n)
+    body, times = to_the_end(master.for_slaves())
+    assert len(body) > 4 << 20
+    to_the_end(slave.merge(*await decode_received(body, times)))
+    assert slave.table == master.table
+
+
 def test_as_in_49_the_master_rolls_back() -> None:
     slave = OffsetTable(None)
     slave.commit("g", "t", 0, 200)
