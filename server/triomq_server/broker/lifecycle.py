@@ -346,6 +346,7 @@ class _Run:
         )
         write_batch = WriteBatch()
         replication.releasing = lambda: write_batch
+        replication.members = broker.set_members.hosts
         roles = Roles(broker, self._ha_settings, background, dial=self._ha_dial, open_link=opener)
         if other is not None:
             await roles.step_down(other)

@@ -81,6 +81,10 @@ class SetMembers:
             return address
         return next((known for known, number in self._away(listed).items() if number == broker_id), None)
 
+    def hosts(self) -> set[str]:
+        """The hosts of all that are remembered."""
+        return {address.rpartition(":")[0] for address in self.ids}
+
     def free_id(self, listed: Mapping[int, str]) -> int:
         """The smallest slave's id that no other broker has, or had when it was last listed."""
         broker_id = 1

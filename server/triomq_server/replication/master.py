@@ -8,7 +8,7 @@ wakes the writing tasks at once. Where a stream starts and which reports count i
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
@@ -133,6 +133,8 @@ class HaMaster:
         self._waiters = OffsetWaiters()
         self.releasing: Callable[[], AbstractContextManager[object]] = nullcontext
         """Opened around the release of waiting sends, so that their answers can leave together."""
+        self.members: Callable[[], Container[str]] = tuple
+        """The hosts of the brokers of the set: when all places are taken, they keep theirs."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
         """The last slaves that were turned away, for operators."""
         self._peer_log = PeerLog(_log)
@@ -277,16 +279,21 @@ class HaMaster:
         links = [link for link in self._links if not link.scope.cancel_called]
         hosts = [link.peer.rpartition(":")[0] for link in links]
         of_host = hosts.count(host)
-        leaving = None
+        leaving, members = None, self.members()
         if len(links) >= MOST_SLAVES:
-            leaving = rules.slave_to_close(host, hosts, [link.acknowledged_offset for link in links])
+            reported = [link.acknowledged_offset for link in links]
+            leaving = rules.slave_to_close(host, hosts, reported, members)
         if of_host >= MOST_OF_HOST or (len(links) >= MOST_SLAVES and leaving is None):
             message = "refusing %s: %d slaves are connected, %d of them from there"
             self._peer_log.write(logging.WARNING, f"{host}:0", message, host, len(links), of_host)
             return False
         if leaving is not None:
             link = links[leaving]
-            why = "which has reported nothing" if link.acknowledged_offset is None else "one of most from its host"
+            why = "one of most from its host"
+            if link.acknowledged_offset is None:
+                why = "which has reported nothing"
+            elif host in members and hosts[leaving] not in members:
+                why = "which is no broker of the set"
             message = "closing %s, %s, for %s: %d slaves are connected (see haSlaveAddresses)"
             self._peer_log.write(logging.WARNING, link.peer, message, link.peer, why, host, len(links))
             link.scope.cancel()

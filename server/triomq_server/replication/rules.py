@@ -8,7 +8,7 @@ RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between
 import enum
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Self
 
 import attrs
@@ -79,25 +79,34 @@ def is_known_slave(peer: str, known: tuple[Network, ...]) -> bool:
     return any((mapped or address) in network for network in known)
 
 
-def slave_to_close(newcomer: str, hosts: Sequence[str], reported: Sequence[int | None]) -> int | None:
+def slave_to_close(
+    newcomer: str, hosts: Sequence[str], reported: Sequence[int | None], members: Container[str] = ()
+) -> int | None:
     """Which link goes when all are in use and another slave connects: the oldest that has reported nothing; else, of the
-    host that has most, the one that has least of the log.
+    host that has most, the one that has least of the log. Hosts of the set's brokers keep their places while others
+    have any.
 
     Args:
       newcomer: the host of the other slave.
       hosts: of the links, the oldest first.
       reported: their last reports; None before the first.
+      members: hosts of the brokers of the set.
 
     Returns:
-      Its index; None if all have reported and no host has two more than the newcomer's: then that one is refused.
+      Its index; None if the newcomer is refused: all have reported, and no host that may lose one has two more than the
+      newcomer's. A broker of the set may take the place of any other host.
     """
-    if None in reported:
-        return reported.index(None)
-    counts = Counter(hosts)
+    others = [index for index, host in enumerate(hosts) if host not in members]
+    candidates = others or range(len(hosts)) if newcomer in members else others
+    silent = next((index for index in candidates if reported[index] is None), None)
+    if silent is not None:
+        return silent
+    counts = Counter(hosts[index] for index in candidates)
     crowd, most = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
-    if most <= counts[newcomer] + 1:
+    takes_any = newcomer in members and bool(others)
+    if not takes_any and most <= counts[newcomer] + 1:
         return None
-    return min((index for index, host in enumerate(hosts) if host == crowd), key=lambda index: reported[index] or 0)
+    return min((index for index in candidates if hosts[index] == crowd), key=lambda index: reported[index] or 0)
 
 
 class Report(enum.Enum):

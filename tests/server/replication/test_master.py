@@ -406,6 +406,35 @@ async def test_hosts_that_report_do_not_keep_a_slave_of_another_host_out(memory_
     assert "one of most from its host, for 127.0.0.3: 4 slaves are connected" in caplog.text
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="one address of the loopback elsewhere")
+async def test_a_broker_of_the_set_finds_a_place_among_many_hosts(memory_log, monkeypatch) -> None:
+    monkeypatch.setattr(master_module, "MOST_SLAVES", 4)
+    master = HaMaster(memory_log(b"abc"), SETTINGS)
+    master.members = lambda: {"127.0.0.9"}
+
+    async def connect(host: str) -> trio.SocketStream:
+        stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port, local_address=host))
+        await stream.send_all(bytes(7) + b"\3")
+        return stream
+
+    async def in_use(stream: trio.SocketStream) -> None:
+        with trio.fail_after(30):
+            while not any(link.peer == peer_of(stream) and link.acknowledged_offset == 3 for link in master.links):
+                await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        port = await nursery.start(partial(master.serve, "127.0.0.1", 0))
+        for host in range(1, 5):
+            await in_use(await connect(f"127.0.0.{host}"))
+        slave = await connect("127.0.0.9")
+        await in_use(slave)
+        for host in range(5, 8):
+            with trio.fail_after(30):
+                assert await (await connect(f"127.0.0.{host}")).receive_some() == b""
+        await in_use(slave)
+        nursery.cancel_scope.cancel()
+
+
 def peer_of(stream: trio.SocketStream) -> str:
     host, port = stream.socket.getsockname()
     return f"{host}:{port}"

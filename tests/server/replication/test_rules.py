@@ -158,3 +158,24 @@ def test_which_slave_goes_when_all_links_are_in_use(
     newcomer: str, hosts: str, reported: list[int | None], expected: int | None
 ) -> None:
     assert slave_to_close(newcomer, list(hosts), reported) == expected
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "hosts", "reported", "expected"),
+    [
+        ("M", "abcd", [5, 4, 3, 9], 0),
+        ("M", "abba", [5, 4, 3, 9], 0),
+        ("M", "aNbb", [5, 0, 3, 9], 2),
+        ("M", "aNNN", [5, 0, 3, 9], 0),
+        ("M", "NNNa", [None, 0, 3, 9], 3),
+        ("M", "NNMM", [5, 4, 3, 9], None),
+        ("M", "NNNM", [5, 4, 3, 9], 2),
+        ("new", "NNNN", [5, 4, 3, None], None),
+        ("new", "NNNa", [5, 4, 3, 9], None),
+        ("new", "NNaa", [0, 1, 3, 2], 3),
+    ],
+)
+def test_brokers_of_the_set_keep_their_places(
+    newcomer: str, hosts: str, reported: list[int | None], expected: int | None
+) -> None:
+    assert slave_to_close(newcomer, list(hosts), reported, {"M", "N"}) == expected
