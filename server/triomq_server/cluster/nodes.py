@@ -35,14 +35,23 @@ class Machine:
     clock_waits: ClockWaits = attrs.Factory(ClockWaits)
 
 
+def _ignore(_not_written: str) -> None:
+    """The default of `run_node`."""
+
+
 async def run_node(
-    plan: NodePlan, machine: Machine | None = None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    plan: NodePlan,
+    machine: Machine | None = None,
+    *,
+    not_written: Callable[[str], None] = _ignore,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, then stop in order.
 
     Args:
       plan: which node.
       machine: what it runs on; this one if absent.
+      not_written: called at the end of a broker's stop with each thing that the disk has not taken.
       task_status: started when the node can be used: listening, and registered at the name servers.
 
     Raises:
@@ -66,6 +75,7 @@ async def run_node(
                     clock=on.clock,
                     clock_waits=on.clock_waits,
                     role_path=str(plan.role_file),
+                    not_written=not_written,
                 )
             )
         task_status.started()

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import attrs
@@ -74,6 +75,8 @@ class ClusterProcesses:
         self._signals_read, self._signals_write = os.pipe()
         self._commands = b""
         self._stop = False
+        self._failed: dict[str, None] = {}
+        """Nodes that were told to stop and have ended with an error; those that were killed have none."""
 
     def run(self, *, control: bool = False) -> int:
         """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
@@ -83,7 +86,8 @@ class ClusterProcesses:
             ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the cluster.
 
         Returns:
-          The exit code: 0 after a stop that was asked for, 1 when a node could not start.
+          The exit code: 0 after a stop that was asked for, 1 when a node could not start, or when one that was told to
+          stop has failed at it, as a broker whose disk does not take everything.
         """
         # First: the imports below take longest, and an interrupt during them is handled like a later one.
         self._catch_signals()
@@ -113,8 +117,11 @@ class ClusterProcesses:
                 self._control.close()
                 self._control = None
             self._stop_all()
+        for name in self._failed:
+            text = f"{name} has not stopped in order; its log lines say why"
+            self._announce({"event": "error", "name": name, "error": text})
         self._announce({"event": "stopped"})
-        return 0
+        return 1 if self._failed else 0
 
     def _announce(self, event: Event) -> None:
         self._announce_outside(event)
@@ -151,6 +158,7 @@ class ClusterProcesses:
         sys.stdout.flush()
         sys.stderr.flush()
         process.ready, process.status, process.error, process.wanted = False, b"", None, True
+        self._failed.pop(process.plan.name, None)
         pid = os.fork()
         if pid == 0:
             os.close(self._life_write)
@@ -208,6 +216,9 @@ class ClusterProcesses:
             if process.status_fd >= 0:
                 self._read_status(process)
             process.pid = 0
+            code = os.waitstatus_to_exitcode(status)
+            if not process.wanted and code > 0:
+                self._failed[process.plan.name] = None
             restarts, process.restarts = process.restarts and not self._stop, False
             if restarts:
                 self._start_again(process)
@@ -217,7 +228,7 @@ class ClusterProcesses:
                     "event": "ended",
                     "name": process.plan.name,
                     "pid": pid,
-                    "status": os.waitstatus_to_exitcode(status),
+                    "status": code,
                     "wanted": not process.wanted,
                 }
             )
@@ -347,10 +358,11 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
     import trio
 
     from triomq_server.cluster.nodes import run_node
-    from triomq_server.process.failures import explain
+    from triomq_server.process.failures import explain, explain_not_written
     from triomq_server.process.stopping import run_until_signal
 
     ready: list[bool] = []
+    not_written: list[str] = []
 
     async def stop_with_parent(scope: trio.CancelScope) -> None:
         await trio.lowlevel.wait_readable(life_fd)
@@ -359,7 +371,7 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stop_with_parent, nursery.cancel_scope)
-            await nursery.start(run_node, plan)
+            await nursery.start(partial(run_node, plan, not_written=not_written.append))
             os.write(status_fd, b'{"ready": true}\n')
             ready.append(True)
 
@@ -373,6 +385,9 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
             raise
         if ready:
             logging.getLogger(__name__).error("%s: %s", plan.name, text)  # noqa: TRY400 -- the line says it all
+        return 1
+    if not_written:
+        logging.getLogger(__name__).error("%s: %s", plan.name, explain_not_written(not_written))
         return 1
     return 0
 

@@ -352,6 +352,25 @@ def test_a_node_is_paused_and_the_cluster_still_stops_in_order(tmp_path: Path) -
     assert events[-1] == {"event": "stopped"}
 
 
+@pytest.mark.parametrize("in_order", ["", "stop broker-a\n"])
+def test_a_cluster_whose_broker_cannot_write_at_its_stop_has_failed(tmp_path: Path, in_order: str) -> None:
+    command = ("cluster", "--json", "--control", "--slaves", "0", "--directory", str(tmp_path))
+    with started(*command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        (Path(ready["nodes"][1]["directory"]) / "checkpoint.tmp").mkdir()
+        process.stdin.write(in_order)
+        out, errors = process.communicate(timeout=LIMIT_S)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert [event["status"] for event in events if event["event"] == "ended"] == [1, 0]
+    text = "broker-a has not stopped in order; its log lines say why"
+    assert events[-2:] == [{"event": "error", "name": "broker-a", "error": text}, {"event": "stopped"}]
+    assert process.returncode == 1
+    assert "broker-a: stopped, but the disk has not taken everything: " in errors
+    assert "checkpoint.tmp" in errors
+
+
 def test_a_cluster_stopped_before_it_is_ready_reports_that(tmp_path: Path) -> None:
     """The signal comes during the imports, before a node has been started."""
     script = (
