@@ -534,6 +534,8 @@ class RealDisk:
     def __init__(self, *, threads: int = 4, maps: Maps | None = None) -> None:
         self.maps = maps if maps is not None else Maps()
         self._locked_directories: dict[str, int] = {}
+        self._folders: dict[str, set[str]] = {}
+        """The locked directories of stores, and those below each that are known to be there."""
         self._limiter = trio.CapacityLimiter(threads)
         # Connections and the log's files are soon more than the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -547,7 +549,7 @@ class RealDisk:
 
     def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
         """A new file, or an existing one of that name set to this size."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.make_directory(os.path.dirname(path))
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             blank = os.fstat(fd).st_size == 0
@@ -666,7 +668,16 @@ class RealDisk:
             return False
 
     def make_directory(self, path: str) -> None:
-        """Like `mkdir -p`."""
+        """Like `mkdir -p`, but OSError (ESTALE) where a directory of a locked store, or the store, was there before: who has
+        moved it could not put it back in place of a new one."""
+        for root, folders in list(self._folders.items()):
+            if path != root and not path.startswith(f"{root}/"):
+                continue
+            below = f"{root}/{path[len(root) + 1 :].partition('/')[0]}".rstrip("/")
+            for known in (root, below):
+                if (known == root or known in folders) and not os.path.isdir(known):
+                    raise OSError(errno.ESTALE, "the directory was moved or removed, put it back", known)
+            folders.add(below)
         os.makedirs(path, exist_ok=True)
 
     def remove(self, path: str) -> None:
@@ -676,6 +687,8 @@ class RealDisk:
 
     def remove_tree(self, path: str) -> None:
         """Like `rm -rf`."""
+        for folders in list(self._folders.values()):
+            folders.discard(path)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
@@ -685,7 +698,7 @@ class RealDisk:
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
         """The whole file, with `fsync`."""
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self.make_directory(os.path.dirname(path))
         with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
             f.write(data)
             f.flush()
@@ -738,6 +751,7 @@ class RealDisk:
 
     def lock(self, path: str) -> Callable[[], None]:
         """An exclusive POSIX lock on the first byte, and an entry in this process's own list."""
+        folder = os.path.dirname(path)
         path = os.path.realpath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with _locked_paths_guard:
@@ -756,8 +770,11 @@ class RealDisk:
                 raise
             os.pwrite(fd, b"lock", 0)
             _locked_paths.add(path)
+        with os.scandir(folder) as found:
+            self._folders[folder] = {one.path for one in found if one.is_dir()}
 
         def release() -> None:
+            self._folders.pop(folder, None)
             with _locked_paths_guard:
                 _locked_paths.discard(path)
                 os.close(fd)
@@ -781,9 +798,11 @@ class RealDisk:
                 os.close(fd)
                 raise
         self._locked_directories[path] = fd
+        self._folders[path] = set()
 
         def release() -> None:
             self._locked_directories.pop(path, None)
+            self._folders.pop(path, None)
             # A child process that has not reached its exec has this descriptor too: closing is not enough.
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)

@@ -11,7 +11,9 @@ import pytest
 import trio
 
 from triomq_server.config import FlushDiskType, StoreConfig
-from triomq_server.store import MessageStore, NewRecord, open_store
+from triomq_server.disk import RealDisk
+from triomq_server.disk.config_files import ConfigFile
+from triomq_server.store import AppendStatus, MessageStore, NewRecord, open_store
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -89,3 +91,41 @@ async def test_an_idle_store_that_is_gone_is_told_at_its_end(
         os.rename(root, tmp_path / "elsewhere")
     assert store.not_written is not None
     assert (tmp_path / "elsewhere" / "abort").exists()
+
+
+@pytest.mark.parametrize("moved", ["", "commitlog", "config", "consumequeue"])
+async def test_nothing_is_made_where_a_directory_is_to_be_put_back(
+    moved: str, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    root = tmp_path / "store"
+    disk = RealDisk()
+    async with open_store(make_config(root), disk=disk) as store:
+        topics = ConfigFile(f"{root}/config/topics.json", disk)
+        topics.save(b"{}")
+        assert store.append(make_record(0)).status is AppendStatus.PUT_OK
+        await second_file(root)
+        os.rename(root / moved, tmp_path / "elsewhere")
+        for path in ("commitlog/1", "consumequeue/Other/0/0", "config/groups.json"):
+            if moved in path:
+                with pytest.raises(OSError, match="moved or removed, put it back"):
+                    disk.create(f"{root}/{path}", 4096, 4096)
+        if moved in ("", "config"):
+            with pytest.raises(OSError, match="moved or removed, put it back"):
+                topics.save(b"{}")
+        assert not (root / moved).exists()
+        os.rename(tmp_path / "elsewhere", root / moved)
+        topics.save(b'{"a":1}')
+        disk.create(f"{root}/consumequeue/Other/0/0", 4096, 4096).close()
+        assert store.append(make_record(1)).status is AppendStatus.PUT_OK
+    assert store.not_written is None
+
+
+async def test_what_a_store_itself_removes_it_may_make_again(tmp_path: Path, make_config: MakeConfig) -> None:
+    disk = RealDisk()
+    async with open_store(make_config(tmp_path), disk=disk):
+        disk.make_directory(f"{tmp_path}/own/below")
+        disk.remove_tree(f"{tmp_path}/own")
+        disk.make_directory(f"{tmp_path}/own/below")
+        assert (tmp_path / "own/below").is_dir()
+    shutil.rmtree(tmp_path / "commitlog")
+    disk.make_directory(f"{tmp_path}/commitlog")  # no store is open
