@@ -21,7 +21,7 @@ from triomq_server.broker.broker import Broker
 from triomq_server.clock_waits import ClockTask
 from triomq_server.config import BrokerRole, FlushDiskType
 from triomq_server.repeats import Repeats
-from triomq_server.store import AppendStatus, NewRecord
+from triomq_server.store import CLOCK_STEP_BACK_MS, AppendStatus, NewRecord
 
 _log = logging.getLogger(__name__)
 WaitUntilStored = Callable[[int, float, Callable[[bool], None]], None]
@@ -134,8 +134,8 @@ class Schedule:
 
     def _due_ms(self, queue_id: int, tags_code: int, now_ms: int) -> int:
         """When a message is due. If that is more than the level's delay from now, the clock was set back: it is due at
-        once."""
-        return tags_code if tags_code <= now_ms + self._delays_ms[queue_id] else now_ms
+        once, but not where the store gives messages the time from before a small step."""
+        return tags_code if tags_code <= now_ms + self._delays_ms[queue_id] + CLOCK_STEP_BACK_MS else now_ms
 
     async def _deliver_due(self, queue_id: int, offset: int) -> bool:
         """Deliver some of the messages that are due, from a queue offset on; False if the store refused one."""

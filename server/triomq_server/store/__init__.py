@@ -1,6 +1,7 @@
 """The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk
 (docs/protocol/store.md)."""
 
+from triomq_server.store.commitlog import CLOCK_STEP_BACK_MS
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.message_store import MessageStore
 from triomq_server.store.opening import open_store, wall_ms
@@ -18,6 +19,7 @@ from triomq_server.store.values import (
 )
 
 __all__ = [
+    "CLOCK_STEP_BACK_MS",
     "AppendResult",
     "AppendStatus",
     "Arrival",

@@ -52,7 +52,8 @@ RESERVE_BYTES = 1 << 22
 RESERVE_STEP_BYTES = RESERVE_BYTES // 8
 """As much is reserved at a time. An append that needs space waits for the step that is under way: all at once would be
 what the slowest sends of a full load wait for."""
-_CLOCK_STEP_BACK_MS = 1000
+CLOCK_STEP_BACK_MS = 1000
+"""After a smaller step back of the wall clock, records have the time of the last one before it, until that has come."""
 
 _NO_ENTRY = TRANSACTION_PREPARED
 """The bit is set in prepared and rolled back records, and clear in plain and committed ones."""
@@ -519,7 +520,7 @@ class CommitLog:
     def _now(self) -> int:
         now = self._clock()
         if now < self.store_timestamp:
-            if self.store_timestamp <= now + _CLOCK_STEP_BACK_MS:
+            if self.store_timestamp <= now + CLOCK_STEP_BACK_MS:
                 return self.store_timestamp  # a small step back must not unsort the times that lookups search
             self.time_went_back(now)
         return now

@@ -172,6 +172,36 @@ async def test_a_clock_that_is_set(step_s: int, open_broker: Any) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("step_ms", [-1, -900])
+async def test_a_clock_that_is_set_back_a_little_makes_nothing_due(step_ms: int, open_broker: Any) -> None:
+    """Messages that come then are stored at the time of the last one before, so that times in the log stay in order."""
+    stepped = [0]
+    network, disk = MemoryNetwork(), MemoryDisk()
+    async with open_broker(network=network, disk=disk) as idle:
+        config = idle.config
+    async with trio.open_nursery() as nursery:
+        serve = partial(
+            serve_broker,
+            config,
+            disk=disk,
+            dial=network.dial,
+            listen=network.listen,
+            clock=lambda: 1_795_000_000_000 + int(trio.current_time() * 1000) + stepped[0],
+        )
+        await nursery.start(serve)
+        peer = await idle.peer()
+        await peer.put(**delayed(4, b"before"))
+        stepped[0] = step_ms
+        await peer.put(**delayed(5, b"after"))
+        await trio.sleep(29)
+        assert await bodies(peer) == []
+        await trio.sleep(2)
+        assert await bodies(peer) == [b"before"]
+        await trio.sleep(31)
+        assert await bodies(peer) == [b"before", b"after"]
+        nursery.cancel_scope.cancel()
+
+
 # -- as what
 
 
