@@ -15,7 +15,7 @@ from tls_links import ASK, ask, ask_plainly, until
 
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
-from triomq_server.config import ConfigError
+from triomq_server.config import ConfigError, TlsConfig
 from triomq_server.wire import (
     Handlers,
     Limits,
@@ -27,6 +27,8 @@ from triomq_server.wire import (
     serve,
     tls_dial,
 )
+from triomq_server.wire.tls import certificates
+from triomq_server.wire.tls.certificates import server_context
 
 
 async def secured(address: str, context: ssl.SSLContext) -> trio.SSLStream[trio.abc.Stream]:
@@ -129,6 +131,34 @@ async def test_changed_certificates_are_for_new_links(start_namesrv, files, capl
         with pytest.raises(OSError, match="TLS: "):
             await ask(address, old)
         assert (await link.request(ASK, 60)).code == 0
+
+
+async def test_certificates_that_become_readable_are_taken(start_namesrv, files, caplog, monkeypatch) -> None:
+    """As after `chmod`, or when there are descriptors again: the files are as they were."""
+    caplog.set_level(logging.INFO)
+    refusals = 0
+
+    def make_context(config: TlsConfig) -> ssl.SSLContext:
+        nonlocal refusals
+        if not readable:
+            refusals += 1
+            raise ConfigError("tls.server.keyPath=server.key: Permission denied")
+        return server_context(config)
+
+    readable = True
+    address = await start_namesrv(**files.server())
+    monkeypatch.setattr(certificates, "server_context", make_context)
+    readable = False
+    other = trustme.CA()
+    files.pair("server", authority=other)
+    await until(lambda: refusals >= 2)
+    assert caplog.text.count("those read before stay in force: tls.server.keyPath=server.key") == 1
+    assert await ask(address, files.trusting()) == 0
+    readable = True
+    await until(lambda: "certificates have changed: new links" in caplog.text)
+    context = ssl.create_default_context()
+    other.configure_trust(context)
+    assert await ask(address, context) == 0
 
 
 async def test_broken_certificates_keep_those_read_before(start_namesrv, files, caplog) -> None:

@@ -1,7 +1,8 @@
 """The certificates of a server: read at the start and when their files change (`TlsHelper`, `FileWatchService`).
 
 What cannot be used changes nothing, and is logged: links go on with the certificate that was read before. A change is
-taken when its files have stayed the same for one look, so that a certificate and its key are replaced together.
+taken when its files have stayed the same for one look, so that a certificate and its key are replaced together. One that
+cannot be is tried again at each look: its files may become readable without a change that a look would see.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Certificates:
         )
         self._client: ssl.SSLContext | None = None
         self._seen: _Seen = {}
+        self._unusable: str | None = None  # why the last change could not be taken
 
     def load(self, *, dials: bool) -> None:
         """Read the files at the start.
@@ -113,7 +115,7 @@ class Certificates:
             if trio.current_time() >= expiry_due:
                 expiry_due = trio.current_time() + _EXPIRY_LOOK_S
                 self._note_expiry()
-            if seen == before and seen != self._seen:
+            if seen == before and (seen != self._seen or self._unusable is not None):
                 self._seen = seen
                 await self._take(run)
                 before = self._seen
@@ -132,8 +134,11 @@ class Certificates:
         try:
             config, server, client = await run(read)
         except ConfigError as error:
-            _log.error("certificates have changed and cannot be used, those read before stay in force: %s", error)
+            if str(error) != self._unusable:
+                self._unusable = str(error)
+                _log.error("certificates have changed and cannot be used, those read before stay in force: %s", error)
             return
+        self._unusable = None
         self.config, self._client = config, client
         self._seen = await run(lambda: _look(config))
         if server is not None:
