@@ -295,6 +295,7 @@ class Index:
         self._local_time = local_time
         self.files: list[IndexFile] = []
         self.filled: list[IndexFile] = []
+        self._failure: str | None = None  # why no file could be made, as last logged
 
     # ---- life on disk
 
@@ -451,12 +452,15 @@ class Index:
             while done < given:
                 if file is None or file.full:
                     file = self._next_file(file)
+                    self._failure = None
                 added = file.insert(entries, done)
                 if not added:
                     break
                 done += added
         except OSError as e:
-            _log.error("no new index file: %s", e)
+            if str(e) != self._failure:
+                self._failure = str(e)
+                _log.error("no new index file: %s", e)
         if file is not None:
             file.publish()
         return done

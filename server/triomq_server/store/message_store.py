@@ -20,6 +20,7 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.disk.config_files import ConfigFile
+from triomq_server.repeats import Repeats
 from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
@@ -139,6 +140,8 @@ class MessageStore:
         if self.flusher.is_synchronous:
             self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
+        self._space_lacks = Repeats()  # a look at the disk may see space where a file still cannot be made
+        self._refusals = Repeats()
         self.not_written: str | None = None
         self._open = True
         self._writable = False
@@ -195,7 +198,7 @@ class MessageStore:
         self.clear_flag(NOT_WRITEABLE)
 
     def _no_space(self) -> None:
-        if not self.running_flags & DISK_FULL:
+        if not self.running_flags & DISK_FULL and self._space_lacks.add("") is not None:
             _log.error("no space left for the store; messages are refused until there is, reading goes on")
         self.set_flag(DISK_FULL)
 
@@ -447,7 +450,8 @@ class MessageStore:
         return self.dispatcher.is_watched(topic, queue_id)
 
     def _refuse(self, error: OSError) -> AppendResult:
-        _log.error("the store cannot grow: %s", error)
+        if self._refusals.add("") is not None:
+            _log.error("the store cannot grow: %s", error)
         self._no_space()
         return _UNAVAILABLE
 

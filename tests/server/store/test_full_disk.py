@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -60,6 +62,35 @@ async def test_full_disk_is_answered_and_reading_goes_on(
     async with open_store(config, disk=disk) as store:
         assert store.recovery_report.clean
         assert {q: store.queue_bounds("T", q)[1] for q in stored} == {q: len(v) for q, v in stored.items()}
+
+
+async def test_files_that_cannot_be_made_are_logged_now_and_then(
+    autojump_clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As with a quota: a look at the disk sees space."""
+    disk = MemoryDisk()
+
+    def refuse(path: str, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
+
+    async with open_store(make_config(ROOT, clean_file_forcibly_enable=False), disk=disk) as store:
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "create", refuse)
+            for n in range(100):
+                store.append(make_record(n))
+                store.notify_arrivals()
+                await trio.sleep(1)
+        assert 1 <= caplog.text.count("no space left for the store") <= 10
+        assert 1 <= caplog.text.count("the store cannot grow") <= 10
+        assert caplog.text.count("no new index file") <= 1
+        await trio.sleep(25)
+        assert store.append(make_record(100)).status is AppendStatus.PUT_OK
+        store.notify_arrivals()
+        assert store.writable
 
 
 async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(
