@@ -16,9 +16,12 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.wire.command import Command
+from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
+from triomq_server.replication.master import HaMaster, SourceLog
+from triomq_server.replication.rules import HaSettings
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
@@ -88,6 +91,24 @@ async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broke
         assert (await at_slave.pull("Empty")).code == 17
         await trio.sleep(1)
         assert (await at_slave.pull("Empty")).code == 19
+
+
+async def test_a_master_knows_the_hosts_of_its_set(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their places at its HA port."""
+    made: list[HaMaster] = []
+
+    class NotedMaster(HaMaster):
+        def __init__(self, log: SourceLog, settings: HaSettings) -> None:
+            super().__init__(log, settings)
+            made.append(self)
+
+    monkeypatch.setattr(lifecycle, "HaMaster", NotedMaster)
+    network = MemoryNetwork()
+    async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV):
+        assert not made[0].members()
+        async with open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
+            await trio.sleep(60)
+            assert made[0].members() == {slave.config.address.rpartition(":")[0]}
 
 
 async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
