@@ -6,6 +6,7 @@ Upstream: ``Compressor``, ``CompressorFactory``, ``CompressionType``.
 from __future__ import annotations
 
 import importlib
+import threading
 import zlib
 from typing import Any, Final, Protocol
 
@@ -27,7 +28,7 @@ MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Compressor(Protocol):
-    """Makes bodies smaller before they travel."""
+    """Makes bodies smaller before they travel; large ones are compressed in threads, several at the same time."""
 
     @property
     def sys_flag(self) -> int:
@@ -83,11 +84,18 @@ class ZstdCompressor:
     sys_flag = COMPRESSED | COMPRESSION_ZSTD
 
     def __init__(self, level: int = 5) -> None:
-        self._compressor = _library("zstandard", "zstandard").ZstdCompressor(level=level)
+        self._zstandard = _library("zstandard", "zstandard")
+        self._level = level
+        # The library's object must not be used by two threads at once: the process would be killed by SIGSEGV.
+        self._of_thread = threading.local()
+        self._of_thread.compressor = self._zstandard.ZstdCompressor(level=level)
 
     def compress(self, body: bytes, /) -> bytes:
         """The compressed body."""
-        return bytes(self._compressor.compress(body))
+        compressor = getattr(self._of_thread, "compressor", None)
+        if compressor is None:
+            compressor = self._of_thread.compressor = self._zstandard.ZstdCompressor(level=self._level)
+        return bytes(compressor.compress(body))
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
@@ -103,19 +111,9 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
     if kind in (0, COMPRESSION_ZLIB):
         return _unzlib(body)
     if kind == COMPRESSION_LZ4:
-        lz4 = _library("lz4.frame", "lz4")
-        try:
-            data = lz4.LZ4FrameDecompressor().decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1)
-        except RuntimeError as error:
-            raise MessageIllegal("the body is not an LZ4 frame", remark=error_text(error)) from error
-        return _bounded(bytes(data))
+        return _unlz4(body)
     if kind == COMPRESSION_ZSTD:
-        zstandard = _library("zstandard", "zstandard")
-        try:
-            data = zstandard.ZstdDecompressor().stream_reader(body).read(MAX_DECOMPRESSED_BYTES + 1)
-        except zstandard.ZstdError as error:
-            raise MessageIllegal("the body is not a Zstandard frame", remark=error_text(error)) from error
-        return _bounded(bytes(data))
+        return _unzstd(body)
     raise MessageIllegal(f"the body is compressed in an unknown way, sysFlag {sys_flag:#x}")
 
 
@@ -130,10 +128,38 @@ def _unzlib(body: bytes) -> bytes:
     return _bounded(data)
 
 
+def _unlz4(body: bytes) -> bytes:
+    stream = _library("lz4.frame", "lz4").LZ4FrameDecompressor()
+    try:
+        data = stream.decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1)
+    except RuntimeError as error:
+        raise MessageIllegal("the body is not an LZ4 frame", remark=error_text(error)) from error
+    if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
+        raise MessageIllegal("the body's LZ4 frame is cut short")
+    return _bounded(bytes(data))
+
+
+def _unzstd(body: bytes) -> bytes:
+    zstandard = _library("zstandard", "zstandard")
+    try:
+        declared = zstandard.frame_content_size(body)  # -1: it does not say
+        if declared > MAX_DECOMPRESSED_BYTES:
+            raise _too_large()
+        # Not its stream reader, which takes a frame that is cut short for one that ends there.
+        return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_DECOMPRESSED_BYTES))
+    except zstandard.ZstdError as error:
+        what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"
+        raise MessageIllegal(what, remark=error_text(error)) from error
+
+
 def _bounded(data: bytes) -> bytes:
     if len(data) > MAX_DECOMPRESSED_BYTES:
-        raise MessageIllegal(f"the body grows beyond {MAX_DECOMPRESSED_BYTES} bytes when decompressed")
+        raise _too_large()
     return data
+
+
+def _too_large() -> MessageIllegal:
+    return MessageIllegal(f"the body grows beyond {MAX_DECOMPRESSED_BYTES} bytes when decompressed")
 
 
 def _library(module: str, package: str) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,60 @@ def test_what_java_compressed(vectors: Path) -> None:
         record = RecordView(bytes.fromhex(case["recordHex"]))
         assert record.sys_flag & COMPRESSED
         assert decompress(record.body, record.sys_flag) == bytes.fromhex(case["bodyHex"]), case["name"]
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize(
+    "compressor",
+    [triomq.plugins.ZlibCompressor(), triomq.plugins.Lz4Compressor(), triomq.plugins.ZstdCompressor()],
+    ids=["zlib", "lz4", "zstd"],
+)
+def test_what_is_cut_short_is_no_body(compressor: triomq.plugins.Compressor, kept: float) -> None:
+    packed = compressor.compress(BODY + random.Random(1).randbytes(5000))
+    with pytest.raises(triomq.errors.MessageIllegal):
+        decompress(packed[: int(len(packed) * kept)], compressor.sys_flag)
+
+
+def test_a_zstandard_frame_need_not_say_its_size() -> None:
+    """As those of Java's clients, which write a stream."""
+    zstandard = pytest.importorskip("zstandard")
+    stream = zstandard.ZstdCompressor().compressobj()
+    packed = stream.compress(BODY) + stream.flush()
+    assert zstandard.frame_content_size(packed) == -1
+    assert decompress(packed, 0x201) == BODY
+    with pytest.raises(triomq.errors.MessageIllegal):
+        decompress(packed[:-1], 0x201)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_zstandard_frame_that_grows_too_large(declared: bool) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    size = 65 << 20
+    stream = zstandard.ZstdCompressor().compressobj(size=size if declared else -1)
+    packed = b"".join([*(stream.compress(bytes(1 << 20)) for _ in range(65)), stream.flush()])
+    with pytest.raises(triomq.errors.MessageIllegal, match="67108864"):
+        decompress(packed, 0x201)
+
+
+IN_THREADS = """
+import concurrent.futures, random, sys
+from triomq import plugins
+from triomq._message.compression import decompress
+
+chance = random.Random(1)
+bodies = [b" ".join(b"%d" % chance.randrange(9999) for _ in range(60_000)) for _ in range(4)]
+compressor = getattr(plugins, sys.argv[1])()
+
+def there_and_back(number):
+    body = bodies[number % 4]
+    return decompress(compressor.compress(body), compressor.sys_flag) == body
+
+with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    sys.exit(0 if all(threads.map(there_and_back, range(40))) else "another body")
+"""
+
+
+@pytest.mark.parametrize("name", ["ZlibCompressor", "Lz4Compressor", "ZstdCompressor"])
+def test_several_threads_compress_at_the_same_time(name: str) -> None:
+    """As for large bodies; in a process of its own, since the failure was SIGSEGV."""
+    subprocess.run([sys.executable, "-c", IN_THREADS, name], check=True, timeout=120)
