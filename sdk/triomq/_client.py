@@ -52,13 +52,14 @@ from triomq._consumer.pull_consumer import PullConsumer
 from triomq._consumer.push.options import ConsumeRetries, PullOptions, PushOptions
 from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._examination.doctor import Doctor
-from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor
+from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor, checked_compressor
 from triomq._message.debug_hooks import LoggedCalls, LoggedSends, consumer_log, producer_log
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook, process_hooks
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
+from triomq._producer.checked_plugs import checked_faults, checked_policy
 from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
@@ -324,11 +325,11 @@ class Client(metaclass=NoPublicConstructor):
             timeout_s=send_timeout_s,
             max_body_bytes=max_body_bytes,
             compress_from_bytes=compress_from_bytes,
-            compressor=compressor,
-            policy=retry if retry is not None else Retries(),
+            compressor=checked_compressor(compressor),
+            policy=checked_policy(retry, send_timeout_s),
             route_wait_s=self._route_wait.wait_s,
             unit_mode=self._unit_mode,
-            faults=faults,
+            faults=checked_faults(faults),
         )
         if transactions is not None:
             check_listener(group, transactions)

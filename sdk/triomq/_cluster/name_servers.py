@@ -8,15 +8,18 @@ Upstream: ``NettyRemotingClient``, ``TopAddressing``, ``NameServerAddressUtils``
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import trio
 
+from triomq._arguments import check_text
 from triomq._error_text import error_text
+from triomq._numbers import check_seconds
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links
@@ -98,7 +101,7 @@ class CallableNameServers:
         """Ask the function."""
         await trio.lowlevel.checkpoint()
         found = self._call()
-        return parse_addresses(found if isinstance(found, (str, Sequence)) else await found)
+        return parse_addresses(await found if inspect.isawaitable(found) else found)
 
 
 class DnsNameServers:
@@ -196,11 +199,17 @@ def parse_addresses(addresses: str | Sequence[str]) -> list[str]:
     A text that starts with ``http://`` is reduced to what follows its last ``/``, as upstream does.
 
     Raises:
-        InvalidCall: an item is not ``host:port``.
+        InvalidCall: an item is not ``host:port``, or it is something else than text or a list of texts.
     """
+    given: object = addresses
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise InvalidCall(f"the name servers' addresses are a list of texts or one text, not {type(given).__name__}")
     if isinstance(addresses, str):
         addresses = addresses.rsplit("/", 1)[-1] if addresses.startswith("http://") else addresses
         addresses = addresses.split(";")
+    addresses = list(addresses)
+    for address in addresses:
+        check_text("a name server's address", address)
     found = [address.strip() for address in addresses if address.strip()]
     for address in found:
         try:
@@ -214,7 +223,7 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
     """The provider for what the caller gave; None means the environment's ``NAMESRV_ADDR``.
 
     Raises:
-        InvalidCall: there is no address at all.
+        InvalidCall: there is no address at all, or it is no provider.
     """
     if name_servers is None:
         name_servers = os.environ.get("NAMESRV_ADDR", "")
@@ -227,6 +236,11 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
         return CallableNameServers(name_servers)
     if not hasattr(name_servers, "addresses"):
         raise InvalidCall(f"name servers cannot be taken from {type(name_servers).__name__}")
+    # The task that asks again would end the client by it, after the first look-up.
+    check_seconds(
+        f"poll_every_s of the name server provider {type(name_servers).__name__}",
+        getattr(name_servers, "poll_every_s", None),
+    )
     return name_servers
 
 

@@ -98,6 +98,44 @@ class ZstdCompressor:
         return bytes(compressor.compress(body))
 
 
+def checked_compressor(compressor: Compressor | None) -> Compressor | None:
+    """What a user has given to compress bodies by.
+
+    Raises:
+        InvalidCall: it is no compressor, or its flag says something else than how readers decompress.
+    """
+    if compressor is None:
+        return None
+    if isinstance(compressor, type) or not callable(getattr(compressor, "compress", None)):
+        raise InvalidCall(f"compressor is no object with the method compress: {compressor!r}")
+    flag = getattr(compressor, "sys_flag", None)
+    if not isinstance(flag, int) or not flag & COMPRESSED or flag & ~(COMPRESSED | COMPRESSION_MASK):
+        raise InvalidCall(
+            f"sys_flag of the compressor {type(compressor).__name__} is {flag!r}; it is that of the compressor in triomq.plugins whose format this "
+            "one writes, such as ZlibCompressor.sys_flag"
+        )
+    return compressor
+
+
+def compress(compressor: Compressor, body: bytes) -> bytes:
+    """Call a user's compressor.
+
+    Raises:
+        InvalidCall: it has raised, or answered something else than bytes.
+    """
+    try:
+        data: object = compressor.compress(body)
+    except Exception as error:
+        raise InvalidCall(
+            f"the compressor {type(compressor).__name__} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise InvalidCall(f"the compressor {type(compressor).__name__} returned {type(data).__name__}, not bytes")
+    if not data:
+        raise InvalidCall(f"the compressor {type(compressor).__name__} returned no bytes for a body of {len(body)}")
+    return bytes(data)
+
+
 def decompress(body: bytes, sys_flag: int) -> bytes:
     """The body as it was before compression; unchanged when the flag says that it was not compressed.
 

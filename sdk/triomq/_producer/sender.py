@@ -17,7 +17,7 @@ import trio
 from triomq._cluster.counters import Counters
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.routes import Routes
-from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor
+from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, compress
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq._message.send_result import SendResult
 from triomq._numbers import counts
@@ -257,7 +257,11 @@ class Sender:
             out.wait_until = now + wait_s
 
     async def compress(self, out: Outgoing) -> None:
-        """Compress a large body, when that makes it smaller."""
+        """Compress a large body, when that makes it smaller.
+
+        Raises:
+            InvalidCall: the user's compressor has failed.
+        """
         compressor = self.settings.compressor
         if (
             compressor is None
@@ -266,9 +270,9 @@ class Sender:
         ):
             return
         if len(out.body) < THREAD_FROM_BYTES:
-            body = compressor.compress(out.body)
+            body = compress(compressor, out.body)
         else:
-            body = await trio.to_thread.run_sync(compressor.compress, out.body)
+            body = await trio.to_thread.run_sync(compress, compressor, out.body)
         if len(body) < len(out.body):
             out.body = body
             out.sys_flag |= compressor.sys_flag

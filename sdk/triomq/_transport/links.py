@@ -30,6 +30,9 @@ from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.links")
 
+_STREAM: Final = ("send_all", "receive_some", "aclose")
+"""The methods of a stream that links call."""
+
 CONNECT_TIMEOUT_S = 3.0
 """How long one dial may take (docs/protocol/client.md §3.1)."""
 
@@ -237,19 +240,32 @@ class Links:
             for lost in self.lost:
                 lost(link)
 
+    @property
+    def _dialer_name(self) -> str:
+        return getattr(self._dial, "__qualname__", type(self._dial).__name__)
+
     async def _open_stream(self, address: str, opening: _Opening) -> trio.abc.Stream | None:
         why = f"no connection within {CONNECT_TIMEOUT_S:g} s"
+        mistake: Exception | None = None
         with trio.move_on_after(CONNECT_TIMEOUT_S):
             try:
                 stream = await self._dial(address)
+                if all(callable(getattr(stream, name, None)) for name in _STREAM):
+                    self._dead.pop(address, None)
+                    return stream
+                mistake = TypeError(f"it returned {type(stream).__name__}, not a trio.abc.Stream")
             except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
                 why = error_text(error)
-            else:
-                self._dead.pop(address, None)
-                return stream
+            except Exception as error:  # noqa: BLE001 - written below
+                # The user's code must not end the client; what libraries for proxies raise is often no OSError.
+                mistake = error
         dead = self._dead.get(address)
         if dead is None:
             dead = self._dead[address] = _Dead()
+        if mistake is not None:
+            why = f"the dialer {self._dialer_name} failed: {type(mistake).__name__}: {mistake}"
+            if why != dead.why:
+                log.error("no connection to %s: %s", address, why, exc_info=mistake, extra={"address": address})
         dead.failures += 1
         dead.retry_at = trio.current_time() + self._backoff.pause_s(dead.failures, self._chance.random())
         opening.why = dead.why = why

@@ -314,3 +314,41 @@ async def test_dns(monkeypatch):
     trio.socket.set_custom_hostname_resolver(Resolver())
     found = await triomq.plugins.DnsNameServers("mq.example", 1234).addresses()
     assert found == ["10.0.0.1:1234", "10.0.0.2:1234", "[::1]:1234"]
+
+
+@pytest.mark.parametrize("answer", [None, 5, b"ns:9876", [5], ["ns:9876", None]], ids=repr)
+@pytest.mark.parametrize("wrap", [lambda answer: answer, lambda answer: provided(answer)], ids=["plain", "async"])
+async def test_answers_of_a_function_that_are_no_addresses(autojump_clock, cluster, answer, wrap):
+    """The error says what the function has returned, not where this fails within the client."""
+    answers = iter([answer])
+
+    def addresses():
+        return wrap(next(answers, [cluster.name_server.address]))
+
+    async with triomq.open_client(addresses, **cluster.options(route_wait_s=0)) as client:
+        assert client.name_servers == []
+        kind = type(answer[-1] if isinstance(answer, list) else answer).__name__
+        answers = iter([answer])
+        with pytest.raises(errors.NoNameServer, match=f"{kind}, not text|not {kind}"):
+            await client.producer("G").send(triomq.Message("T", b"x"))
+        await client.producer("G2").send(triomq.Message("T", b"x"))
+
+
+async def provided(answer):
+    await trio.lowlevel.checkpoint()
+    return answer
+
+
+@pytest.mark.parametrize("period", [None, "120", 0, -1, float("nan")], ids=repr)
+async def test_periods_of_providers_that_are_none(cluster, period):
+    """At the start: the task that asks again would end the client."""
+
+    class Provider:
+        poll_every_s = period
+
+        async def addresses(self):
+            return [cluster.name_server.address]
+
+    with pytest.raises(errors.InvalidCall, match="poll_every_s of the name server provider Provider"):
+        async with triomq.open_client(Provider(), **cluster.options()):
+            pass

@@ -514,3 +514,50 @@ async def test_no_more_dead_addresses_are_remembered_than_the_limit(autojump_clo
     assert not links.is_down("b0:1")
     assert links.is_down("b1:1")
     assert links.is_down(f"b{DEAD_MAX}:1")
+
+
+def raising(error):
+    async def dial(_address):
+        await trio.lowlevel.checkpoint()
+        raise error
+
+    return dial
+
+
+def returning(what):
+    async def dial(_address):
+        await trio.lowlevel.checkpoint()
+        return what
+
+    return dial
+
+
+@pytest.mark.parametrize(
+    ("dial", "says"),
+    [
+        (raising(KeyError("proxy")), "KeyError: 'proxy'"),
+        (raising(ExceptionGroup("both", [OSError("a"), RuntimeError("b")])), "ExceptionGroup: both"),
+        (returning(None), "it returned NoneType, not a trio.abc.Stream"),
+        (returning(5), "it returned int, not a trio.abc.Stream"),
+        (lambda _address: None, "TypeError: object NoneType can't be used in 'await' expression"),
+        (lambda: None, "TypeError"),
+    ],
+)
+async def test_a_dialer_that_fails_ends_no_client(autojump_clock, cluster, caplog, dial, says):
+    fails = True
+
+    async def sometimes(address):
+        return await (dial(address) if fails else cluster.network.dial(address))
+
+    async with triomq.open_client(cluster.name_server.address, **cluster.options(dial=sometimes)) as client:
+        producer = client.producer("G", send_timeout_s=1.0)
+        with pytest.raises(errors.NoNameServer) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        assert says in str(caught.value)
+        assert "the dialer test_a_dialer_that_fails_ends_no_client.<locals>.sometimes failed" in str(caught.value)
+        lines = [each for each in caplog.records if each.name == "triomq.links" and each.levelname == "ERROR"]
+        assert len(lines) == 1  # of several dials
+        assert says in lines[0].message
+        fails = False
+        await trio.sleep(5)
+        await producer.send(triomq.Message("T", b"x"))
