@@ -68,7 +68,7 @@ class FileOffsets:
     """Offsets in a local file, in the format of Java's broadcasting consumers.
 
     Written to ``.tmp``, which takes the old file's place; the old one stays as ``.bak``.  A file that is missing,
-    empty or broken counts as lost, and ``.bak`` is read instead.  The first :meth:`commit` claims the file, unless
+    empty or broken counts as lost, and ``.bak`` is read instead; a broken one without a ``.bak`` is an error.  The first :meth:`commit` claims the file, unless
     :meth:`claim` did: it is locked until :meth:`close` or the end of the process.
 
     Args:
@@ -164,7 +164,8 @@ class FileOffsets:
         return self._offsets
 
     def _load(self) -> dict[MessageQueue, int]:
-        for path, last in ((self._path, False), (self._backup, True)):
+        broken: MQError | None = None
+        for path in (self._path, self._backup):
             try:
                 data = path.read_bytes()
             except FileNotFoundError:
@@ -176,10 +177,12 @@ class FileOffsets:
             try:
                 return dict(LocalOffsetTable.decode(data).offset_table)
             except BodyError as error:
-                if last:
-                    # Starting without offsets would repeat or skip everything in silence.
-                    what = f"the offset file {path} cannot be read; repair it, or delete it to start without offsets"
-                    raise MQError(what, remark=error_text(error)) from error
+                what = f"the offset file {path} cannot be read; repair it, or delete it to start without offsets"
+                broken = MQError(what, remark=error_text(error))
+                broken.__cause__ = error
+        if broken is not None:
+            # Starting without offsets would repeat or skip everything in silence.
+            raise broken
         return {}
 
     @property

@@ -59,6 +59,24 @@ async def test_two_broken_files_are_an_error(tmp_path: Path) -> None:
         await triomq.plugins.FileOffsets(tmp_path / "offsets.json").read(QUEUE)
 
 
+@pytest.mark.parametrize("backup", [None, b""])
+async def test_a_broken_file_without_its_backup_is_an_error(tmp_path: Path, backup: bytes | None) -> None:
+    """The consumer would begin at the end of each queue, and say nothing."""
+    path = tmp_path / "offsets.json"
+    path.write_bytes(JAVAS[:30])
+    if backup is not None:
+        (tmp_path / "offsets.json.bak").write_bytes(backup)
+    store = triomq.plugins.FileOffsets(path)
+    for _ in range(2):
+        with pytest.raises(triomq.MQError, match=r"offsets\.json cannot be read; repair it, or delete it"):
+            await store.read(QUEUE)
+    with pytest.raises(triomq.MQError, match="cannot be read"):
+        await store.commit({QUEUE: 1})
+    assert path.read_bytes() == JAVAS[:30]
+    path.unlink()
+    assert await store.read(QUEUE) is None
+
+
 async def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(triomq.MQError, match=r"file/offsets\.json cannot be read"):
