@@ -43,11 +43,20 @@ GRACE_S: Final = 5.0
 REMARK_CHARS_MAX: Final = 1000
 
 
-async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
-    """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
+async def call_user(
+    function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False
+) -> Any:
+    """Call a function of the user: an async one is awaited, a plain one runs in a thread.
+
+    Args:
+        function: the user's.
+        argument: what it is given.
+        limiter: bounds the threads.
+        abandon: whether a cancel leaves the thread to itself, instead of waiting for its end.
+    """
     if is_async(function):
         return await function(argument)
-    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter)
+    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter, abandon_on_cancel=abandon)
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -183,7 +192,8 @@ class TransactionChecks:
     async def _answer(self, check: _Check) -> None:
         message, remark = check.message, None
         try:
-            answer = await call_user(self._check, message, self._limiter)
+            # A check only looks: the end of the producer need not wait for one that hangs.
+            answer = await call_user(self._check, message, self._limiter, abandon=True)
             state = checked_state(answer, f"the check of group {self._group}")
         except MessageIllegal as error:
             # What the broker sent, not the user's code, is at fault.
