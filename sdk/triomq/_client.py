@@ -54,7 +54,15 @@ from triomq._consumer.push.push_consumer import PushConsumer
 from triomq._examination.doctor import Doctor
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, ZlibCompressor, checked_compressor
 from triomq._message.debug_hooks import LoggedCalls, LoggedSends, consumer_log, producer_log
-from triomq._message.hooks import ConsumeHook, ConsumeWrapper, FilterHook, PullHook, SendHook, process_hooks
+from triomq._message.hooks import (
+    ConsumeHook,
+    ConsumeWrapper,
+    FilterHook,
+    PullHook,
+    SendHook,
+    check_hooks,
+    process_hooks,
+)
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
@@ -315,6 +323,7 @@ class Client(metaclass=NoPublicConstructor):
         check_count("max_in_flight", max_in_flight, 1, IN_FLIGHT_MAX)
         check_count("max_in_flight_bytes", max_in_flight_bytes, 1, IN_FLIGHT_MAX)
         check_count("max_checks", max_checks, 1)
+        check_hooks("hooks", hooks, "before_send", "after_send")
         if linger_s is not None:
             check_seconds("linger_s", linger_s, zero=True)
             if linger_s >= send_timeout_s:
@@ -405,6 +414,7 @@ class Client(metaclass=NoPublicConstructor):
             InvalidCall: the group's name cannot be used, or is in use.
         """
         self._check_open()
+        _check_pull_hooks(pull_hooks, filter_hooks)
         return self._add_consumer(
             lambda left: construct(
                 PullConsumer,
@@ -473,6 +483,8 @@ class Client(metaclass=NoPublicConstructor):
                 "callbacks": (callbacks, ConsumerCallbacks),
             }
         )
+        _check_pull_hooks(pull_hooks, filter_hooks)
+        check_hooks("consume_hooks", consume_hooks, "before_consume", "around_consume")
         push = PushOptions(
             ordered=ordered,
             auto_commit=auto_commit,
@@ -558,6 +570,7 @@ class Client(metaclass=NoPublicConstructor):
         """
         self._check_open()
         _check_kinds({"limits": (limits, FlowLimits), "callbacks": (callbacks, ConsumerCallbacks)})
+        _check_pull_hooks(pull_hooks, filter_hooks)
         lite = LiteOptions(
             auto_commit=auto_commit, batch_max=batch_max, held_max=held_max, tracer=self._tracer(trace, trace_topic)
         )
@@ -677,6 +690,11 @@ def _check_kinds(kinds: Mapping[str, tuple[object, type]]) -> None:
     for name, (value, kind) in kinds.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
+
+
+def _check_pull_hooks(pull_hooks: object, filter_hooks: object) -> None:
+    check_hooks("pull_hooks", pull_hooks, "before_pull", "after_pull")
+    check_hooks("filter_hooks", filter_hooks, "wants")
 
 
 def _checked_trace_topic(topic: str) -> str:

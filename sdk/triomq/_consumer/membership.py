@@ -38,7 +38,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
-from triomq._consumer.group.allocate import AllocateStrategy, sorted_queues
+from triomq._consumer.group.allocate import AllocateStrategy, check_strategy, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, reporter
 from triomq._consumer.group.positions import (
     COMMIT_BOUNDS_S,
@@ -52,7 +52,7 @@ from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
 from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
 from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, offset_file
-from triomq._consumer.offset_store import OffsetStore
+from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
@@ -155,6 +155,7 @@ class Membership(ABC):
         self, client: ClientResources, options: GroupOptions, *, left: Callable[[], object], lite: bool
     ) -> None:
         check_group(options.group)
+        check_strategy(options.allocate)
         if options.model not in MODELS:
             raise InvalidCall(f"no message model {options.model!r}; there are {', '.join(MODELS)}")
         self.group = options.group
@@ -242,7 +243,7 @@ class Membership(ABC):
 
     def _offset_store(self, given: OffsetStore | None, brokers: BrokerLinks) -> OffsetStore:
         if given is not None:
-            return given
+            return CheckedStore(given)
         if self.broadcasts and self._client.file_id is not None:
             self._offset_file = FileOffsets(offset_file(self._client.file_id, self.group))
             return self._offset_file

@@ -7,9 +7,12 @@ consumer are in ``group/positions.py``.  Upstream: ``OffsetStore``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, NoReturn, Protocol
 
 from triomq._message.message import MessageQueue
+from triomq.errors import InvalidCall, MQError
+
+OFFSET_MAX: Final = 2**63 - 1
 
 
 class OffsetStore(Protocol):
@@ -19,12 +22,65 @@ class OffsetStore(Protocol):
         """The committed offset, or None when the group has none there.
 
         Raises:
-            MQError: it is not known now.
+            MQError: it is not known now. Any other exception counts as one.
         """
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Keep these offsets; lower ones than before are allowed.
 
         Raises:
-            MQError: some may not be kept.
+            MQError: some may not be kept. Any other exception counts as one.
         """
+
+
+class CheckedStore:
+    """A user's offset store: what it raises is an :class:`MQError`, as of brokers that cannot be reached.
+
+    A database that is away for a moment must not end the consumer.
+
+    Args:
+        store: the user's.
+
+    Raises:
+        InvalidCall: it has not the methods of one.
+    """
+
+    def __init__(self, store: OffsetStore) -> None:
+        if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in ("read", "commit")):
+            raise InvalidCall(f"offset_store is no object with the async methods read and commit: {store!r}")
+        self._store = store
+        self._name = type(store).__name__
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """The committed offset.
+
+        Raises:
+            MQError: the store has failed, or returned something else.
+        """
+        try:
+            offset: object = await self._store.read(queue)
+        except MQError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's
+            self._failed("read", error)
+        if offset is None or (isinstance(offset, int) and not isinstance(offset, bool) and offset <= OFFSET_MAX):
+            return offset
+        what = f"read of the offset store {self._name} returned {offset!r} for {queue}"
+        raise MQError(what, remark=f"an offset is None or an int of at most {OFFSET_MAX}")
+
+    async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
+        """Keep these offsets.
+
+        Raises:
+            MQError: the store has failed.
+        """
+        try:
+            await self._store.commit(offsets)
+        except MQError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the user's
+            self._failed("commit", error)
+
+    def _failed(self, method: str, error: Exception) -> NoReturn:
+        what = f"{method} of the offset store {self._name} failed"
+        raise MQError(what, remark=f"{type(error).__name__}: {error}") from error

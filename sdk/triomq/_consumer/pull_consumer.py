@@ -22,7 +22,7 @@ from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.replica_choice import Preference, ReadPreference, read_preference_of
 from triomq._constructors import NoPublicConstructor, construct
-from triomq._consumer.group.allocate import AllocateStrategy
+from triomq._consumer.group.allocate import AllocateStrategy, check_strategy
 from triomq._consumer.group.callbacks import (
     ConsumerCallbacks,
     ConsumerEvent,
@@ -264,6 +264,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             self._subscription(topic, tags, sql)
         client = self._client
         members = Members(self.group, client.routes, client.links, client.chance)
+
+        check_strategy(allocate)
 
         def share_out(assignee: SharedPulls) -> Rebalance:
             return Rebalance(

@@ -7,7 +7,7 @@ add properties to the message, such as the headers of a trace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar, cast
 
@@ -18,7 +18,7 @@ from triomq._message.message import Message, MessageQueue, check_properties
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
-from triomq.errors import MQError
+from triomq.errors import InvalidCall, MQError
 
 log = logging.getLogger("triomq.hooks")
 
@@ -137,7 +137,9 @@ class FilterHook(Protocol):
     """Chooses among the messages that a consumer has pulled, after the expression of its subscription."""
 
     def wants(self, group: str, message: ReceivedMessage, /) -> bool:
-        """Whether a message is for this consumer; else it counts as consumed. Where this raises, the message is kept.
+        """Whether a message is for this consumer; else it counts as consumed.
+
+        Where this raises or returns None, the message is kept.
 
         Args:
             group: consumer group.
@@ -165,6 +167,21 @@ class ProcessHooks:
 
 process_hooks = ProcessHooks()
 """Those of this process."""
+
+
+def check_hooks(name: str, hooks: object, *methods: str) -> None:
+    """Raise :class:`InvalidCall` unless an argument is a list of hooks.
+
+    Args:
+        name: the argument's.
+        hooks: what was given.
+        methods: of which each hook has one at least.
+    """
+    if isinstance(hooks, str) or not isinstance(hooks, Collection):
+        raise InvalidCall(f"{name} is {type(hooks).__name__}, not a list of hooks")
+    for hook in hooks:
+        if isinstance(hook, type) or not any(callable(getattr(hook, method, None)) for method in methods):
+            raise InvalidCall(f"{name} has {hook!r}, which is no object with the method {' or '.join(methods)}")
 
 
 def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:
@@ -212,10 +229,15 @@ def wanted_messages(hooks: Sequence[FilterHook], group: str, messages: Sequence[
 
 def _is_wanted(hook: FilterHook, group: str, message: ReceivedMessage) -> bool:
     try:
-        return hook.wants(group, message)
+        wanted: object = hook.wants(group, message)
     except Exception:
         log.exception("the filter hook %r failed for %r, which is kept", hook, message)
         return True
+    if wanted is None:
+        # As of a function without `return`: all messages would be lost without a word.
+        log.error("the filter hook %r returned None, neither True nor False, for %r, which is kept", hook, message)
+        return True
+    return bool(wanted)
 
 
 class ConsumeHooks:

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import attrs
 
+from triomq._arguments import check_callback
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall
 
@@ -202,6 +203,13 @@ class MachineRoomNearby:
         for other in sorted(queues_of.keys() - members_of.keys(), key=java_order):
             share += self.inner(client_id, queues_of[other], members)
         return share
+
+
+def check_strategy(strategy: AllocateStrategy | None) -> None:
+    """Raise :class:`InvalidCall` unless a user's strategy can be called, and answers at once."""
+    if isinstance(strategy, type):
+        raise InvalidCall(f"allocate is the class {strategy.__name__}; give an object of it, or a function")
+    check_callback("allocate", strategy, plain=True)
 
 
 def hashes_names(strategy: AllocateStrategy) -> bool:

@@ -22,7 +22,15 @@ from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_na
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.links import Links
-from triomq.errors import BrokerNotFound, MQError, NoNameServer, ProtocolViolation, TransientError, error_for_code
+from triomq.errors import (
+    BrokerNotFound,
+    InvalidCall,
+    MQError,
+    NoNameServer,
+    ProtocolViolation,
+    TransientError,
+    error_for_code,
+)
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX
@@ -149,11 +157,11 @@ def work_out_share(
     try:
         # In here: a generator of the user's runs only now.
         share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(members)))
-        for queue in share:
-            check_queue(queue)
+        _check_share(share, {queue.topic for queue in queues})
     except Exception:
         # A strategy may be the user's own.
-        log.exception("the allocation strategy failed; the queues stay as they are")
+        name = getattr(strategy, "__qualname__", type(strategy).__name__)
+        log.exception("the allocation strategy %s failed; the queues stay as they are", name)
         return Share(None)
     return Share(share)
 
@@ -161,6 +169,14 @@ def work_out_share(
 def duplicate_ids(members: Collection[str]) -> list[str]:
     """The client ids that are listed more than once."""
     return sorted(each for each, count in Counter(members).items() if count > 1)
+
+
+def _check_share(share: Sequence[MessageQueue], topics: Collection[str]) -> None:
+    """Raise :class:`InvalidCall` unless all are queues of these topics; of brokers that are away there may be some."""
+    for queue in share:
+        check_queue(queue)
+        if queue.topic not in topics:
+            raise InvalidCall(f"it returned {queue}, which was not among the queues that it was given")
 
 
 class Members:
