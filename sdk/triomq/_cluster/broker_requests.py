@@ -19,6 +19,7 @@ import trio
 
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.spawn import Spawn
+from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
 from triomq._message.namespace import Namespace
 from triomq._message.received import ReceivedMessage
@@ -264,7 +265,7 @@ class BrokerRequests:
         except Exception as error:  # noqa: BLE001 - written with its traceback
             text = "asks to consume a message, which failed"
             self._lines.write(logging.ERROR, link.address, text, kind=type(error), failure=error)
-            answer = command.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            answer = command.answer(ResponseCode.SYSTEM_ERROR, named_error(error))
         else:
             answer = command.answer(ResponseCode.SUCCESS, body=result.encode())
         if link.is_open:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NoReturn, Protocol
 
+from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall, MQError
 
@@ -83,4 +84,4 @@ class CheckedStore:
 
     def _failed(self, method: str, error: Exception) -> NoReturn:
         what = f"{method} of the offset store {self._name} failed"
-        raise MQError(what, remark=f"{type(error).__name__}: {error}") from error
+        raise MQError(what, remark=named_error(error)) from error

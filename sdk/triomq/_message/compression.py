@@ -10,7 +10,7 @@ import threading
 import zlib
 from typing import Any, Final, Protocol
 
-from triomq._error_text import error_text
+from triomq._error_text import error_text, named_error
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.record.layout import (
     COMPRESSED,
@@ -126,9 +126,7 @@ def compress(compressor: Compressor, body: bytes) -> bytes:
     try:
         data: object = compressor.compress(body)
     except Exception as error:
-        raise InvalidCall(
-            f"the compressor {type(compressor).__name__} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise InvalidCall(f"the compressor {type(compressor).__name__} failed: {named_error(error)}") from error
     if not isinstance(data, bytes | bytearray | memoryview):
         raise InvalidCall(f"the compressor {type(compressor).__name__} returned {type(data).__name__}, not bytes")
     if not data:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
 from triomq._numbers import check_count, check_seconds
@@ -58,7 +59,7 @@ class _Calls:
         try:
             answer = call()
         except Exception as error:
-            raise InvalidCall(f"{where} failed: {type(error).__name__}: {error}") from error
+            raise InvalidCall(f"{where} failed: {named_error(error)}") from error
         if check is not None:
             check(where, answer)
         return answer

@@ -17,6 +17,7 @@ import trio
 
 from triomq._async_functions import is_async
 from triomq._cluster.spawn import Spawn
+from triomq._error_text import named_error
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
 from triomq._transport.link import Link
@@ -70,7 +71,7 @@ def checked_state(answer: object, whose: str) -> TransactionState:
 
 def remark_of(when: str, error: Exception) -> str:
     """What a broker logs about a user's function that has failed."""
-    return f"{when} Exception: {type(error).__name__}: {error}"[:REMARK_CHARS_MAX]
+    return f"{when} Exception: {named_error(error)}"[:REMARK_CHARS_MAX]
 
 
 class _Check:

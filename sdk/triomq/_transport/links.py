@@ -18,7 +18,7 @@ import trio
 from cachetools import LRUCache
 
 from triomq._arguments import check_text
-from triomq._error_text import error_text
+from triomq._error_text import error_text, named_error
 from triomq._numbers import seconds, share
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
@@ -263,7 +263,7 @@ class Links:
         if dead is None:
             dead = self._dead[address] = _Dead()
         if mistake is not None:
-            why = f"the dialer {self._dialer_name} failed: {type(mistake).__name__}: {mistake}"
+            why = f"the dialer {self._dialer_name} failed: {named_error(mistake)}"
             if why != dead.why:
                 log.error("no connection to %s: %s", address, why, exc_info=mistake, extra={"address": address})
         dead.failures += 1

@@ -854,3 +854,19 @@ async def test_a_check_that_hangs_in_its_thread_holds_up_no_end(cluster, make_re
     finally:
         released.set()
     assert ends(cluster.broker) == []
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_a_check_whose_error_has_no_text(autojump_clock, cluster, make_record):
+    """The broker is told of the error; its text must not end the client."""
+    async with cluster.client() as client, client.producer("PG", transactions=Listener(UnreadableError())) as producer:
+        await producer.send(MESSAGE)
+        await cluster.broker.push_to(cluster.broker.streams[0], check_of(make_record))
+        (end,) = await told(cluster.broker)
+        await producer.send(MESSAGE)
+    assert end.commit_or_rollback == 0
+    assert cluster.broker.requests(END)[0].remark == "checkLocalTransactionState Exception: UnreadableError: "

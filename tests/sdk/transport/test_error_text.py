@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from triomq._error_text import error_text
+from triomq._error_text import error_text, named_error
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,16 @@ from triomq._error_text import error_text
 )
 def test_an_error_that_says_nothing_is_named(error: Exception, text: str) -> None:
     assert error_text(error) == text
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("x"), "ValueError: x"), (ValueError(), "ValueError: "), (UnreadableError(), "UnreadableError: ")],
+)
+def test_an_error_with_its_class(error: Exception, text: str) -> None:
+    assert named_error(error) == text

@@ -27,6 +27,7 @@ from triomq._consumer.push.ordered import OrderedDispatch
 from triomq._consumer.push.send_back import SendBack
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.trace import ConsumeTrace
+from triomq._error_text import named_error
 from triomq._message.hooks import ConsumeHooks
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
@@ -394,7 +395,7 @@ class PushMembership(Membership):
             if later_in(error) is not None:
                 result.consume_result = "CR_LATER"
             else:
-                result.consume_result, result.remark = "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
+                result.consume_result, result.remark = "CR_THROW_EXCEPTION", named_error(error)
         result.spent_time_mills = int((trio.current_time() - started_s) * 1000)
         return result
 
