@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from triomq._error_text import named_error
 from triomq._message.message import Message, MessageQueue
 from triomq.errors import InvalidCall
 from triomq_protocol.filters.tags import java_hash
@@ -20,7 +21,8 @@ class QueueSelector(Protocol):
     Where order matters, the same arguments must give the same queue.
     """
 
-    def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: object, /) -> MessageQueue:
+    # Any, so that a user's function may say what it is given: `customer: str`.
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: Any, /) -> MessageQueue:
         """Choose.
 
         Args:
@@ -121,7 +123,7 @@ def choose_by_selector(
     try:
         chosen = selector(queues, message, arg)
     except Exception as error:
-        raise InvalidCall(f"the queue selector failed: {type(error).__name__}: {error}") from error
+        raise InvalidCall(f"the queue selector failed: {named_error(error)}") from error
     if chosen not in queues:
         raise InvalidCall(f"the queue selector chose {chosen!r}, which is none of the topic's {len(queues)} queues")
     return chosen

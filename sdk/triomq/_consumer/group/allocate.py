@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -130,6 +130,15 @@ def _ring_place(key: str) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
+def _queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
+    # A class as the converter has no type arguments, so that mypy would refuse each list of users.
+    return tuple(queues)
+
+
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
 @attrs.frozen
 class ByConfig:
     """``CONFIG``: this member takes a fixed list, whatever other members there are.
@@ -140,7 +149,7 @@ class ByConfig:
         queues: the list; of each topic its own are taken.
     """
 
-    queues: tuple[MessageQueue, ...] = attrs.field(converter=tuple)
+    queues: tuple[MessageQueue, ...] = attrs.field(converter=_queues)
 
     def __call__(
         self, _client_id: str, queues: Sequence[MessageQueue], _members: Sequence[str], /
@@ -158,7 +167,7 @@ class MachineRoom:
         rooms: the machine rooms of this group's members.
     """
 
-    rooms: frozenset[str] = attrs.field(converter=frozenset)
+    rooms: frozenset[str] = attrs.field(converter=_names)
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:
         """The share of one member."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -73,7 +73,7 @@ def offset_unavailable(result: PullResult) -> ConsumerEvent:
 OnEvent = Callable[[ConsumerEvent], object]
 """Called with each event; plain and quick."""
 
-OnQueues = Callable[[Collection[MessageQueue]], Awaitable[None] | None]
+OnQueues = Callable[[Sequence[MessageQueue]], Awaitable[None] | None]
 """Called with queues that come or go; async ones are awaited before the queue moves."""
 
 
@@ -100,7 +100,7 @@ class ConsumerCallbacks:
         check_callback("on_event", self.on_event, plain=True)
 
 
-async def call_with_queues(callback: OnQueues | None, queues: Collection[MessageQueue]) -> None:
+async def call_with_queues(callback: OnQueues | None, queues: Sequence[MessageQueue]) -> None:
     """Call ``on_assigned`` or ``on_revoked`` and wait for it."""
     if callback is None or not queues:
         return
