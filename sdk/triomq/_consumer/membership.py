@@ -51,7 +51,7 @@ from triomq._consumer.group.positions import (
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._consumer.group.pull_loop import PulledQueue, PullEngine, PullSettings, PullSink
 from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
-from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, offset_file
+from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_elsewhere, offset_file
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._exception_groups import without_groups
@@ -345,6 +345,7 @@ class Membership(ABC):
             if not self.started:
                 if self._offset_file is not None:
                     await self._offset_file.claim()
+                    await self._warn_of_offsets_elsewhere()
                 elif self._ends_with_client:
                     log.warning(
                         "the offsets of broadcasting group %s end with this client, since it has no instance_name: after "
@@ -569,6 +570,20 @@ class Membership(ABC):
         self.puller.close()
         self._client.links.lost.remove(self._link_lost)
         self._client.links.opened.remove(self._link_opened)
+
+    async def _warn_of_offsets_elsewhere(self) -> None:
+        assert self._client.file_id is not None
+        file = offset_file(self._client.file_id, self.group)
+        other = await trio.to_thread.run_sync(kept_elsewhere, file)
+        if other is not None:
+            log.warning(
+                "broadcasting group %s has no offsets in %s and starts at %r, but this instance has some of another address "
+                "in %s; open_client(..., client_ip=...) keeps the address, or copy that file",
+                self.group,
+                file,
+                self.positions.start_from,
+                other,
+            )
 
     def _close_offset_file(self) -> None:
         # Only when no task is left that may commit.

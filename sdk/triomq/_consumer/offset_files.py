@@ -7,11 +7,13 @@ on the file ``offsets.json.lock`` beside it.  A client without a name has no fil
 from __future__ import annotations
 
 import errno
+import glob
 import logging
 import os
 import shutil
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +41,24 @@ def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | Non
     """
     root = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
     return root / client_id / group / "offsets.json"
+
+
+def kept_elsewhere(file: Path) -> Path | None:
+    """The newest file of the same instance and group under another address, where there is none at this one.
+
+    Args:
+        file: from :func:`offset_file`.
+
+    A machine, or a container, that comes back with another address has another client id.
+    """
+    instance = file.parent.parent.name.partition("@")[2]
+    if not instance or file.exists() or file.with_name(file.name + ".bak").exists():
+        return None
+    pattern = f"*@{glob.escape(instance)}/{glob.escape(file.parent.name)}/{file.name}"
+    found: list[tuple[float, Path]] = []
+    with suppress(OSError):
+        found = [(each.stat().st_mtime, each) for each in file.parents[2].glob(pattern)]
+    return max(found)[1] if found else None
 
 
 log = logging.getLogger("triomq.consumer")

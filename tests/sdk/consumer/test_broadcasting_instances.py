@@ -67,6 +67,22 @@ async def test_a_client_without_a_name_is_a_new_instance(group_cluster, home, ki
     assert not (home / ".rocketmq_offsets").exists()
 
 
+async def test_an_instance_that_comes_back_with_another_address_is_told(group_cluster, home, kind, caplog):
+    """As a container does: its offsets are kept by the address, too."""
+    fill(group_cluster, 5)
+    assert len(await consume(group_cluster, kind, 5, instance_name="cache-1", client_ip="10.0.0.1")) == 5
+    assert len(await consume(group_cluster, kind, 5, instance_name="cache-2", client_ip="10.0.0.2")) == 5
+    assert "of another address" not in caplog.text
+    assert len(await consume(group_cluster, kind, 5, instance_name="cache-1", client_ip="10.0.0.2")) == 5
+    (line,) = [each.message for each in caplog.records if "of another address" in each.message]
+    assert "broadcasting group G has no offsets in" in line
+    assert f"{offset_file('10.0.0.1@cache-1', 'G')}; open_client(..., client_ip=...) keeps the address" in line
+    caplog.clear()
+    fill(group_cluster, 1, first=5)
+    assert len(await consume(group_cluster, kind, 1, instance_name="cache-1", client_ip="10.0.0.2")) == 1
+    assert "of another address" not in caplog.text
+
+
 async def test_two_at_once_each_get_everything(group_cluster, kind):
     fill(group_cluster, 5)
     async with (
