@@ -16,7 +16,7 @@ from typing import Final
 
 import trio
 
-from triomq._error_text import error_text
+from triomq._error_text import error_text, named_error
 from triomq._transport.dialing import TLS_FAILED, NowaitStream
 from triomq._transport.own_loop import OwnLoop
 from triomq._transport.peer_log import PeerLog
@@ -323,7 +323,14 @@ class Link:
         finally:
             self.close()
             with trio.CancelScope(shield=True):
-                await trio.aclose_forcefully(self._stream)
+                await self._close_stream()
+
+    async def _close_stream(self) -> None:
+        try:
+            await trio.aclose_forcefully(self._stream)
+        except Exception:
+            # A dialer may make streams of its own.
+            log.exception("the %s to %s cannot be closed", type(self._stream).__name__, self.address)
 
     def _lost_error(self) -> MQError:
         # A fresh one for each waiter: a shared exception would collect all their tracebacks.
@@ -332,6 +339,12 @@ class Link:
         return type(lost)(lost.what, address=lost.address, remark=lost.remark)
 
     async def _read_frames(self) -> None:
+        try:
+            await self._read_until_lost()
+        except Exception as error:  # noqa: BLE001 - written with its traceback
+            self._stream_failed(error)
+
+    async def _read_until_lost(self) -> None:
         decoder = FrameDecoder(max_header_bytes=self._max_header_bytes)
         receive_some = self._stream.receive_some
         max_bytes = _RECEIVE_BYTES
@@ -363,6 +376,13 @@ class Link:
             log.warning("closing the link to %s: %s", self.address, remark, extra={"address": self.address})
             kind = ProtocolViolation if other is None else OtherProtocol
             self.close(kind("the peer's bytes are not RocketMQ frames", address=self.address, remark=remark))
+
+    def _stream_failed(self, error: Exception) -> None:
+        """What a stream raises beside trio's errors must not end the client: a dialer may make streams of its own."""
+        if not isinstance(error, OSError):
+            what = "the %s to %s failed; a stream that is broken raises trio.BrokenResourceError"
+            log.error(what, type(self._stream).__name__, self.address, exc_info=error, extra={"address": self.address})
+        self.close(LinkLost("the connection broke", address=self.address, remark=named_error(error)))
 
     def _take(self, command: Command) -> None:
         self._received_frames += 1
@@ -426,6 +446,10 @@ class Link:
             if not started:
                 # The task that started the writer waits for this, also when the first frames met a dead peer.
                 task_status.started()
+        except Exception as error:  # noqa: BLE001 - written with its traceback
+            self._stream_failed(error)
+            if not started:
+                task_status.started()
 
     def _stop_writer(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle_writer = None
@@ -437,6 +461,9 @@ class Link:
             sent = self._send_nowait(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(LinkLost("the connection broke", address=self.address, remark=error_text(error)))
+            return
+        except Exception as error:  # noqa: BLE001 - written with its traceback
+            self._stream_failed(error)
             return
         if sent < len(frame):
             self._queue(frame[sent:])

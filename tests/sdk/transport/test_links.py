@@ -561,3 +561,75 @@ async def test_a_dialer_that_fails_ends_no_client(autojump_clock, cluster, caplo
         fails = False
         await trio.sleep(5)
         await producer.send(triomq.Message("T", b"x"))
+
+
+class UsersStream(trio.abc.Stream):
+    """A stream of a dialer of the user's: it fails as it is told to."""
+
+    def __init__(self, inner, failures):
+        self.inner = inner
+        self.failures = failures
+
+    def act(self, method, data=None):
+        if method not in self.failures:
+            return data
+        failure = self.failures[method]
+        if isinstance(failure, Exception):
+            raise failure
+        return failure
+
+    async def send_all(self, data):
+        self.act("send")
+        await self.inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self):
+        await self.inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes=None):
+        return self.act("receive", await self.inner.receive_some(max_bytes))
+
+    async def aclose(self):
+        try:
+            await self.inner.aclose()
+        finally:
+            self.act("close")
+
+
+@pytest.mark.parametrize("method", ["send", "receive", "close"])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ConnectionResetError(104, "reset"),
+        RuntimeError("boom"),
+        ValueError("boom"),
+        ExceptionGroup("g", [KeyError("k")]),
+        "text",
+    ],
+    ids=repr,
+)
+async def test_a_stream_that_fails_ends_its_link_and_no_client(
+    autojump_clock, cluster, make_callback, caplog, method, failure
+):
+    failures = {}
+
+    async def dial(address):
+        return UsersStream(await cluster.network.dial(address), failures)
+
+    async with cluster.client(dial=dial) as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        failures[method], said = failure, []
+        if method == "close":
+            await cluster.broker.cut()
+        for callback in (None, make_callback()):
+            try:
+                await producer.send(triomq.Message("T", b"x"), callback)
+                await producer.flush()
+            except errors.LinkLost as error:
+                said.append(str(error))
+        failures.clear()
+        await trio.sleep(10)
+        await producer.send(triomq.Message("T", b"x"))
+    assert all(type(failure).__name__ in each or failure == "text" for each in said)
+    unexpected = isinstance(failure, Exception) and (method == "close" or not isinstance(failure, OSError))
+    assert ("the UsersStream to" in caplog.text) == (unexpected or (method, failure) == ("receive", "text"))
