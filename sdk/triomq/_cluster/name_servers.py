@@ -45,6 +45,9 @@ API_TIMEOUT_S = 3.0
 POLL_EVERY_S = 120.0
 """How often a provider that can change is asked again."""
 
+PROVIDER_TIMEOUT_S: Final = 30.0
+"""How long a provider may take: a client whose provider hangs would never open, or never look again."""
+
 SILENT_ENDS: Final = 2
 """So many connections in a row that end after their first request, without an answer, are taken for the rule there."""
 
@@ -384,7 +387,7 @@ class NameServerGroup:
         known, self._unavailable = self._unavailable, ""
         try:
             # Also what somebody else's provider gives is checked, before it counts.
-            changed = self._choice.update(parse_addresses(await self._provider.addresses()))
+            changed = self._choice.update(parse_addresses(await self._provided()))
         except Exception as error:
             # The user's code must not end the client, which goes on with what it knows.
             self._unavailable = error_text(error)
@@ -397,6 +400,11 @@ class NameServerGroup:
             return
         if changed:
             log.info("name servers: %s", ";".join(self._choice.addresses))
+
+    async def _provided(self) -> Sequence[str]:
+        with trio.move_on_after(PROVIDER_TIMEOUT_S):
+            return await self._provider.addresses()
+        raise OSError(f"{type(self._provider).__name__} did not answer within {PROVIDER_TIMEOUT_S:g} s")
 
     @trio.lowlevel.enable_ki_protection
     async def poll(self) -> None:

@@ -352,3 +352,23 @@ async def test_periods_of_providers_that_are_none(cluster, period):
     with pytest.raises(errors.InvalidCall, match="poll_every_s of the name server provider Provider"):
         async with triomq.open_client(Provider(), **cluster.options()):
             pass
+
+
+async def test_a_provider_that_hangs_is_given_up(autojump_clock, cluster, caplog):
+    """The client would never open; and later never look again, without a word."""
+    hangs = [True, False, True, False]
+
+    async def addresses():
+        if hangs and hangs.pop(0):
+            await trio.sleep_forever()
+        return [cluster.name_server.address if len(hangs) > 1 else "ns2:9876"]
+
+    started = trio.current_time()
+    async with triomq.open_client(addresses, **cluster.options()) as client:
+        assert trio.current_time() - started == pytest.approx(30)
+        assert client.name_servers == []
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        assert client.name_servers == [cluster.name_server.address]
+        await trio.sleep(120 + 30 + 120 + 10)
+        assert client.name_servers == ["ns2:9876"]
+    assert caplog.text.count("CallableNameServers did not answer within 30 s") == 2
