@@ -21,6 +21,7 @@ from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
+from triomq._arguments import check_callback, check_text
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
 from triomq._cluster.client_statistics import (
@@ -89,6 +90,10 @@ _ZLIB: Final = ZlibCompressor()
 
 IN_FLIGHT_MAX: Final = 2**63 - 1
 """Of sends that are under way, and of their bytes: what the compiled sends count with."""
+
+
+CLOCK_MAX_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, which is the last that datetimes know."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -164,6 +169,7 @@ class Client(metaclass=NoPublicConstructor):
             check_seconds(name, options.get(name, 1))
         for name in ("default_topic_queues", "max_pending", "max_unsent_bytes", "max_header_bytes", "max_topics"):
             check_count(name, options.get(name, 1), 1)
+        _check_options(options)
         credentials = options.get("credentials")
         if not isinstance(credentials, Credentials | None):
             # Its value is not shown: it may be a secret.
@@ -690,6 +696,29 @@ def _check_kinds(kinds: Mapping[str, tuple[object, type]]) -> None:
     for name, (value, kind) in kinds.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
+
+
+def _check_options(options: ClientOptions) -> None:
+    """Raise :class:`InvalidCall` for what would fail much later, in a task whose failure ends the client."""
+    for name in ("client_ip", "instance_name", "unit_name", "namespace", "default_topic"):
+        if options.get(name) is not None:
+            check_text(name, options.get(name))
+    for name, value, kind in (
+        ("backoff", options.get("backoff"), Backoff),
+        ("chance", options.get("chance"), random.Random),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise InvalidCall(f"{name} is {type(value).__name__}, not {kind.__module__.split('.')[0]}.{kind.__name__}")
+    check_callback("dial", options.get("dial"))
+    check_callback("clock", options.get("clock"), plain=True)
+    now_ms: object = options.get("clock", wall_ms)()
+    if not isinstance(now_ms, int) or not 0 <= now_ms <= CLOCK_MAX_MS:
+        raise InvalidCall(f"clock returned {now_ms!r}, not the ms since 1970 as an int")
+    sink = options.get("statistics_sink")
+    if sink is not None:
+        if isinstance(sink, type) or not callable(getattr(sink, "take", None)):
+            raise InvalidCall(f"statistics_sink is no object with the method take: {sink!r}")
+        check_callback("take of statistics_sink", sink.take, plain=True)
 
 
 def _check_pull_hooks(pull_hooks: object, filter_hooks: object) -> None:

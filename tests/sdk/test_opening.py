@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 
 import pytest
 import trio
@@ -162,3 +163,41 @@ async def test_an_argument_that_cannot_be_used_leaves_the_group_free(cluster, ki
             make("G")
         await made.aclose()
         assert client._routes.changed == followers
+
+
+async def _async_clock():
+    return 1
+
+
+class _AsyncSink:
+    async def take(self, statistics):
+        """Nobody would await it."""
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "says"),
+    [
+        ("client_ip", 7, "client_ip is int, not text"),
+        ("instance_name", 5, "instance_name is int, not text"),
+        ("unit_name", 3, "unit_name is int, not text"),
+        ("namespace", b"NS", "namespace is bytes, not text"),
+        ("default_topic", 1, "default_topic is int, not text"),
+        ("backoff", 3, "backoff is int, not triomq.Backoff"),
+        ("chance", 5, "chance is int, not random.Random"),
+        ("dial", 5, "dial is int; give a function"),
+        ("clock", 5, "clock is int; give a function"),
+        ("clock", _async_clock, "clock is an async function"),
+        ("clock", lambda: None, "clock returned None, not the ms since 1970 as an int"),
+        ("clock", lambda: 1.7e12, "clock returned 1700000000000.0, not the ms"),
+        ("clock", lambda: -1, "clock returned -1, not the ms"),
+        ("clock", lambda: 1 << 63, "clock returned 9223372036854775808, not the ms"),
+        ("statistics_sink", 5, "statistics_sink is no object with the method take: 5"),
+        ("statistics_sink", _AsyncSink, "statistics_sink is no object with the method take"),
+        ("statistics_sink", _AsyncSink(), "take of statistics_sink is an async function"),
+    ],
+)
+async def test_an_option_of_a_wrong_kind_is_refused_by_name(cluster, option, wrong, says):
+    """Some would end the client much later: a backoff with the first address that cannot be dialled."""
+    with pytest.raises(errors.InvalidCall, match=re.escape(says)):
+        async with cluster.client(**{option: wrong}):
+            pytest.fail("it was opened")
