@@ -42,7 +42,8 @@ KEY_CHARS_MIN: Final = 7
 PERMISSIONS: Final = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 ACL_OFF: Final = (
-    "a broker without access control (aclEnable=false) never answers this; set aclEnable=true and restart it"
+    "no answer in time; a broker without access control (aclEnable=false) never gives one: set aclEnable=true there and "
+    "restart it"
 )
 
 

@@ -217,10 +217,10 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         check_text("the id", offset_message_id)
         try:
             place = decode_offset_message_id(offset_message_id)
-        except BodyError as error:
+        except BodyError:
             raise InvalidCall(
-                f"{offset_message_id!r} is not an offset message id ({error}): it has 32 or 56 hexadecimal digits; an id that "
-                "the sender gave is a unique key"
+                f"{offset_message_id!r} is not an offset message id, which is 32 or 56 hexadecimal digits; for the id that its "
+                "sender gave: by_unique_key, `triomq message unique-key TOPIC MESSAGE_ID`"
             ) from None
         host = f"[{place.host}]" if ":" in place.host else place.host
         address = f"{host}:{place.port}"
@@ -334,7 +334,12 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         page, _ = await self.page(queue, offset, 1)
         if not page or page[0].queue_offset != offset:
             low, high = await self._bounds.min_offset(queue), await self._bounds.max_offset(queue)
-            raise NotFound(f"{queue} has no message at offset {offset}; it has {low} up to, not including, {high}")
+            found = (
+                f"it has {low} up to, not including, {high}"
+                if low < high
+                else f"it is empty, its next offset is {high}"
+            )
+            raise NotFound(f"{queue} has no message at offset {offset}; {found}")
         return page[0]
 
     async def entries(

@@ -669,10 +669,11 @@ def clone_offsets(
         found = await client.groups.offsets_to_clone(source, target, topic)
         if not found:
             await _check_known(client, source)
-            where = f" in topic {topic}" if topic else ""
-            raise click.ClickException(
-                f"group {source} has no offsets{where}; `triomq offsets show {source}` shows them"
-            )
+            if topic:
+                raise click.ClickException(
+                    f"group {source} has no offsets in topic {topic}; `triomq offsets show {source}` shows those of its topics"
+                )
+            raise click.ClickException(f"group {source} has no offsets to clone: it has never committed any")
         if not force and not dry_run:
             await client.groups.check_offline(target)
         return found

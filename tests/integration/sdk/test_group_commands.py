@@ -102,7 +102,7 @@ async def test_cloning_offsets(call, client):
     await client.groups.create("OLD")
     await client.groups.create("NEW")
     code, _, err = await call("offsets", "clone", "OLD", "NEW", "--yes")
-    assert (code, "group OLD has no offsets" in err) == (1, True)
+    assert (code, "group OLD has no offsets to clone: it has never committed any" in err) == (1, True)
     await commit_all(client, "OLD", "T")
     code, out, _ = await call("offsets", "clone", "OLD", "NEW", "--dry-run", "--json")
     assert (code, [(row["queue"], row["offset"], row["how"]) for row in rows(out)]) == (

@@ -50,6 +50,10 @@ async def test_found_by_id_key_place_and_time(client, stored):
     assert (await client.messages.at(third.queue, 3)).body == b"m3"
     with pytest.raises(NotFound, match="no message at offset 10; it has 0 up to, not including, 10"):
         await client.messages.at(third.queue, 10)
+    await client.admin.create_topic("EMPTY", queues=1)
+    (empty,) = await client.pull_consumer("empty").fetch_queues("EMPTY")
+    with pytest.raises(NotFound, match="no message at offset 0; it is empty, its next offset is 0"):
+        await client.messages.at(empty, 0)
     times = [each.stored_ms for each in everything]
     late = await client.messages.by_key("T", "all", start_ms=times[-1])
     assert [each.stored_ms for each in late] == [time for time in times if time >= times[-1]]
@@ -62,7 +66,7 @@ async def test_found_by_id_key_place_and_time(client, stored):
 
 
 async def test_what_is_no_id_or_not_stored(client, stored):
-    with pytest.raises(InvalidCall, match="is not an offset message id"):
+    with pytest.raises(InvalidCall, match=r"is not an offset message id, which .* by_unique_key"):
         await client.messages.by_id("soon")
     first = stored[0].offset_message_id
     for behind in (7, 1 << 40):
