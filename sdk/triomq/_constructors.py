@@ -20,6 +20,7 @@ class NoPublicConstructor(type):
         super().__init__(name, bases, namespace)
         cls.__signature__ = Signature()
         if "__init__" in namespace:
+            namespace["__init__"].__doc__ = None  # it is for readers of the source
             namespace["__init__"].__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY)])
 
     if not TYPE_CHECKING:  # checkers are to see the constructor that `construct` calls

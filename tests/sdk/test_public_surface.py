@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -108,6 +109,20 @@ def test_what_a_client_makes_has_no_constructor_for_users():
         assert str(inspect.signature(cls.__init__)) == "(self, /)"
 
 
+def test_what_a_client_makes_describes_no_constructor():
+    # Of these classes the docstring's arguments are attributes, or it has none.
+    made = [value for value in vars(triomq).values() if isinstance(value, NoPublicConstructor)]
+    assert {cls.__init__.__doc__ for cls in made} <= {None, object.__init__.__doc__}
+    described = {
+        (cls.__name__, name)
+        for cls in made
+        if "Args:" in (cls.__doc__ or "")
+        for name in re.findall(r"^        (\w+): ", cls.__doc__.split("Args:")[1], re.MULTILINE)
+        if name not in cls.__annotations__ and not hasattr(cls, name)
+    }
+    assert described == set()
+
+
 def test_every_type_in_a_public_signature_is_exported():
     exported = {id(value) for module in [*MODULES, triomq.errors, triomq.blocking] for value in vars(module).values()}
     missing = {
@@ -180,7 +195,6 @@ OF_TRIO_ALONE = {
     "LitePullConsumer": {"start", "auto_commit"},
     "Producer": {"abort", "group"},
     "PushConsumer": {"aclose"},
-    "SharedPulls": {"assigned", "revoked", "kept", "topic_changed", "wake", "close", "is_stuck"},
 }
 """What other faces need not have: steps of trio's blocks, what the group's work calls, closing by force."""
 

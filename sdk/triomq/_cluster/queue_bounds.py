@@ -36,14 +36,16 @@ QUERY_TIMEOUT_S: Final = 6.0
 class QueueBounds(metaclass=NoPublicConstructor):
     """Asks the queues' masters, or another broker of the same name when the master is gone.
 
-    Args:
-        brokers: how brokers are reached.
-        route_wait: how calls wait for a broker; None: not at all.
-
     Every method raises :class:`~triomq.errors.MQError` when no broker of the queue answers.
     """
 
     def __init__(self, brokers: BrokerLinks, route_wait: RouteWait | None = None) -> None:
+        """Called by the client alone.
+
+        Args:
+            brokers: how brokers are reached.
+            route_wait: how calls wait for a broker; None: not at all.
+        """
         self._brokers = brokers
         self._route_wait = route_wait
 

@@ -37,7 +37,7 @@ from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
-from triomq._consumer.shared_pulls import SharedPulls
+from triomq._consumer.shared_pulls import Share, SharedPulls
 from triomq._message.hooks import FilterHook, PullHook, wanted_messages
 from triomq._message.message import MessageQueue, check_group, check_name, check_offset, check_queue
 from triomq._message.pull_result import PullResult, PullStatus
@@ -112,7 +112,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         # Queues that a share had, and other members have now.
         self._lost: set[MessageQueue] = set()
         self._closed = False
-        self._shares: list[SharedPulls] = []
+        self._shares: list[Share] = []
         try:
             # Last: an argument that cannot be used leaves the group free.
             client.heartbeats.add_consumer(group, _heartbeat_data(group, unit_mode=client.unit_mode))
@@ -267,7 +267,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
         check_strategy(allocate)
 
-        def share_out(assignee: SharedPulls) -> Rebalance:
+        def share_out(assignee: Share) -> Rebalance:
             return Rebalance(
                 self.group,
                 client.client_id,
@@ -280,8 +280,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
                 report=self._report,
             )
 
-        shared: SharedPulls = construct(
-            SharedPulls,
+        share = Share(
             pull=partial(self.pull, tags=tags, sql=sql, max_messages=max_messages),
             forget=self._gain,
             lose=self._lose,
@@ -289,14 +288,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
             spawn=client.nursery.start_soon,
             interval_s=interval_s,
             callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
-            begun=lambda: self._begin(shared),
-            ended=lambda: self._shares.remove(shared),
+            begun=lambda: self._begin(share),
+            ended=lambda: self._shares.remove(share),
         )
-        return shared
+        return construct(SharedPulls, share)
 
-    def _begin(self, shared: SharedPulls) -> None:
+    def _begin(self, share: Share) -> None:
         self._check_open()
-        self._shares.append(shared)
+        self._shares.append(share)
 
     def _gain(self, queue: MessageQueue) -> None:
         self._positions.pop(queue, None)
@@ -411,8 +410,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             await trio.lowlevel.checkpoint()
             return
         self._closed = True
-        for shared in self._shares:
-            shared.close(ClientClosed(f"the consumer of group {self.group} is closed"))
+        for share in self._shares:
+            share.close(ClientClosed(f"the consumer of group {self.group} is closed"))
         for puller in self._pullers.values():
             puller.close()
         del self._client.requests.consumers[self.group]
@@ -569,9 +568,7 @@ class _PullMembership:
         shares: what has to know when members come and go.
     """
 
-    def __init__(
-        self, positions: Callable[[str], Mapping[MessageQueue, int]], shares: Sequence[SharedPulls] = ()
-    ) -> None:
+    def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]], shares: Sequence[Share] = ()) -> None:
         self._positions = positions
         self._shares = shares
         self._lines = PeerLog(log)
@@ -586,8 +583,8 @@ class _PullMembership:
 
     def wake(self) -> None:
         """The group's members have changed."""
-        for shared in self._shares:
-            shared.wake()
+        for share in self._shares:
+            share.wake()
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Its caller keeps the positions."""

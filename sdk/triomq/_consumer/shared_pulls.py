@@ -31,6 +31,44 @@ ERROR_PAUSE_S: Final = 1.0
 class SharedPulls(metaclass=NoPublicConstructor):
     """A member's share of a group's queues, pulled in turn; made by :meth:`triomq.PullConsumer.share`.
 
+    An async context manager; inside its block an async iterator of results that have messages.
+    """
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+        return self._share.assignment()
+
+    async def __aenter__(self) -> Self:
+        await trio.lowlevel.checkpoint()
+        self._share.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._share.end()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PullResult:
+        """The next result that has messages; its queue's position is behind them, and nothing is committed.
+
+        A pull that fails is logged, and repeated after a second.
+
+        Raises:
+            ClientClosed: the consumer is closed.
+        """
+        return await self._share.next_result()
+
+
+class Share:
+    """What a :class:`SharedPulls` does: the queues, when each is due, and the task that shares them out.
+
     Args:
         pull: pulls one queue from the consumer's position.
         forget: a queue was assigned: the position is the committed one again.
@@ -49,7 +87,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         pull: Callable[[MessageQueue], Awaitable[PullResult]],
         forget: Callable[[MessageQueue], object],
         lose: Callable[[MessageQueue], object],
-        share_out: Callable[[SharedPulls], Rebalance],
+        share_out: Callable[[Share], Rebalance],
         spawn: Spawn,
         interval_s: float,
         callbacks: ConsumerCallbacks,
@@ -73,23 +111,24 @@ class SharedPulls(metaclass=NoPublicConstructor):
         self._entered = False
         self._failure: Exception | None = None
 
-    @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are this member's now."""
         return sorted(self._due)
 
-    async def __aenter__(self) -> Self:
-        await trio.lowlevel.checkpoint()
+    def begin(self) -> None:
+        """Start the task that shares the queues out.
+
+        Raises:
+            InvalidCall: it was started before.
+        """
         if self._entered:
             raise InvalidCall("the share was entered before; call share(...) again")
         self._begun()
         self._entered = True
         self._spawn(self._keep_sharing)
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def end(self) -> None:
+        """End that task, and give all queues up."""
         self._scope.cancel()
         self._ended()
         with trio.CancelScope(shield=True):
@@ -98,17 +137,8 @@ class SharedPulls(metaclass=NoPublicConstructor):
         self._due.clear()
         await call_at_end(lambda: call_with_queues(self._callbacks.on_revoked, queues))
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> PullResult:
-        """The next result that has messages; its queue's position is behind them, and nothing is committed.
-
-        A pull that fails is logged, and repeated after a second.
-
-        Raises:
-            ClientClosed: the consumer is closed.
-        """
+    async def next_result(self) -> PullResult:
+        """The next result that has messages; see :meth:`SharedPulls.__anext__`."""
         if self._failure is None and (not self._entered or self._scope.cancel_called):
             raise InvalidCall("a share is used inside its block: `async with consumer.share(topic) as pulls:`")
         await trio.lowlevel.checkpoint()

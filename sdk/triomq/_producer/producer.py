@@ -52,20 +52,6 @@ class Producer(metaclass=NoPublicConstructor):
 
     May be used as an async context manager: its end waits until everything in flight has ended, or,
     when it ends by an error, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
-
-    Args:
-        sender: does the sending.
-        spawn: starts tasks for retries and async callbacks.
-        leave: called at the end, to unregister the group.
-        max_in_flight: sends with a callback that may be under way.
-        max_in_flight_bytes: the sum of their bodies.
-        linger_s: how long they wait for others to share a request with; None: each has its own.
-        hooks: see :class:`triomq.plugins.SendHook`.
-        asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
-        desk: where replies to the client come in.
-        transactions: answers for the group's transactions.
-        max_checks: how many of its checks may run at the same time.
-        on_transaction_end: told what brokers are told.
     """
 
     def __init__(
@@ -84,6 +70,22 @@ class Producer(metaclass=NoPublicConstructor):
         max_checks: int = 16,
         on_transaction_end: OnTransactionEnd | None = None,
     ) -> None:
+        """Called by the client alone.
+
+        Args:
+            sender: does the sending.
+            spawn: starts tasks for retries and async callbacks.
+            leave: called at the end, to unregister the group.
+            max_in_flight: sends with a callback that may be under way.
+            max_in_flight_bytes: the sum of their bodies.
+            linger_s: how long they wait for others to share a request with; None: each has its own.
+            hooks: see :class:`triomq.plugins.SendHook`.
+            asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
+            desk: where replies to the client come in.
+            transactions: answers for the group's transactions.
+            max_checks: how many of its checks may run at the same time.
+            on_transaction_end: told what brokers are told.
+        """
         self._sender = sender
         self._targets = sender.targets
         self._attempts = sender.attempts
