@@ -2,8 +2,9 @@
 
 One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
 again (:class:`RouteError`), change the call (:class:`CallError`), open something again
-(:class:`ClosedError`).  The retry loop reads two class attributes, ``retriable`` and
-``refresh_route``, and nothing else.  Response codes map to classes in one table (docs/protocol/remoting.md §8).
+(:class:`ClosedError`).  :class:`NoNameServer` is in none of them.  Two class attributes, ``retriable`` and
+``refresh_route``, steer further attempts; brokers' answers are tried again by their codes (``Retries.retry_codes``).
+Response codes map to classes in one table (docs/protocol/remoting.md §8).
 """
 
 # ruff: noqa: N818 - named after the state the caller is in, as trio's are

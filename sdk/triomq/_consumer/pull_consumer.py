@@ -245,7 +245,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             sql: as for :meth:`pull`.
             max_messages: per pull, at most.
             interval_s: how long a queue without a new message rests (``pullNextDelayTimeMillis``).
-            callbacks: called with queues before they are pulled, and when they have been given up.
+            callbacks: called with queues before they are pulled, and before they are given up; without ``on_event``, which
+                :meth:`triomq.Client.pull_consumer` takes.
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
 
         Returns:
@@ -259,6 +260,10 @@ class PullConsumer(metaclass=NoPublicConstructor):
         check_seconds("interval_s", interval_s)
         if not topics:
             raise InvalidCall("share needs a topic")
+        if callbacks is not None and callbacks.on_event is not None:
+            raise InvalidCall(
+                "the events of a share go to client.pull_consumer(group, on_event=...): give on_event there"
+            )
         for topic in topics:
             check_name(topic, "topic", MAX_TOPIC_BYTES)
             self._subscription(topic, tags, sql)

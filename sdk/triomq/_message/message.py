@@ -59,8 +59,8 @@ class Message(msgspec.Struct, frozen=True):
     wait_store_ok: bool = True
 
     def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when a broker would have
-        to refuse this message."""
+        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when brokers would refuse this
+        message, or consumers would not get it as it is."""
         check_topic(self.topic)
         self.check_parts(max_body_bytes)
 
@@ -124,7 +124,7 @@ def check_name(name: str, kind: str, max_length: int) -> None:
     Args:
         name: the text.
         kind: ``"topic"`` or ``"group"``, for the error.
-        max_length: 127 for topics, 255 for groups.
+        max_length: the most characters.
     """
     if not isinstance(name, str):
         raise InvalidCall(f"the {kind} is {type(name).__name__}, not text")

@@ -74,7 +74,7 @@ class _Fault:
 class LatencyFaults:
     """Upstream's latency fault tolerance: brokers that were slow or failed are avoided for a while.
 
-    The memory is bounded by the number of brokers in the routes.
+    It remembers each broker that sends have gone to, also one that is no longer in a route.
     """
 
     def __init__(self) -> None:

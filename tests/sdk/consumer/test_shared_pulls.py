@@ -123,6 +123,10 @@ async def test_what_cannot_be_shared(autojump_clock, group_cluster):
         for call, text in (
             (lambda: consumer.share(), "needs a topic"),
             (lambda: consumer.share("T", interval_s=0), "interval_s"),
+            (
+                lambda: consumer.share("T", callbacks=triomq.ConsumerCallbacks(on_event=print)),
+                r"give on_event there",
+            ),
             (lambda: consumer.share("T", tags="a", sql="b = 1"), "either tags= or sql="),
         ):
             with pytest.raises(errors.InvalidCall, match=text):

@@ -79,12 +79,13 @@ OnQueues = Callable[[Sequence[MessageQueue]], Awaitable[None] | None]
 
 @attrs.frozen(kw_only=True)
 class ConsumerCallbacks:
-    """Functions that a push or lite pull consumer calls.
+    """Functions that a push or lite pull consumer calls, and :meth:`triomq.PullConsumer.share`.
 
     Args:
         on_assigned: called with queues before they are pulled; may be async.
         on_revoked: called with queues before they are given up; may be async.
-        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
+        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain. Not for
+            ``share``: a pull consumer takes it itself.
 
     Raises:
         InvalidCall: one of them is not a function, or ``on_event`` is async.

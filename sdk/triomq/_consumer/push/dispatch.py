@@ -28,8 +28,8 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
     Args:
         delay_level: 1-18 of the broker's table (1 s to 2 h); 0 lets the broker choose, later at every failure;
             negative: no more tries, to the dead letters. Not for ordered consumers.
-        suspend_s: ordered consumers: how long the queue rests before the message is tried again in place, 0.01-30;
-            default 1.
+        suspend_s: ordered consumers: how long the queue rests before the message is tried again in place, 0.01-30,
+            and what is outside counts as the nearer of the two; default: the consumer's ``retries.suspend_s``.
 
     Raises:
         InvalidCall: there is no such level. A handler that raises it has failed, as with any other error.
@@ -49,7 +49,7 @@ class Rollback(Later):
     With ``auto_commit``, and to concurrent consumers, it is the same as :class:`Later`.
 
     Args:
-        suspend_s: how long the queue rests before, 0.01-30; default 1.
+        suspend_s: how long the queue rests before; as for :class:`Later`.
     """
 
     def __init__(self, *, suspend_s: float | None = None) -> None:

@@ -45,7 +45,8 @@ class ConsumeRetries:
         max_times: how often a message is delivered again before it becomes a dead letter, so that its handler is called
             once more than that; -1 or None: 16 times, when ordered without end (``maxReconsumeTimes``).
         suspend_s: how long an ordered queue rests after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
-        timeout_s: a message that a handler has had for longer is given out again (``consumeTimeout``).
+        timeout_s: a message that a handler has had for longer is sent back, and delivered again (``consumeTimeout``); not
+            for ordered and broadcasting consumers.
     """
 
     max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))
