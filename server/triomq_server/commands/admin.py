@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,8 @@ from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, O
 TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
 """A change waits for name servers, and for slaves that are asked for offsets."""
+
+_PORT_MIN = 1024
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound=Callable[..., Any])
@@ -349,11 +352,20 @@ async def _order(name_servers: str, broker: str, command: Command, open_link: Op
 
 
 async def _address_of(name_servers: str, broker: str, open_link: OpenLink) -> str:
-    """From `host:port`, or `name:id`, or the name of a set with one member."""
+    """From `name:id`, the name of a set with one member, or `host:port`, for which no name server has to answer."""
     host, _, port = broker.rpartition(":")
-    if "." in host and port.isdecimal():
+    # A misspelt name with an id is to get the list of brokers: ids are small, and the ports of brokers are not.
+    is_address = bool(host) and port.isdecimal() and (int(port) >= _PORT_MIN or "." in host)
+    if is_address and _is_ip_address(host):
         return broker
-    found = await members(name_servers, open_link)
+    try:
+        found = await members(name_servers, open_link)
+    except AdminError:
+        if is_address:
+            return broker
+        raise
+    if is_address and host not in {one.name for one in found}:
+        return broker
     fitting = [one for one in found if broker in (one.address, f"{one.name}:{one.broker_id}")]
     fitting = fitting or [one for one in found if one.name == broker]
     if len(fitting) == 1:
@@ -362,6 +374,14 @@ async def _address_of(name_servers: str, broker: str, open_link: OpenLink) -> st
     if fitting:
         raise AdminError(f"{broker} has more than one broker: {known}; give NAME:ID or HOST:PORT")
     raise AdminError(f"no broker {broker}; the brokers are: {known or 'none'} (give NAME:ID or HOST:PORT)")
+
+
+def _is_ip_address(host: str) -> bool:
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
 
 
 async def _ask(open_link: OpenLink, address: str, command: Command, timeout_s: float) -> Command:

@@ -187,6 +187,16 @@ async def test_a_port_on_which_nothing_listens_is_no_broker_that_hangs() -> None
     assert not row.may_run
 
 
+async def test_a_broker_is_named_by_the_host_name_of_its_address() -> None:
+    async with open_cluster(slaves=0) as cluster:
+        _, _, port = cluster["broker-a"].address.rpartition(":")
+        for name_servers in (cluster.name_servers, "127.0.0.1:1"):  # nothing listens at the second
+            now = await change_role(name_servers, f"localhost:{port}", "ASYNC_MASTER")
+            assert (now.broker_name, now.broker_id) == ("broker-a", 0)
+        with pytest.raises(AdminError, match="no broker broker-x:0; the brokers are: broker-a:0 at 127"):
+            await change_role(cluster.name_servers, "broker-x:0", "SLAVE")
+
+
 async def test_wrong_names_are_errors(command: Command) -> None:
     async with open_cluster(slaves=0) as cluster:
         with pytest.raises(AdminError, match="no broker broker-x; the brokers are: broker-a:0 at 127"):
