@@ -1,7 +1,7 @@
 """Settings of TLS, by RocketMQ's names (docs/protocol/remoting.md §12; RocketMQ's ``TlsSystemConfig``).
 
 RocketMQ has them as system properties of its JVM and in the file ``tls.config.file``. Here they are keys of the server's
-own file, of ``--set`` and of that file. Certificates are read elsewhere (``wire.certificates``).
+own file, of ``--set`` and of that file. Certificates are read elsewhere (``wire.tls.certificates``).
 """
 
 from __future__ import annotations

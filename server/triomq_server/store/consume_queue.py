@@ -1,8 +1,8 @@
 """Consume queues: for each message of a queue a 20-byte entry that points into the log (docs/protocol/store.md §8).
 
 An entry's number is its queue offset. The layout of entries is defined here. Two hot loops pack entries in line, to
-save a call per message: `CommitLog.append` and `Replay.run`. All others write through `push` and `push_all`. The commit
-log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the table of a store's queues. Answers to
+save a call per message: `CommitLog.append` and `Replay.run`, and the compiled twins of both. All others write through
+`push` and `push_all`. The commit log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the table of a store's queues. Answers to
 `ConsumeQueue`.
 """
 

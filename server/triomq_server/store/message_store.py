@@ -1,8 +1,8 @@
 """`MessageStore`: one open store directory, as the broker and replication use it (`DefaultMessageStore`).
 
 It owns the parts of a store and decides what is accepted now; how records, queue entries and index entries are laid out
-is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush` and
-changes of the role.
+is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush`,
+changes of the role, and what drops the end of the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Connected TCP sockets whose calls are tried at once and waited for only when they would block.
 
-trio's own socket objects have no calls that never wait, and a wait costs a turn of the event loop. Links (`transport`)
-and both ends of replication use this class; no other module of the server calls a socket to receive or send. What the
-bytes mean is not known here.
+trio's own socket objects have no calls that never wait, and a wait costs a turn of the event loop. Links (`transport`,
+`tls.transport`) and both ends of replication use this class. Elsewhere a socket is only looked at (the first byte, to tell
+TLS from plain TCP) or belongs to another protocol (metrics, commands to a cluster).
+What the bytes mean is not known here.
 """
 
 from __future__ import annotations

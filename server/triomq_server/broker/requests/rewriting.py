@@ -1,7 +1,7 @@
 """How the broker rewrites messages that are not plain: delayed ones, halves of transactions, dead letters, batches.
 
 Pure: a header and a property string in, the record as it will lie on disk out. Plain messages take the shorter way in
-`sending`. It answers to `CommitLog` (delay), `TransactionalMessageBridge` and `MessageBatch`; rules:
+`send`. It answers to `CommitLog` (delay), `TransactionalMessageBridge` and `MessageBatch`; rules:
 docs/protocol/messages.md §3.1, §7, §11, §12.
 """
 

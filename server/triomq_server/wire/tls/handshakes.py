@@ -2,7 +2,7 @@
 
 A TLS record of type handshake begins with 0x16. A plain frame begins with 0x00, since its length is limited to 16 MiB.
 Until a handshake has ended, a connection costs a slot of `Handshakes`, and before its first byte not even that. From
-then on it is a link like others, see ``tls_transport``.
+then on it is a link like others, see ``transport``.
 """
 
 from __future__ import annotations
