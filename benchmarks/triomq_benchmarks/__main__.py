@@ -67,7 +67,7 @@ class _Loaded(click.Group):
 
 @click.group(cls=_Loaded)
 def bench() -> None:
-    """Measure: the hot path alone, or ours against the real RocketMQ 4.9.7."""
+    """Put load on brokers and measure; compare runs, and with RocketMQ's broker and client."""
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ COMMANDS: Final = {
 """The commands of the SDK, and their short help."""
 
 ADDED: Final = {
-    "admin": "Look after brokers: replication, roles.",
-    "bench": "Measure: the hot path alone, or ours against the real RocketMQ 4.9.7.",
+    "admin": "Show and change replication and roles of triomq's brokers; check and repair their stores.",
+    "bench": "Put load on brokers and measure; compare runs, and with RocketMQ's broker and client.",
     "broker": "Run a broker, master or slave, until SIGTERM or SIGINT.",
     "clock": "Set the brokers' clock forward, in a command under `triomq run`.",
     "cluster": "Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.",

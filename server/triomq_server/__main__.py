@@ -37,7 +37,7 @@ class _ImportedWhenUsed(click.Group):
 
 @main.command(cls=_ImportedWhenUsed)
 def admin() -> None:
-    """Look after brokers: replication, roles."""
+    """Show and change replication and roles of triomq's brokers; check and repair their stores."""
 
 
 main.add_command(namesrv)

@@ -1,4 +1,4 @@
-"""``triomq admin``: the state of replication, changes of the role, and truncating a slave's log.
+"""``triomq admin``: the state of replication, changes of the role, truncating a slave's log, nodes of a cluster.
 
 Works through the name servers, on our brokers and, as far as they answer, on RocketMQ's. Exit codes as in ``__main__``.
 """
@@ -405,7 +405,7 @@ def _servers_and_account(command: Options) -> Options:
 
 @click.group()
 def admin() -> None:
-    """Look after brokers: replication, roles."""
+    """Show and change replication and roles of triomq's brokers; check and repair their stores."""
 
 
 @admin.command()
@@ -456,7 +456,16 @@ def _print_replication(rows: list[Row]) -> None:
 @click.option(
     "--despite-contest", is_flag=True, help="Make it master although another broker that runs has the same id."
 )  # fmt: skip
-def role(broker: str, role: str, name_servers: str, broker_id: int | None, force: bool, despite_contest: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Who it is now, as JSON.")
+def role(
+    broker: str,
+    role: str,
+    name_servers: str,
+    broker_id: int | None,
+    force: bool,
+    despite_contest: bool,
+    as_json: bool,
+) -> None:
     """Make BROKER (NAME:ID or HOST:PORT) master or slave of its set while it runs."""
     wanted = {"master": "ASYNC_MASTER", "sync-master": "SYNC_MASTER", "slave": "SLAVE"}[role]
     now = _run(
@@ -465,6 +474,19 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
             broker_id=broker_id, force=force, despite_contest=despite_contest, open_link=signed_opener_given(),
         )
     )  # fmt: skip
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "name": now.broker_name,
+                    "id": now.broker_id,
+                    "address": now.broker_addr,
+                    "role": role,
+                    "keptIn": now.kept_in,
+                }
+            )
+        )
+        return
     click.echo(f"{now.broker_addr} is {role} now, as {now.broker_name}:{now.broker_id}")
     if now.kept_in is None:
         click.echo(
@@ -477,14 +499,16 @@ def role(broker: str, role: str, name_servers: str, broker_id: int | None, force
 @admin.command(name="cut")
 @click.argument("broker")
 @_servers_and_account
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def cut_command(broker: str, name_servers: str, yes: bool) -> None:
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="What was dropped, as JSON.")
+def cut_command(broker: str, name_servers: str, yes: bool, as_json: bool) -> None:
     """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
     opener = signed_opener_given()
     address = _run(functools.partial(slave_to_cut, name_servers, broker, opener))
     if not yes:
         _ask_to_drop(f"{broker} at {address}" if broker != address else broker)
-    click.echo(f"{_run(functools.partial(cut, name_servers, address, opener))} bytes dropped")
+    dropped = _run(functools.partial(cut, name_servers, address, opener))
+    click.echo(json.dumps({"address": address, "droppedBytes": dropped}) if as_json else f"{dropped} bytes dropped")
 
 
 @admin.command()

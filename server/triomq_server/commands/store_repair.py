@@ -111,7 +111,7 @@ class _Run:
 )
 @config_file
 @with_connection_options
-@click.option("--yes", is_flag=True, help="Repair without a question.")
+@click.option("-y", "--yes", is_flag=True, help="Repair without a question.")
 @click.option("--dry-run", is_flag=True, help="Say what is wrong; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(

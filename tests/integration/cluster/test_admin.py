@@ -70,6 +70,10 @@ async def test_show_and_change(command: Command) -> None:
         second = cluster["broker-a-s"].address
         assert done.stdout.startswith(f"{second} is sync-master now, as broker-a:0\n"), done.stderr
         assert done.returncode == 0
+        again = await command("role", "broker-a:7", "slave", "-n", servers, "--id", "7", "--json")
+        assert json.loads(again.stdout) | {"keptIn": None} == {
+            "name": "broker-a", "id": 7, "address": first, "role": "slave", "keptIn": None,
+        }  # fmt: skip
         await eventually(servers, {"broker-a:0": "", "broker-a:7": "CLEAN"})
         async with triomq.open_producer(servers, "admin") as producer:
             sent = await producer.send(triomq.Message("admin", b"second"))

@@ -449,13 +449,15 @@ def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
         (io.StringIO("y\n"), "vm:1", [], (2, "give --yes")),  # not a terminal: the `y` does not count
         (Terminal("n\n"), "vm:1", [], (1, "Nothing was dropped.")),
         (Terminal("y\n"), "vm:1", [], (0, "")),
-        (io.StringIO(), "vm:1", ["--yes"], (0, "")),
+        (io.StringIO(), "vm:1", ["-y"], (0, "")),
     ):
         monkeypatch.setattr(sys, "stdin", stdin)
         code, out, err = run(capsys, "admin", "cut", broker, *options)
         assert (code, expected[1] in err) == (expected[0], True), err
         assert ("7 bytes dropped" in out) == (code == 0)
-    assert cuts == ["127.0.0.1:2"] * 2
+    code, out, _ = run(capsys, "admin", "cut", "vm:1", "--yes", "--json")
+    assert (code, json.loads(out)) == (0, {"address": "127.0.0.1:2", "droppedBytes": 7})
+    assert cuts == ["127.0.0.1:2"] * 3
 
 
 def test_a_text_that_is_no_time_is_answered_with_the_words_that_are_known() -> None:
