@@ -101,7 +101,7 @@ class TlsSettings:
         certificate: PEM file with the client's certificate.
         key: PEM file with its private key; None: it is in the same file.
         key_password: the key's password.
-        check_host_name: whether a server's certificate must bear its name.
+        check_host_name: whether a server's certificate must have its name.
         insecure: whether no server is verified.
     """
 

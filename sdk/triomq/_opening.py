@@ -83,8 +83,8 @@ async def open_client(
         name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`triomq.plugins.NameServerProvider`,
             or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
-        tls: True speaks TLS, and believes servers whose certificate a system's authority has signed for their name; or
-            an ``ssl.SSLContext`` that says whom to believe and what to show. :func:`triomq.plugins.tls_dialer` makes
+        tls: True speaks TLS, and accepts servers whose certificate a system's authority has signed for their name; or
+            an ``ssl.SSLContext`` with the authorities to trust and the certificate to present. :func:`triomq.plugins.tls_dialer` makes
             dialers from files.
         credentials: the account that signs all requests, for brokers with access control; default: no signatures.
         client_ip: this machine's address as others see it; default: found out.

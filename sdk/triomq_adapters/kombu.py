@@ -71,7 +71,7 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
         if auto_delete or exclusive:
             self.connection.transient.add(queue)
-            # Whoever answers without an exchange, as Celery's results by RPC, names the queue.
+            # An answer without an exchange, as Celery's results by RPC, names the queue.
             self.connection.bind("", "direct", queue, queue.__eq__)
         else:
             self.connection.declare(queue)

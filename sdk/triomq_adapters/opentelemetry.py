@@ -210,7 +210,7 @@ class _ProcessSpans:
         messages = context.messages
         first = messages[0]
         attributes = _attributes("process", first.topic, first.queue, context.group)
-        # Not the task's own context: that is of whoever has started the consumer.
+        # Not the task's own context: that is of the code that has started the consumer.
         parent = Context()
         links: Sequence[Link] = ()
         if len(messages) == 1:

@@ -89,7 +89,7 @@ _TLS_OPTIONS: Final = (
         "--tls-any-host-name", "ROCKETMQ_TLS_ANY_HOST_NAME",
         "Verify who signed a server's certificate, but not its names.", is_flag=True,
     ),
-    _tls_option("--tls-insecure", "ROCKETMQ_TLS_INSECURE", "Encrypt, but believe every server.", is_flag=True),
+    _tls_option("--tls-insecure", "ROCKETMQ_TLS_INSECURE", "Encrypt, but verify no server.", is_flag=True),
 )  # fmt: skip
 
 

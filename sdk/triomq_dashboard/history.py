@@ -1,4 +1,4 @@
-"""Rates of topics and lags of groups over time: of those that somebody has looked at lately, and of no others.
+"""Rates of topics and lags of groups over time: of those that were looked at lately, and of no others.
 
 A cluster may have a hundred thousand topics. What is on a page is watched from then on, for a while; all others cost
 nothing.

@@ -21,7 +21,7 @@ from triomq_dashboard.tail import tail
 from triomq_protocol.names import DLQ_PREFIX, MAX_NAME_CHARACTERS
 
 FRESH_S: Final = 3.0
-"""For so long lists of names are shown to whoever asks next: a hundred browsers cost what one does."""
+"""For so long lists of names are shown again: a hundred browsers cost what one does."""
 
 FINDINGS_FRESH_S: Final = 20.0
 FINDINGS_S: Final = 20.0

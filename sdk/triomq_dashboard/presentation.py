@@ -50,7 +50,7 @@ def moment(time_ms: int | None) -> str:
 
 
 def text(value: object) -> str:
-    """A name or a text of a stranger's: control characters, also those that turn text around, become escapes."""
+    """An untrusted name or text: control characters, also those that turn text around, become escapes."""
     return "".join(_visible(each) for each in str(value))
 
 

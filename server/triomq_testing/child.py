@@ -235,7 +235,7 @@ def descendants(ancestor: int) -> set[int]:
 
 
 def _reap(child: int = 0, tell_end: int = -1) -> None:
-    """Take leave of children that have ended; before that, tell how the given one did, whose number is its own until then."""
+    """Reap children that have ended; before that, report how the given one did, whose number is its own until then."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == child:

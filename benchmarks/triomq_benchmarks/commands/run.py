@@ -258,7 +258,7 @@ def _write_report(session: Session, folder: Path) -> None:
     except ReportUnavailableError as error:
         click.echo(str(error), err=True)
     except OSError as error:
-        click.echo(f"no report, {error}: `triomq bench report {folder}` writes it once that is mended", err=True)
+        click.echo(f"no report, {error}: `triomq bench report {folder}` writes it once that is fixed", err=True)
 
 
 def _print(session: Session, as_json: bool) -> None:

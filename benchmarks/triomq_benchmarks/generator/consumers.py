@@ -98,7 +98,7 @@ class Consumers:
     def backlog(self) -> int | None:
         """Messages before this worker's consumers, by the last pulls' answers; None: not known.
 
-        It is not known either while a broker does not answer a pull: messages may have come that nobody has told of.
+        It is not known either while a broker does not answer a pull: messages may have come that are not known.
         """
         oldest = trio.current_time() - SUSPEND_S - ANSWER_S
         if any(since < oldest for since in self._asked.values()):

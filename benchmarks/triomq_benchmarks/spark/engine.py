@@ -226,7 +226,7 @@ class SparkEngine:
     """Runs plans in an open session; see `open_spark_engine`.
 
     Attributes:
-        cancelled: whether a job of it has been cancelled, so that somebody waits for the end.
+        cancelled: whether a job of it has been cancelled, so that a caller waits for the end.
     """
 
     def __init__(self, session: SparkSession, master: str, workers: int, say: Callable[[str], None]) -> None:

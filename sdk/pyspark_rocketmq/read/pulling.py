@@ -337,7 +337,7 @@ class Strides:
     async def _without_queue(self, stride: _Stride, refused: MQError) -> PullResult | None:
         """An answer of the master, where another broker does not have the queue; None if the master has not either.
 
-        A slave may not have heard of a topic yet.
+        A slave may not have a new topic yet.
         """
         if self._plan.only is not None:
             raise refused

@@ -95,7 +95,7 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
 
 
 def check_whole(plan: PullPlan, rows: int) -> None:
-    """Look whether a range without filter had a row for each offset: brokers leave out messages amid an answer if they
+    """Look whether a range without filter had a row for each offset: brokers leave out messages within an answer if they
     delete them while they put it together, or cannot read them.
 
     Args:
@@ -107,7 +107,7 @@ def check_whole(plan: PullPlan, rows: int) -> None:
     """
     missing = len(plan.part) - rows
     if missing > 0:
-        report_gone(plan, f"{missing} of {plan.part} are gone: brokers have left them out amid others")
+        report_gone(plan, f"{missing} of {plan.part} are gone: brokers have left them out between others")
 
 
 _END: Final = object()

@@ -201,7 +201,7 @@ class LoopThread(Generic[Session]):
         try:
             self._thread.start()
             failure = _next_of(opening.ended)
-        except BaseException:  # an interrupt, which trio does not hear of in a thread of its own
+        except BaseException:  # an interrupt, which trio does not notice outside the main thread
             opening.give_up()
             self._thread.join(JOIN_TIMEOUT_S)
             raise

@@ -152,7 +152,7 @@ def time_of(text: str) -> int:
 
 
 def moment(time_ms: int) -> str:
-    """A time for people, with its zone; one that no calendar has, as messages of strangers may, stays a number."""
+    """A time for people, with its zone; one that no calendar has, as any sender may write, stays a number."""
     try:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -163,7 +163,7 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F
 
 
 def printable(text: str) -> str:
-    """A text of a stranger's for a terminal: control characters, but for line ends and tabs, become escapes."""
+    """Untrusted text for a terminal: control characters, but for line ends and tabs, become escapes."""
     return text.translate(_ESCAPES)
 
 

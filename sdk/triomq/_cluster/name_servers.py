@@ -386,7 +386,7 @@ class NameServerGroup:
         """
         known, self._unavailable = self._unavailable, ""
         try:
-            # Also what somebody else's provider gives is checked, before it counts.
+            # What a user's provider gives is checked too, before it counts.
             changed = self._choice.update(parse_addresses(await self._provided()))
         except Exception as error:
             # The user's code must not end the client, which goes on with what it knows.

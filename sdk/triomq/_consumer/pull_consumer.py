@@ -185,7 +185,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
                     f"suspend_s is {suspend_s!r}, not a number of seconds, 0 or more, for which a broker may hold the pull"
                 )
         wanted = self._subscription(queue.topic, tags, sql)
-        self._lost.discard(queue)  # whoever pulls what a share has lost answers for it
+        self._lost.discard(queue)  # a caller who pulls what a share has lost is responsible for it
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
         puller = self._puller if read_preference is None else self._puller_for(read_preference)

@@ -51,7 +51,7 @@ class BrokerView:
 
     Args:
         name: its set.
-        broker_id: as it is registered; None for one that another broker told of.
+        broker_id: as it is registered; None for one that another broker reported.
         address: where it was asked.
         error: why it could not be looked at; empty if it could.
         refused: whether it answered that this account has no access.
@@ -161,7 +161,7 @@ class ClusterSnapshot:
 
     Args:
         name_servers: all that were given.
-        brokers: all that any of them lists, and brokers with the same id that those told of.
+        brokers: all that any of them lists, and brokers with the same id that those reported.
         groups: all consumer groups but the system's.
         unknown: what could not be looked at, in sentences.
         client_compiled: whether this client uses its compiled module, in a broker's words: used, missing,

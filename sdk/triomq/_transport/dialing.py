@@ -156,7 +156,7 @@ def tls_dialer(
 ) -> Dialer:
     """A dialer for name servers and brokers that speak TLS (docs/protocol/remoting.md §12).
 
-    By default the server's certificate must be signed by one of the system's authorities, and bear the name or address
+    By default the server's certificate must be signed by one of the system's authorities, and have the name or address
     that is dialled. Files are read now; for renewed ones make another dialer.
 
     Args:
@@ -166,7 +166,7 @@ def tls_dialer(
         key: PEM file with its private key; by default it is in the same file.
         key_password: the key's password.
         check_host_name: False trusts every certificate of the authorities, whatever its names: those of RocketMQ
-            servers often bear none.
+            servers often have none.
         insecure: True encrypts without verifying the server, as Java's test mode does: any process that answers at the address
             can read and change everything.
 

@@ -105,7 +105,7 @@ def needs_of(  # noqa: C901 - one case for each request
         fields: its ext fields.
         body: its body.
         compat_49: copy RocketMQ 4.9, which checks no batch (320), no reply (324, 325), and of sends in the long form (10)
-            no retry; for those in the short form it believes the group that the sender names.
+            no retry; for those in the short form it takes the group that the sender names.
 
     Raises:
         BodyError: a heartbeat's body cannot be read.
@@ -162,7 +162,7 @@ def _reply(topic: str | None, group: str | None) -> list[Need]:
 
 
 def _send_49(topic: str | None, group: str | None) -> list[Need]:
-    """The same where the group that the sender names is believed."""
+    """The same where the group that the sender names is not verified."""
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return _group(group)
     return _topic(topic, Permission.PUB)

@@ -299,7 +299,7 @@ async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place,
     if not place.before and not place.after and not run.trust:
         raise UnusableCopyError(
             "this log has no sound record to be compared with, so that nothing tells whether it is a copy "
-            "(--trust-peer takes its word)"
+            "(--trust-peer takes it for one)"
         )
     copy = LogCopy(link)
     for nearest in (place.before[::-1], place.after):
@@ -469,7 +469,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     if not same:
         raise _NothingToCompareError(
             f"its log reaches from log offset {begin} to {end}, and has no record in common with this one, so that "
-            "nothing tells whether it is a copy (--trust-peer takes its word)"
+            "nothing tells whether it is a copy (--trust-peer takes it for one)"
         )
     if not any(same.get(one) for one in last) or 2 * sum(same.values()) < len(same):
         reason = f": {refused}" if refused else ""

@@ -1,7 +1,7 @@
 """What is wrong with settings that were given, and whether a server may start with it.
 
 RocketMQ takes a file with misspelt keys and unusable values, and runs with its defaults. For what a cluster's safety
-rests on, that would be weaker than the operator believes: who may connect, what is encrypted, whose copy a broker is,
+rests on, that would be weaker than the operator expects: who may connect, what is encrypted, whose copy a broker is,
 when a message is on disk, where files are, which ports and name servers are used. Such a finding prevents the start;
 the others are warnings, unless all are to be errors.
 """

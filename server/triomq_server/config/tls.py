@@ -33,7 +33,7 @@ class TlsConfig:
     """Whether a broker speaks TLS to name servers and other brokers; unset: with mode ``enforcing``."""
     config_file: str = setting(CONFIG_FILE, key="tls.config.file", fixed=True)
     test_mode_enable: str | None = setting(None, key="tls.test.mode.enable", one_of=_BOOLEAN, fixed=True)
-    """A certificate made at run time, and every peer believed; unset: where no certificate is named."""
+    """A certificate made at run time, and no peer verified; unset: where no certificate is named."""
 
     need_client_auth: str = setting(
         "none", key="tls.server.need.client.auth", one_of=("none", "optional", "require"), fixed=True
@@ -52,7 +52,7 @@ class TlsConfig:
 
     # Ours, unknown to RocketMQ.
     client_check_host_name: bool = setting(True, key="tls.client.checkHostName", fixed=True)
-    """With ``tls.client.authServer``: whether the certificate must also bear the name or address that was dialled."""
+    """With ``tls.client.authServer``: whether the certificate must also have the name or address that was dialled."""
     ha_use_tls: bool = setting(False, key="haUseTLS", fixed=True)
     """Whether the HA port speaks TLS, and nothing else; 4.9 brokers cannot replicate then."""
     handshake_timeout_ms: int = setting(10_000, key="tlsHandshakeTimeoutMillis", least=100, most=120_000, fixed=True)
@@ -61,7 +61,7 @@ class TlsConfig:
 
     @property
     def test_mode(self) -> bool:
-        """Whether certificates are made at run time, and every peer is believed."""
+        """Whether certificates are made at run time, and no peer is verified."""
         if self.test_mode_enable is None:
             return not self._paths()
         return self.test_mode_enable == "true"
@@ -114,7 +114,7 @@ class TlsConfig:
         if named:
             return (
                 f"tls.test.mode.enable=true makes {', '.join(named)} ineffective: certificates would be made at run "
-                "time, and every peer believed; set it to false, or remove the others"
+                "time, and no peer verified; set it to false, or remove the others"
             )
         if self.need_client_auth == "require":
             return (
@@ -154,7 +154,7 @@ class TlsConfig:
             )
         if self.need_client_auth == "require" and not self.server_auth_client:
             return (
-                "tls.server.need.client.auth=require believes every certificate without tls.server.authClient=true; set "
+                "tls.server.need.client.auth=require accepts every certificate without tls.server.authClient=true; set "
                 "that, and tls.server.trustCertPath"
             )
         return None

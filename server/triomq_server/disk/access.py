@@ -83,7 +83,7 @@ class MappedFile(Protocol):
     """A file of fixed size as a writable buffer. Bytes read as zero until written."""
 
     on_unmap: Callable[[], None] | None
-    """Called in the disk's thread before the file's map is given up: whoever keeps `buffer` must drop it."""
+    """Called in the disk's thread before the file's map is given up: a keeper of `buffer` must drop it."""
 
     @property
     def buffer(self) -> mmap.mmap:

@@ -68,7 +68,7 @@ def escaped(value: str) -> str:
 class TextWriter:
     """Writes metrics into pieces of bytes.
 
-    The methods are generators: whoever runs them lets other tasks have their turn at each step.
+    The methods are generators: their caller lets other tasks have their turn at each step.
 
     Args:
         now: a clock in seconds, for `SLICE_S`.

@@ -222,7 +222,7 @@ class HaMaster:
     async def _accept(
         self, listener: trio.abc.Listener[trio.abc.Stream], secure: Secure | None, nursery: trio.Nursery
     ) -> None:
-        """Task: accept all connections that wait, so that a slave does not wait a turn for each stranger before it."""
+        """Task: accept all connections that wait, so that a slave does not wait a turn for each connection before it."""
         async with listener:
             while True:
                 try:

@@ -122,7 +122,7 @@ class Report(enum.Enum):
 def check_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> Report:
     """Decide whether a slave's report counts.
 
-    RocketMQ 4.9 believes a link's first report whatever it says, and so may answer senders with success for
+    RocketMQ 4.9 takes a link's first report whatever it says, and so may answer senders with success for
     messages that no slave has; the safe rule checks the first report like every other.
     """
     if offset < 0:

@@ -431,7 +431,7 @@ class MessageStore:
         try:
             return self.commitlog.provide_space(size_bytes) and queue.provide_space(entries)
         except OSError:
-            return False  # whoever stores them otherwise finds the same, and says so
+            return False  # the ordinary way finds the same, and says so
 
     def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
         """So many bytes of records have been written at the place that `begin_run` named, and their queue entries.

@@ -223,7 +223,7 @@ class LinkWriter:
     Attributes:
         in_batch: what is sent now is written before any other task runs; only ever true while no other task can run.
         dirty: links with frames to write.
-        wrote_bulk: whether much was written at once since somebody set this to False.
+        wrote_bulk: whether much was written at once since this was set to False.
         drains: how many tasks wait for a socket to take more.
         on_drained: called when such a task has ended.
     """

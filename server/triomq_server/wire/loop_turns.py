@@ -37,7 +37,7 @@ class LoopTurns(trio.abc.Instrument):
 
     @property
     def is_spent(self) -> bool:
-        """Whether the rest is for another turn; and it is, if somebody waits for one."""
+        """Whether the rest is for another turn; and it is, if another task waits for one."""
         return self.spent_s >= TURN_S or self._waiting > 0
 
     @property

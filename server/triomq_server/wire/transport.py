@@ -17,7 +17,7 @@ from triomq_protocol.hosts import pack_host
 from triomq_server.wire.sockets import Buffer, NonBlockingSocket
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections that are accepted in one turn of the loop: a burst of strangers before others would take a turn each."""
+"""Connections that are accepted in one turn of the loop: a burst of new ones before others would take a turn each."""
 
 Dial = Callable[[str], Awaitable[trio.abc.Stream]]
 """Connects to ``host:port``; raises OSError when that fails."""

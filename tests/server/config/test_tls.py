@@ -31,7 +31,7 @@ def config(**values: str) -> TlsConfig:
         (PAIR | {"tls.test.mode.enable": "true"}, "makes tls.server.keyPath, tls.server.certPath ineffective"),
         ({"tls.client.authServer": "true"}, "tls.client.authServer needs certificates"),
         ({"tls.server.need.client.auth": "require"}, "verifies nobody in test mode"),
-        (PAIR | {"tls.server.need.client.auth": "require"}, "believes every certificate"),
+        (PAIR | {"tls.server.need.client.auth": "require"}, "accepts every certificate"),
         (PAIR | {"tls.server.authClient": "true"}, "verifies nobody while tls.server.need.client.auth=none"),
         (
             PAIR | {"tls.server.authClient": "true", "tls.server.need.client.auth": "optional"},

@@ -107,7 +107,7 @@ class Handlers:
                                 answer = await handler(batch if most > 1 else batch[0])
                     except Exception as error:  # noqa: BLE001 - the user's code
                         await self._failed(batch, error, now, context)
-                        # What is taken next starts now: by it locks are judged fresh, and messages late.
+                        # What is taken next starts now: by it locks count as fresh, and messages as late.
                         now = current_time()
                     else:
                         if by_hand and isinstance(answer, Commit):

@@ -163,7 +163,7 @@ async def merge_offsets_of_slaves(
 ) -> int:
     """Ask the slaves of this broker's set for their offsets, and keep what is newer.
 
-    Anyone can register at a name server as a slave of this set: only those that have a copy of the log are believed.
+    Anyone can register at a name server as a slave of this set: only those that have a copy of the log count.
 
     Args:
         config, offsets, store, own_address: this broker's.
@@ -210,7 +210,7 @@ async def fetch_lost_delay_offsets(
 
     Slaves count a delivery only if they have the copy, so that nothing is passed over; what was delivered after that is
     delivered again. Anyone can register at a name server as a slave of this set, and progress of another log would skip
-    messages: a slave is only believed if the last record that both logs have is the same, and never further than the
+    messages: a slave only counts if the last record that both logs have is the same, and never further than the
     messages of a level reach.
 
     Args:

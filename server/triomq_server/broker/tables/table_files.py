@@ -1,7 +1,7 @@
 """The files of tables that a broker's start reads: which of them it would refuse, and what another broker's table gives.
 
 Both are decided by the tables' own `load`. A table from another broker has to pass more than that: the start takes from
-its own file whatever it can hold, but a stranger's answer must not bring names that cannot be directories, numbers of
+its own file whatever it can hold, but another process's answer must not bring names that cannot be directories, numbers of
 queues that no broker has, or offsets behind the messages that the queues hold.
 """
 

@@ -82,7 +82,7 @@ class VersionedTable(ABC, Generic[V]):
                 return self._encoded[1]
             if self._encoding != revision:
                 break
-            yield  # somebody else's request makes it
+            yield  # another request makes it
         self._encoding = revision
         try:
             encoded = yield from self.snapshot().encode_in_slices()

@@ -82,7 +82,7 @@ class Segment:
         """The mapped file, mapped now if it was not yet."""
         if self._file is None:
             self._file = self._disk.open(self.path)
-            self._read = None  # whoever has the map may write
+            self._read = None  # its user may write to the map
         return self._file
 
     @property

@@ -154,7 +154,7 @@ def damaged_places(segments: list[Segment], folder: Path, survey: Survey | None 
         segments: its files.
         folder: `triomq/damaged` of the store. Where a start has bridged the end of a file, only the name of a copy in
             there tells that the mark at the file's end is not the log's own.
-        survey: is told of all sound records.
+        survey: is called with all sound records.
     """
     marks = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -208,7 +208,7 @@ def flaw_of_copy(
         data: from the place's first byte to its last.
         place: what they are to replace.
         file_bytes: the size of a log file.
-        survey: is told of the records, for the ends of their queues.
+        survey: is called with the records, for the ends of their queues.
     """
     if len(data) != place.stop - place.start:
         return 0, f"{len(data)} bytes instead of {place.stop - place.start}"

@@ -1,6 +1,6 @@
 """Repair of a stopped broker's store from what it holds itself: queues and index are built again from the whole log.
 
-A start checks the newest files only, and believes older queue entries and index files. Here everything is compared with
+A start checks the newest files only, and trusts older queue entries and index files. Here everything is compared with
 the log first. What is wrong is copied or moved to a folder of its own below `triomq/damaged`, and then recovery reads
 the whole log. While `triomq/repairing` exists, each start does the same, so that a repair may be killed at any time.
 """
@@ -290,7 +290,7 @@ def look(config: StoreConfig, topics: Collection[str] | None = None, progress: P
     Args:
         config: where the store is, and the sizes of its files.
         topics: those that exist; None if the table cannot be read. Messages of others, without queues, are deleted ones.
-        progress: is told how far it is.
+        progress: is called with how far it is.
 
     Raises:
         StoreDamaged: there is no log, or its files have different lengths.

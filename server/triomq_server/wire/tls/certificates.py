@@ -205,7 +205,7 @@ def _harden(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     if context.protocol is ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # links live long; a session kept for each stranger would cost memory
+        context.num_tickets = 0  # links live long; a session kept for each client would cost memory
 
 
 def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | None, password: str | None) -> None:
