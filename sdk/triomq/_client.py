@@ -652,7 +652,7 @@ class Client(metaclass=NoPublicConstructor):
             positions={each.group: len(each.positions()) for each in self._members if isinstance(each, PullConsumer)},
         )
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Load the name servers' addresses and start the timers; :func:`open_client` calls it."""
         await self._name_servers.load()
         self._nursery.start_soon(self._name_servers.poll)

@@ -124,7 +124,7 @@ async def open_client(
     try:
         async with trio.open_nursery() as nursery:
             client = construct(Client, name_servers, nursery, options)
-            await client.start()
+            await client._start()  # noqa: SLF001
             try:
                 yield client
             except BaseException as error:  # noqa: BLE001

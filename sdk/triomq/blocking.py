@@ -90,7 +90,7 @@ def _kept_factory(
 
         def look() -> Kept | None:
             before = self._kept.get(key)
-            if before is None or not before[1].kept:
+            if before is None or not before[1]._kept:  # noqa: SLF001
                 return None
             if before[0] == asked:
                 return cast("Kept", before[1])
@@ -113,7 +113,7 @@ def _kept_factory(
                 made._call_plain(lambda _: None)  # noqa: SLF001
             finally:
                 # Also if this thread is interrupted when it is made: the same call gives it then.
-                if made.is_made:
+                if made._made_in is not None:  # noqa: SLF001
                     self._kept[key] = asked, made
             return made
 

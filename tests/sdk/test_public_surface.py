@@ -190,13 +190,12 @@ def _leaves(hint: object) -> Iterator[type]:
 
 
 OF_TRIO_ALONE = {
-    "Client": {"start", "bounds"},
-    "Delivery": {"begin_block", "unwrap_block", "answer_block", "end_block"},
+    "Client": {"bounds"},
     "LitePullConsumer": {"start", "auto_commit"},
     "Producer": {"abort", "group"},
     "PushConsumer": {"aclose"},
 }
-"""What other faces need not have: steps of trio's blocks, what the group's work calls, closing by force."""
+"""What other faces need not have: what their blocks do, what is no use in them, closing by force."""
 
 
 @pytest.mark.parametrize("face", [triomq.aio, triomq.blocking], ids=lambda module: module.__name__)
@@ -205,3 +204,5 @@ def test_other_faces_have_what_trios_has(face, name):
     ours = {each for each in dir(getattr(face, name)) if not each.startswith("_")}
     trios = {each for each in dir(getattr(triomq, name)) if not each.startswith("_")}
     assert trios - ours - {"aclose" if face is triomq.blocking else ""} <= OF_TRIO_ALONE.get(name, set())
+    attributes = set(getattr(triomq, name).__annotations__)
+    assert ours - trios - {"close" if face is triomq.blocking else ""} <= attributes

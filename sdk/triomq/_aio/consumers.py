@@ -97,17 +97,17 @@ class Delivery(metaclass=NoPublicConstructor):
     async def __aenter__(self) -> Self:
         self._session.check()
         # Here and not in trio, so that what hooks set, such as a current span, is set for the block.
-        self._core.begin_block()
+        self._core._begin_block()  # noqa: SLF001
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            self._core.unwrap_block(kind, error, trace)
-            return await self._session.call(lambda: self._core.answer_block(error))
+            self._core._unwrap_block(kind, error, trace)  # noqa: SLF001
+            return await self._session.call(lambda: self._core._answer_block(error))  # noqa: SLF001
         finally:
-            self._core.end_block()
+            self._core._end_block()  # noqa: SLF001
 
     def __repr__(self) -> str:
         return repr(self._core)

@@ -104,6 +104,7 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
         self._loop = loop
         self._make = make
         self._made_in: LoopThread[_client.Client] | None = None
+        """Where the object exists, or did before a fork; None: it was never made."""
         self._core: Core
 
     def _call(
@@ -129,11 +130,6 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
 
         return thread.call(serve, take_back)
 
-    @property
-    def is_made(self) -> bool:
-        """Whether the object exists, or did before a fork."""
-        return self._made_in is not None
-
     def _call_plain(self, run: Callable[[Core], R]) -> R:
         """Run a plain function with the object in the loop's thread, to which the object belongs."""
 
@@ -158,11 +154,7 @@ class KeptProxy(Proxy[Core]):
     """A proxy that its client keeps, until it is closed or entered: the same call gives the same one."""
 
     _kept = True
-
-    @property
-    def kept(self) -> bool:
-        """Whether it is open, and belongs to no ``with`` block."""
-        return self._kept
+    """Whether it is open, and belongs to no ``with`` block."""
 
 
 class ClosingProxy(KeptProxy[Closeable]):

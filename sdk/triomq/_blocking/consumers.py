@@ -47,7 +47,7 @@ async def pull_again(core: _pull.PullConsumer, result: PullResult) -> None:
 async def requeue(_core: _push.PushConsumer, delivery: Delivery | None) -> None:
     """Give a delivery's message out again."""
     if delivery is not None:
-        await delivery._core.answer_block(KeyboardInterrupt())  # noqa: SLF001
+        await delivery._core._answer_block(KeyboardInterrupt())  # noqa: SLF001
 
 
 class _ConsumerProxy(KeptProxy[Core]):
@@ -168,7 +168,7 @@ class Delivery(metaclass=NoPublicConstructor):
             self.done()
             return True
         try:
-            handled: bool = self._call(lambda _: self._core.answer_block(error))
+            handled: bool = self._call(lambda _: self._core._answer_block(error))  # noqa: SLF001
         except ClientClosed:
             if issubclass(kind, Exception):
                 raise

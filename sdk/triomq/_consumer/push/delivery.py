@@ -106,21 +106,21 @@ class Delivery:
 
     async def __aenter__(self) -> Self:
         await self._not_cancelled()
-        self.begin_block()
+        self._begin_block()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            self.unwrap_block(kind, error, trace)
-            return await self.answer_block(error)
+            self._unwrap_block(kind, error, trace)
+            return await self._answer_block(error)
         finally:
-            self.end_block()
+            self._end_block()
 
     # --- the steps of a block, for faces whose blocks do not run in trio ---------------------------------------
 
-    def begin_block(self) -> None:
+    def _begin_block(self) -> None:
         """The block begins, within what hooks wrap around it.
 
         Raises:
@@ -133,18 +133,18 @@ class Delivery:
             self._wrapped = self._hooks.around(self._context)
             self._wrapped.__enter__()
 
-    def unwrap_block(
+    def _unwrap_block(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave what hooks have wrapped around the block."""
         if self._wrapped is not None:
             self._wrapped.__exit__(kind, error, trace)
 
-    def end_block(self) -> None:
+    def _end_block(self) -> None:
         """The block has ended, and was answered."""
         self._dispatch.waiters.busy(-1)
 
-    async def answer_block(self, error: BaseException | None) -> bool:
+    async def _answer_block(self, error: BaseException | None) -> bool:
         """Answer as the block's end says.
 
         Args:
