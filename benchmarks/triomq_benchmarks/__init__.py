@@ -1,1 +1,1 @@
-"""Named workloads, the load that drives them, and honest reports."""
+"""Named workloads, load generators, and reports of what they measured."""
