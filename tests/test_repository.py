@@ -82,6 +82,30 @@ def test_each_module_says_what_it_is_for(path: Path) -> None:
     assert docstring, "a module starts with a docstring that says what it is for"
 
 
+def missing_modules(package: Path) -> list[str]:
+    """What docstrings of modules call a module of their package, as `name.py` or `folder.name`, and is none."""
+    files = [path.relative_to(package) for path in package.rglob("*") if path.suffix in (".py", ".pyx", ".java")]
+    folders = {path.name for path in package.rglob("*") if (path / "__init__.py").is_file()}
+    names = {str(path.with_suffix("")).removesuffix("/__init__") for path in files}
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for text in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.[a-z_]+)`", docstring):
+            if text.endswith(".py"):
+                is_there = any(f"/{each}".endswith(f"/{text}") for each in files)
+            else:
+                place = text.replace(".", "/")
+                is_there = text.split(".")[0] not in folders or any(f"/{each}".endswith(f"/{place}") for each in names)
+            if not is_there:
+                found.append(f"{path.relative_to(package)}: {text}")
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_docstrings_name_modules_that_are_there(package: Path) -> None:
+    assert missing_modules(package) == []
+
+
 def test_helpers_of_tests_have_names_of_their_own() -> None:
     """Their folders all come to stand in one search path, where the first of two wins."""
     paths = [Path(name) for name in tracked() if name.startswith("tests/") and name.endswith(".py")]
