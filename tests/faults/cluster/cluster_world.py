@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -14,6 +14,7 @@ from cluster_offsets import OffsetLedger
 from cluster_setting import Setting
 from memory_disk import MemoryDisk
 from seeded_run import virtual_clock
+from simulated_node import SimulatedNode
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
@@ -34,41 +35,30 @@ OFFSETS_SURELY_WRITTEN_S = OFFSETS_WRITTEN_S + 0.1
 PORTS = {MASTER: 10911, "broker-a-s": 11911, "broker-a-s2": 12911}
 
 
-class SimNode:
-    """A name server or broker that can be killed: its tasks, its network and its disk."""
+class SimNode(SimulatedNode):
+    """A node whose disk can lose what was not forced to it."""
 
     def __init__(self, world: World, name: str, serve: Callable[[SimNode, SimHost], Any]) -> None:
         self.world = world
-        self.name = name
-        self.serve = serve
-        self.disk = self._with_latency(MemoryDisk(now_ms=world.clock))
-        self.up = False
+        super().__init__(name, self._with_latency(MemoryDisk(now_ms=world.clock)), partial(serve, self), world)
         self.lives = 0
-        self._host: SimHost | None = None
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
 
     def start(self) -> None:
         """Start on the disk as it is."""
         if not self.up:
-            self.up = True
             self.lives += 1
-            self._host, self._scope, self._ended = self.world.network.host(self.name), trio.CancelScope(), trio.Event()
-            self.world.nursery.start_soon(self._live, self._host, self._scope, self._ended)
+        super().start()
 
     def kill(self, *, power: bool = False) -> None:
         """SIGKILL: what was written remains. After a loss of power, only what was forced to the disk certainly
         remains."""
         if self.up:
-            assert self._host is not None
             chance = self.world.chance
             left = self.disk.after_power_loss(chance) if power else self.disk.after_kill()
             self.disk = self._with_latency(left)
             now = trio.current_time()
             self.world.offsets.lost(self.name, now - OFFSETS_SURELY_WRITTEN_S, now)
-            self._host.crash(deliver=not power and chance.random() < 0.5)
-            self._scope.cancel()
-            self.up = False
+            self.crash(deliver=not power and chance.random() < 0.5)
 
     def _with_latency(self, disk: MemoryDisk) -> MemoryDisk:
         """Add latency to forcing bytes to the disk, so that a slave may have what its master's disk does not."""
@@ -85,26 +75,6 @@ class SimNode:
         """Lose the disk; the node must be down."""
         self.disk = self._with_latency(MemoryDisk(now_ms=self.world.clock))
         self.world.offsets.disk_lost(self.name)
-
-    async def stop(self) -> None:
-        """Shut down cleanly, as on SIGTERM."""
-        if self.up:
-            self.up = False
-            self._scope.cancel()
-            await self._ended.wait()
-
-    async def _live(self, host: SimHost, scope: trio.CancelScope, ended: trio.Event) -> None:
-        try:
-            with scope:
-                await self.serve(self, host)
-        except Exception as error:
-            # Errors in the tasks of a killed node do not count.
-            if host.alive:
-                self.world.faults.append(f"{self.name} ended by itself: {error!r}")
-                logging.getLogger(__name__).exception("%s", self.name)
-        finally:
-            host.crash(deliver=True)
-            ended.set()
 
 
 class World:

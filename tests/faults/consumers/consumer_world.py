@@ -9,6 +9,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import attrs
 import trio
@@ -16,6 +17,7 @@ from cluster_network import SimHost, SimNetwork
 from consumer_ledger import Ledger
 from memory_disk import MemoryDisk
 from seeded_run import virtual_clock
+from simulated_node import SimulatedNode
 
 import triomq
 from triomq_server.broker.lifecycle import serve_broker
@@ -66,55 +68,24 @@ class Setting:
         )
 
 
-class Node:
-    """A name server or broker: its tasks, its network, its disk."""
+class Node(SimulatedNode):
+    """A node whose starts are in the ledger."""
 
     def __init__(self, world: World, name: str, serve: Callable[[Node, SimHost], Awaitable[None]]) -> None:
         self.world = world
-        self.name = name
-        self.serve = serve
-        self.disk = MemoryDisk(now_ms=world.clock)
-        self.up = False
-        self._host: SimHost | None = None
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
+        super().__init__(name, MemoryDisk(now_ms=world.clock), partial(serve, self), world)
 
     def start(self) -> None:
         """Start on the disk as it is."""
-        if not self.up:
-            self.up = True
-            self._host, self._scope, self._ended = self.world.network.host(self.name), trio.CancelScope(), trio.Event()
-            if self.name != "namesrv":
-                self.world.ledger.broker_starts_s.append(trio.current_time())
-            self.world.nursery.start_soon(self._live, self._host, self._scope, self._ended)
+        if not self.up and self.name != "namesrv":
+            self.world.ledger.broker_starts_s.append(trio.current_time())
+        super().start()
 
     def kill(self) -> None:
         """SIGKILL: what was written remains."""
         if self.up:
-            assert self._host is not None
             self.disk = self.disk.after_kill()
-            self._host.crash(deliver=self.world.chance.random() < 0.5)
-            self._scope.cancel()
-            self.up = False
-
-    async def stop(self) -> None:
-        """Shut down cleanly, as on SIGTERM."""
-        if self.up:
-            self.up = False
-            self._scope.cancel()
-            await self._ended.wait()
-
-    async def _live(self, host: SimHost, scope: trio.CancelScope, ended: trio.Event) -> None:
-        try:
-            with scope:
-                await self.serve(self, host)
-        except Exception as error:
-            if host.alive:
-                self.world.faults.append(f"{self.name} ended by itself: {error!r}")
-                logging.getLogger(__name__).exception("%s", self.name)
-        finally:
-            host.crash(deliver=True)
-            ended.set()
+            self.crash(deliver=self.world.chance.random() < 0.5)
 
 
 class Member:
