@@ -156,7 +156,7 @@ class ReceivedMessage:
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: its address and the commitlog offset."""
+        """The broker's id: its address and the offset in its commit log."""
         return self.record.offset_message_id
 
     @property
@@ -173,7 +173,7 @@ class ReceivedMessage:
 
     @property
     def physical_offset(self) -> int:
-        """Its place in the broker's commitlog."""
+        """Its place in the broker's commit log."""
         return self.record.physical_offset
 
     @property

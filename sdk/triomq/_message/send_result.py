@@ -27,7 +27,7 @@ class SendResult(msgspec.Struct, frozen=True):
     Args:
         status: whether flush and replication went as configured.
         message_id: the client's id, property ``UNIQ_KEY``; comma-joined for a batch.
-        offset_message_id: the broker's id: its address and the commitlog offset in hex; comma-joined for a batch.
+        offset_message_id: the broker's id: its address and the offset in its commit log, in hex; comma-joined for a batch.
         queue: the queue it lies in.
         queue_offset: its place there; the first one's for a batch.
         transaction_id: set by brokers for half messages only.

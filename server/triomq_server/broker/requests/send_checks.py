@@ -157,7 +157,7 @@ def limits_text(config: StoreConfig) -> str:
 
 
 def unavailable_remark(broker: Broker) -> str:
-    """The remark of code 14, with the used fractions of the disks of commitlog, consume queues and index.
+    """The remark of code 14, with the used fractions of the disks of commit log, consume queues and index.
 
     The last two share one partition here. They are measured now, since a disk fills up faster than it is looked at.
     """
