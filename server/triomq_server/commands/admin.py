@@ -42,6 +42,8 @@ CHANGE_TIMEOUT_S = 30.0
 """A change waits for name servers, and for slaves that are asked for offsets."""
 
 _PORT_MIN = 1024
+_OTHER_PROTOCOL = ": the peer speaks "
+"""What the decoder of frames says when it knows the protocol; before it stands a length that means nothing then."""
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound=Callable[..., Any])
@@ -124,6 +126,9 @@ def _silence(error: Exception, expected: str, timeout_s: float) -> str:
     if isinstance(error, LinkClosedError) and error.fault.startswith("TLS: "):
         return error.fault
     if isinstance(error, LinkClosedError):
+        _, mark, protocol = error.fault.partition(_OTHER_PROTOCOL)
+        if mark:
+            return f"the peer speaks {protocol}" + (": give --tls" if protocol == "TLS" else "")
         told = f"its bytes are not RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
         return f"{told}; it may be a web server or expect TLS (--tls)"
     return error_text(error)

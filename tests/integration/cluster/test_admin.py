@@ -113,8 +113,9 @@ async def test_two_brokers_with_one_id_are_both_listed(command: Command, tmp_pat
     ("answer", "named"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the peer speaks HTTP, this is a web server's port"),
-        (b"\x15\x03\x03\x00\x02\x02\x0a", "the peer speaks TLS"),
+        (b"\x15\x03\x03\x00\x02\x02\x0a", "the peer speaks TLS: give --tls \\("),
         (b"", "it may be a web server or expect TLS"),
+        (b"\x00\x00\x00\x01abcde", "its bytes are not RocketMQ frames: .*; it may be a web server or expect TLS"),
         (None, "does not answer within 5 s"),
     ],
 )
