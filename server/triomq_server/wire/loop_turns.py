@@ -62,7 +62,7 @@ class LoopTurns(trio.abc.Instrument):
         self._waiting += 1
         try:
             # One of each code waits for `_next`, so first come, first served lets the codes take turns. A lock that
-            # somebody else has released is had in the turn after that, and a free one too.
+            # another task has released is had in the turn after that, and a free one too.
             async with self._next_of[code], self._next:
                 pass
         finally:
