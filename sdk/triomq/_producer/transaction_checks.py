@@ -39,25 +39,17 @@ WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """The messages of those checks together."""
 
 GRACE_S: Final = 5.0
-"""How long checks may run on when their producer closes."""
+"""How long checks may run on when their producer closes; those in threads until they return, since no thread outlives
+its owner."""
 
 REMARK_CHARS_MAX: Final = 1000
 
 
-async def call_user(
-    function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False
-) -> Any:
-    """Call a function of the user: an async one is awaited, a plain one runs in a thread.
-
-    Args:
-        function: the user's.
-        argument: what it is given.
-        limiter: bounds the threads.
-        abandon: whether a cancel leaves the thread to itself, instead of waiting for its end.
-    """
+async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
+    """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
     if is_async(function):
         return await function(argument)
-    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter, abandon_on_cancel=abandon)
+    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter)
     return await answer if inspect.isawaitable(answer) else answer
 
 
@@ -193,8 +185,7 @@ class TransactionChecks:
     async def _answer(self, check: _Check) -> None:
         message, remark = check.message, None
         try:
-            # A check only looks: the end of the producer need not wait for one that hangs.
-            answer = await call_user(self._check, message, self._limiter, abandon=True)
+            answer = await call_user(self._check, message, self._limiter)
             state = checked_state(answer, f"the check of group {self._group}")
         except MessageIllegal as error:
             # What the broker sent, not the user's code, is at fault.

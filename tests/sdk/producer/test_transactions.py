@@ -835,27 +835,6 @@ def test_without_await(system_cluster):
     assert [end.msg_id for end in found[:2]] == [transaction.transaction_id, done.result.message_id]
 
 
-async def test_a_check_that_hangs_in_its_thread_holds_up_no_end(cluster, make_record, monkeypatch):
-    monkeypatch.setattr("triomq._producer.transaction_checks.GRACE_S", 0.1)
-    begun, released = trio.Event(), threading.Event()
-    token = trio.lowlevel.current_trio_token()
-
-    def check(_message: triomq.ReceivedMessage) -> triomq.TransactionState:
-        token.run_sync_soon(begun.set)
-        released.wait(60)
-        return COMMIT
-
-    try:
-        with trio.fail_after(10):
-            async with cluster.client() as client, client.producer("PG", transactions=check) as producer:
-                await producer.send(MESSAGE)
-                await cluster.broker.push_to(cluster.broker.streams[0], check_of(make_record))
-                await begun.wait()
-    finally:
-        released.set()
-    assert ends(cluster.broker) == []
-
-
 class UnreadableError(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")
