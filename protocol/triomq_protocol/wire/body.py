@@ -191,6 +191,8 @@ def _converter(annotation: Any) -> _Convert:
         return _optional(_converter(next(arg for arg in args if arg is not types.NoneType)))
     if origin is list:
         return _list_of(_converter(args[0]))
+    if origin is tuple:
+        return _tuple_of(tuple(map(_converter, args)))
     if origin is Annotated:
         return _within(_converter(args[0]), args[1]) if annotation != SmallKey else _to_int
     if origin is dict:
@@ -211,6 +213,15 @@ def _list_of(convert: _Convert) -> _Convert:
         return [convert(item) for item in value]
 
     return convert_list
+
+
+def _tuple_of(converts: tuple[_Convert, ...]) -> _Convert:
+    def convert_tuple(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) != len(converts):
+            raise TypeError(f"list of {len(converts)} expected, got {_shown(value)}")
+        return tuple(convert(item) for convert, item in zip(converts, value, strict=True))
+
+    return convert_tuple
 
 
 def _map_of(convert_key: _Convert, convert: _Convert) -> _Convert:

@@ -66,6 +66,7 @@ class Sample(Body):
     by_name: dict[str, int] = msgspec.field(default_factory=dict)
     by_number: dict[int, str] = msgspec.field(default_factory=dict)
     by_inner: dict[Inner, int] = msgspec.field(default_factory=dict)
+    pairs: list[tuple[str, int]] | None = None
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,8 @@ class Sample(Body):
         ('{"byInner":{{"count":4}:5}}', "by_inner", {Inner(count=4): 5}),
         ('{"byInner":{{"COUNT":"4","x":1}:5}}', "by_inner", {Inner(count=4): 5}),
         ('{"byInner":{"{\\"count\\":4}":5}}', "by_inner", {Inner(count=4): 5}),
+        ('{"pairs":[["a","1"],[2,3.7]]}', "pairs", [("a", 1), ("2", 3)]),
+        ('{"pairs":[],"unknown":1}', "pairs", []),
         ('{"unknown":{"number":1}}', "number", 7),
         ('{"number":1,"number":2}', "number", 2),
         ('{"number":1,"Number":2}', "number", 2),
@@ -129,6 +132,8 @@ def test_members_are_cast_as_java_casts_them(text: str, member: str, value: obje
         ('{"byName":"[1]"}', "Sample: byName: object expected, got list"),
         ('{"byNumber":{"x":"a"}}', "Sample: byNumber: "),
         ('{"byNumber":{1e400:"a"}}', "Sample: byNumber: "),
+        ('{"pairs":[["a"]]}', "Sample: pairs: list of 2 expected, got list"),
+        ('{"pairs":["ab"]}', "Sample: pairs: list of 2 expected, got str"),
         ('{"byInner":{7:1}}', "Sample: byInner: object expected, got int"),
         ('{"byInner":{{"count":[]}:1}}', "Sample: byInner.count: number expected, got tuple"),
         ("[1]", "Sample: the body is not a JSON object"),

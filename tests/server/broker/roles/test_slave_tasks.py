@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from memory_network import MemoryNetwork
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
+from triomq_protocol.requests.registration import TopicConfigTableForSlaves
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
@@ -91,6 +92,27 @@ async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broke
         assert (await at_slave.pull("Empty")).code == 17
         await trio.sleep(1)
         assert (await at_slave.pull("Empty")).code == 19
+
+
+async def test_topics_of_a_later_version_are_taken_over(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their data version has a member that 4.9.7 does not know."""
+    decode = TopicConfigTableForSlaves.decode_in_slices
+
+    def decode_later(body: bytes) -> Generator[None, None, TopicConfigTableForSlaves]:
+        return decode(body.replace(b'"timestamp"', b'"stateVersion":0,"timestamp"'))
+
+    monkeypatch.setattr(TopicConfigTableForSlaves, "decode_in_slices", decode_later)
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        await at_master.put("Fresh")
+        await trio.sleep(15)
+        assert (await at_slave.pull("Fresh")).code == 0
 
 
 async def test_a_master_knows_the_hosts_of_its_set(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
