@@ -247,18 +247,19 @@ class Links:
     async def _open_stream(self, address: str, opening: _Opening) -> trio.abc.Stream | None:
         why = f"no connection within {CONNECT_TIMEOUT_S:g} s"
         mistake: Exception | None = None
-        with trio.move_on_after(CONNECT_TIMEOUT_S):
-            try:
+        try:
+            with trio.move_on_after(CONNECT_TIMEOUT_S):
                 stream = await self._dial(address)
                 if all(callable(getattr(stream, name, None)) for name in _STREAM):
                     self._dead.pop(address, None)
                     return stream
                 mistake = TypeError(f"it returned {type(stream).__name__}, not a trio.abc.Stream")
-            except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
-                why = error_text(error)
-            except Exception as error:  # noqa: BLE001 - written below
-                # The user's code must not end the client; what libraries for proxies raise is often no OSError.
-                mistake = error
+        except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
+            why = error_text(error)
+        except Exception as error:  # noqa: BLE001 - written below
+            # The user's code must not end the client; what libraries for proxies raise is often no OSError. Around the
+            # deadline: what a nursery raises at it is an Exception only without the Cancelled.
+            mistake = error
         dead = self._dead.get(address)
         if dead is None:
             dead = self._dead[address] = _Dead()

@@ -563,6 +563,32 @@ async def test_a_dialer_that_fails_ends_no_client(autojump_clock, cluster, caplo
         await producer.send(triomq.Message("T", b"x"))
 
 
+async def test_a_dialer_whose_task_fails_at_its_deadline_ends_no_client(autojump_clock, cluster, caplog):
+    fails = True
+
+    async def ends_badly():
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise RuntimeError("half open")
+
+    async def sometimes(address):
+        if fails:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ends_badly)
+                await trio.sleep_forever()
+        return await cluster.network.dial(address)
+
+    async with triomq.open_client(cluster.name_server.address, **cluster.options(dial=sometimes)) as client:
+        producer = client.producer("G", send_timeout_s=1.0)
+        with pytest.raises(errors.MQError):
+            await producer.send(triomq.Message("T", b"x"))
+        fails = False
+        await trio.sleep(5)
+        assert "sometimes failed: ExceptionGroup" in caplog.text
+        await producer.send(triomq.Message("T", b"x"))
+
+
 class UsersStream(trio.abc.Stream):
     """A stream of a dialer of the user's: it fails as it is told to."""
 
