@@ -670,6 +670,7 @@ class RealDisk:
     def make_directory(self, path: str) -> None:
         """Like `mkdir -p`, but OSError (ESTALE) where a directory of a locked store, or the store, was there before: who has
         moved it could not put it back in place of a new one."""
+        found = []
         for root, folders in list(self._folders.items()):
             if path != root and not path.startswith(f"{root}/"):
                 continue
@@ -677,8 +678,10 @@ class RealDisk:
             for known in (root, below):
                 if (known == root or known in folders) and not os.path.isdir(known):
                     raise OSError(errno.ESTALE, "the directory was moved or removed, put it back", known)
-            folders.add(below)
+            found.append((folders, below))
         os.makedirs(path, exist_ok=True)
+        for folders, below in found:  # not before it is there: the disk may be full
+            folders.add(below)
 
     def remove(self, path: str) -> None:
         """Like `rm -f`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -129,3 +130,19 @@ async def test_what_a_store_itself_removes_it_may_make_again(tmp_path: Path, mak
         assert (tmp_path / "own/below").is_dir()
     shutil.rmtree(tmp_path / "commitlog")
     disk.make_directory(f"{tmp_path}/commitlog")  # no store is open
+
+
+async def test_a_directory_that_a_full_disk_refused_is_made_later(
+    tmp_path: Path, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    disk = RealDisk()
+    async with open_store(make_config(tmp_path), disk=disk):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "makedirs", full)
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                disk.make_directory(f"{tmp_path}/own/below")
+        disk.make_directory(f"{tmp_path}/own/below")
+        assert (tmp_path / "own/below").is_dir()
