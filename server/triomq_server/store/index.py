@@ -458,17 +458,15 @@ class Index:
                     break
                 done += added
         except OSError as e:
-            if str(e) != self._failure:
-                self._failure = str(e)
+            reason = e.strerror or str(e)  # each file that is tried has another path
+            if reason != self._failure:
+                self._failure = reason
                 _log.error("no new index file: %s", e)
         if file is not None:
             file.publish()
         return done
 
     def _next_file(self, last: IndexFile | None) -> IndexFile:
-        if last is not None:
-            last.publish()
-            self.filled.append(last)
         path = self._next_path(last)
         # The slots are hit at random: space for all of them, or no file. Their pages come as they are hit; all 20 MB at
         # once would keep the loop for 60 ms.
@@ -476,6 +474,8 @@ class Index:
         mapped = self._disk.create(path, slots_end + _ENTRY_BYTES * self._capacity, slots_end, populate=False)
         file = IndexFile(mapped, path, self._slots, self._capacity)
         if last is not None:
+            last.publish()
+            self.filled.append(last)
             file.begin_offset = file.end_offset = last.end_offset
             file.begin_timestamp = file.end_timestamp = last.end_timestamp
         self.files.append(file)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -344,6 +345,28 @@ async def test_a_full_disk_does_not_keep_the_index_from_being_built_again(
     async with open_store(config, disk=disk, clock=clock) as store:
         for n in range(70):
             assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
+
+
+def test_a_file_that_cannot_be_made_is_logged_once_and_the_full_one_kept_once(
+    memory_disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each file that is tried has a name of its own."""
+    now_ms = 1_795_300_000_123
+    index = Index(memory_disk, "/i", 7, 6, lambda: now_ms, lambda ms: time.gmtime(ms // 1000))
+    entries = index_hashes([("T", f"k{n}", n, n) for n in range(6)])
+    assert index.add(entries[: 5 * HASHED_KEY.size]) == 5
+
+    def refuse(path: str, *_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory_disk, "create", refuse)
+        for _ in range(10):
+            assert index.add(entries[5 * HASHED_KEY.size :]) == 0
+            now_ms += 1000
+    assert caplog.text.count("no new index file") == 1
+    assert index.add(entries[5 * HASHED_KEY.size :]) == 1
+    assert index.filled == index.files[:1]
 
 
 def test_a_file_is_named_after_the_time_of_its_making(memory_disk: MemoryDisk) -> None:
