@@ -230,14 +230,14 @@ def wanted_messages(hooks: Sequence[FilterHook], group: str, messages: Sequence[
 def _is_wanted(hook: FilterHook, group: str, message: ReceivedMessage) -> bool:
     try:
         wanted: object = hook.wants(group, message)
+        if wanted is not None:
+            return bool(wanted)  # which fails for some objects, as for an array
     except Exception:
         log.exception("the filter hook %r failed for %r, which is kept", hook, message)
         return True
-    if wanted is None:
-        # As of a function without `return`: all messages would be lost without a word.
-        log.error("the filter hook %r returned None, neither True nor False, for %r, which is kept", hook, message)
-        return True
-    return bool(wanted)
+    # As of a function without `return`: all messages would be lost without a word.
+    log.error("the filter hook %r returned None, neither True nor False, for %r, which is kept", hook, message)
+    return True
 
 
 class ConsumeHooks:

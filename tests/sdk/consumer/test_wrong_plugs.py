@@ -212,3 +212,25 @@ async def test_what_are_no_hooks(group_cluster, method, argument, one_of):
             ):
                 make("G", **{argument: [Hook(), no_hook]})
         make("G", **{argument: (Hook(),)})
+
+
+@pytest.mark.parametrize("kind", ["push", "lite", "pull"])
+async def test_a_filter_hook_whose_answer_has_no_truth_keeps_messages(autojump_clock, group_cluster, caplog, kind):
+    class Array:
+        def __bool__(self):
+            raise ValueError("the truth value of an array is ambiguous")
+
+    class Comparing:
+        def wants(self, _group, _message):
+            return Array()
+
+    group_cluster.broker.store("T", 0, b"m0")
+    async with group_cluster.client() as client:
+        if kind == "pull":
+            result = await client.pull_consumer("G", filter_hooks=[Comparing()]).pull(Q0, offset=0)
+            assert [message.body for message in result.messages] == [b"m0"]
+        else:
+            async with consumer_of(client, kind, filter_hooks=[Comparing()]) as consumer:
+                await consumer.subscribe("T")
+                assert await consume(consumer, kind, 1) == [b"m0"]
+    assert "the truth value of an array is ambiguous" in caplog.text
