@@ -91,12 +91,28 @@ def decode_table_in_slices(
     """
     rest, parts = table_parts(data, member, in_last, part_bytes)
     check_uncut(cls, data, (rest, *parts))
-    body = cls.decode(rest)
-    table = getattr(body, field)
-    for part in parts:
-        yield
-        table.update(getattr(cls.decode(b'{"%b":%b}' % (member.encode(), part)), field))
-    return body
+
+    def decode_parts() -> Generator[None, None, B]:
+        body = cls.decode(rest)
+        table = getattr(body, field)
+        for part in parts:
+            yield
+            table.update(getattr(cls.decode(b'{"%b":%b}' % (member.encode(), part)), field))
+        return body
+
+    return (yield from or_uncut(cls, data, decode_parts()))
+
+
+def or_uncut(cls: type[B], data: bytes, decoding: Generator[None, None, B]) -> Generator[None, None, B]:
+    """What decodes a body in parts, and where it fails, as the parts were cut wrongly in another form of JSON, `cls.decode`
+    for a body that is short enough. Raises BodyError."""
+    try:
+        return (yield from decoding)
+    except BodyError:
+        if len(data) > MOST_UNCUT_BYTES:
+            raise
+    yield
+    return cls.decode(data)
 
 
 def check_uncut(cls: type[JsonCodec], data: bytes, parts: tuple[bytes, ...]) -> None:

@@ -189,6 +189,22 @@ def test_long_tables_in_an_unusual_form_are_refused() -> None:
         count(SubscriptionGroupTable.decode_in_slices(broken))
 
 
+def test_tables_of_later_versions_that_are_cut_wrongly_are_read_in_one_go() -> None:
+    """Up to 2 MiB: offsets with the data version behind them, and groups with an object in an object."""
+    offsets = offsets_of_master(10_000, 4)
+    text = offsets.encode()[:-1] + b',"dataVersion":{"counter":1,"timestamp":2}}'
+    assert len(text) > 1 << 18
+    assert count(ConsumerOffsetTable.decode_in_slices(text))[0] == offsets
+    groups = groups_of_master(2000)
+    policy = b'"groupRetryPolicy":{"exponentialRetryPolicy":{"max":9}},"notify'
+    text = groups.encode().replace(b'"notify', policy)
+    assert 1 << 18 < len(text) < 2 << 20
+    assert count(SubscriptionGroupTable.decode_in_slices(text))[0] == groups
+    topics = topics_of_master(2000, 0)
+    text = topics.encode().replace(b'"perm"', b'"later":{"a":{"b":1}},"perm"')
+    assert count(TopicConfigTableForSlaves.decode_in_slices(text))[0] == topics
+
+
 def test_a_table_of_delay_levels_is_short() -> None:
     with pytest.raises(BodyError, match="at most 65536"):
         DelayOffsetTable.decode(DelayOffsetTable(offset_table=dict.fromkeys(range(10_000), 5)).encode())
