@@ -26,6 +26,9 @@ WATCH_S = 5.0
 SETTLE_S = 1.0
 """How long they must have stayed the same: the beginning of a file may be one of fewer accounts, or of fewer limits."""
 
+UNSETTLED_S = 30.0
+"""After so long a time of changes that have not settled, the log says so."""
+
 NAMES_SHOWN = 10
 """In one line of the log."""
 
@@ -94,6 +97,8 @@ class AclFiles:
         What cannot be used changes nothing, and is logged.
         """
         failure = ""
+        changing_since_s: float | None = None
+        told = False
         while True:
             await trio.sleep(WATCH_S if self._changing is None else SETTLE_S)
             try:
@@ -109,6 +114,14 @@ class AclFiles:
                 if rules is not None and seen != self._seen:
                     self._take(seen, rules)
                     _log.info("access control files have changed: %d accounts", len(rules.accounts))
+            if self._changing is None:
+                changing_since_s, told = None, False
+            elif changing_since_s is None:
+                changing_since_s = trio.current_time()
+            elif not told and trio.current_time() - changing_since_s >= UNSETTLED_S:
+                told = True
+                text = "access control stays as it was: for %g s its files have not been the same for %g s"
+                _log.warning(text, UNSETTLED_S, SETTLE_S)
 
     async def put_account(self, entry: edits.Content) -> None:
         """Add an account, or change one in the file where it is. Raises AclError, OSError; then nothing has changed."""

@@ -185,6 +185,23 @@ async def test_a_file_that_is_being_written_is_not_in_force(
         assert not refused(await peer.ask(signed(peer.put_request("T1"))))
 
 
+async def test_a_file_that_never_settles_is_told(
+    open_broker: Any, settings: dict[str, Any], home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that a program writes again and again."""
+    file = home / "conf" / "plain_acl.yml"
+    text = file.read_text() + "- {accessKey: latecomer, secretKey: latecomer-secret, admin: true}\n"
+    async with open_broker(**settings) as running:
+        for number in range(200):
+            file.write_text(f"{text}# {number}")
+            await trio.sleep(0.9 * SETTLE_S)
+        assert caplog.text.count("access control stays as it was: for 30 s its files have not been the same") == 1
+        peer = await running.peer()
+        assert refused(await peer.ask(request(26, "latecomer")))
+        await trio.sleep(WATCH_S + 2 * SETTLE_S)
+        assert not refused(await peer.ask(request(26, "latecomer")))
+
+
 @pytest.mark.parametrize(
     "text",
     ["accounts: [", "a: &x [1]\nb: [*x, *x]", " " * (MOST_BYTES + 1), "accounts: 5", "- 1", "[" * 100_000, "", None],
