@@ -68,12 +68,12 @@ from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, c
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
 from triomq._numbers import check_count, check_seconds
-from triomq._producer.checked_plugs import checked_faults, checked_policy
-from triomq._producer.faults import FaultStrategy
 from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
-from triomq._producer.retry import Retries, RetryPolicy
 from triomq._producer.sender import Sender, SendSettings
+from triomq._producer.strategies.checked_plugs import checked_faults, checked_policy
+from triomq._producer.strategies.faults import FaultStrategy
+from triomq._producer.strategies.retry import Retries, RetryPolicy
 from triomq._producer.trace import TRACE_GROUP, SendTrace, Tracer
 from triomq._producer.transactions import check_listener
 from triomq._transport.credentials import Credentials

@@ -45,7 +45,7 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import LocalTransaction, Transaction, TransactionResult, TransactionState
 from triomq._producer import producer as _producer
-from triomq._producer.queue_selectors import QueueSelector
+from triomq._producer.strategies.queue_selectors import QueueSelector
 
 __all__ = [
     "AccountAdmin",

@@ -46,7 +46,7 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import Transaction, TransactionState
 from triomq._producer import producer as _producer
-from triomq._producer.queue_selectors import QueueSelector
+from triomq._producer.strategies.queue_selectors import QueueSelector
 from triomq._producer.transactions import Transactions
 from triomq.errors import InvalidCall
 

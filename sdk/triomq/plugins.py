@@ -21,11 +21,11 @@ from triomq._cluster.name_servers import (
 from triomq._transport.dialing import Dialer, NowaitStream, dial_tcp, tls_dialer
 
 # The queue of a message, send's `selector`
-from triomq._producer.queue_selectors import QueueSelector, SelectAtRandom, SelectRoundRobin, select_by_hash
+from triomq._producer.strategies.queue_selectors import QueueSelector, SelectAtRandom, SelectRoundRobin, select_by_hash
 
 # Further attempts of a send, and the brokers that they avoid: a producer's `retry` and `faults`
-from triomq._producer.retry import RetryPolicy, Retries
-from triomq._producer.faults import FaultStrategy, LatencyFaults
+from triomq._producer.strategies.retry import RetryPolicy, Retries
+from triomq._producer.strategies.faults import FaultStrategy, LatencyFaults
 
 # Compression of bodies, a producer's `compressor`
 from triomq._message.compression import Compressor, ZlibCompressor, Lz4Compressor, ZstdCompressor

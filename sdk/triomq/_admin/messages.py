@@ -25,7 +25,7 @@ from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
 from triomq._numbers import check_count
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._transport.links import Links
 from triomq.errors import (

@@ -1,1 +1,1 @@
-"""Sending: one attempt, its retries, callbacks, batches, and the choice of a queue."""
+"""Sending: the producer, sends with a callback, batches, transactions, requests and traces."""

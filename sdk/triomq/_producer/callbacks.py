@@ -22,8 +22,8 @@ from triomq._message.hooks import SendContext, SendHook, call_after_send, call_b
 from triomq._message.message import Message
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._producer import compiled
-from triomq._producer.attempt import Attempt, Attempts
-from triomq._producer.outgoing import Outgoing, use_properties
+from triomq._producer.attempts.attempt import Attempt, Attempts
+from triomq._producer.attempts.outgoing import Outgoing, use_properties
 from triomq._producer.sender import Sender
 from triomq._transport.own_loop import OwnLoop
 from triomq.errors import MAY_BE_STORED, ClientClosed, InvalidCall, MQError

@@ -19,12 +19,12 @@ import trio
 from triomq._message.message import Message
 from triomq._message.send_result import SendResult
 from triomq._producer import compiled
+from triomq._producer.attempts.outgoing import Outgoing
+from triomq._producer.attempts.request import outcome_of
+from triomq._producer.attempts.targets import Target
 from triomq._producer.batches import ELEMENT_BYTES
 from triomq._producer.callbacks import CallbackSend, InFlight
-from triomq._producer.outgoing import Outgoing
-from triomq._producer.request import outcome_of
 from triomq._producer.sender import Sender
-from triomq._producer.targets import Target
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MQError
 from triomq_protocol.codes import RequestCode, ResponseCode

@@ -24,7 +24,7 @@ from triomq._message.message import Message
 from triomq._message.received import ReceivedMessage, received_reply
 from triomq._message.send_result import SendResult
 from triomq._numbers import check_seconds
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq.errors import (
     MAY_BE_STORED,

@@ -21,12 +21,12 @@ from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, compres
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq._message.send_result import SendResult
 from triomq._numbers import counts
-from triomq._producer.attempt import Attempts
-from triomq._producer.faults import FaultStrategy
-from triomq._producer.outgoing import Outgoing, properties_text
-from triomq._producer.request import SendRequests
-from triomq._producer.retry import RetryPolicy
-from triomq._producer.targets import Targets
+from triomq._producer.attempts.attempt import Attempts
+from triomq._producer.attempts.outgoing import Outgoing, properties_text
+from triomq._producer.attempts.request import SendRequests
+from triomq._producer.attempts.targets import Targets
+from triomq._producer.strategies.faults import FaultStrategy
+from triomq._producer.strategies.retry import RetryPolicy
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall
 from triomq_protocol import names

@@ -28,7 +28,7 @@ from triomq._message.transaction import (
     TransactionResult,
     TransactionState,
 )
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._producer.transaction_checks import TransactionChecks, call_user, checked_state, remark_of
 from triomq._transport.link import Link

@@ -16,7 +16,7 @@ import triomq
 from triomq._cluster.routes import QUEUES_MOST, make_route
 from triomq._message.compression import MAX_DECOMPRESSED_BYTES, ZlibCompressor
 from triomq._message.received import Page
-from triomq._producer.request import outcome_of
+from triomq._producer.attempts.request import outcome_of
 from triomq._transport.link import HEADER_BYTES_MAX, Link
 from triomq.errors import REMARK_CHARS_MAX, MQError, ProtocolViolation
 from triomq_protocol.codes import RequestCode

@@ -9,8 +9,8 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.merging import BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, REFUSED_S, may_merge
-from triomq._producer.outgoing import Outgoing
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.batch import split_batch
 from triomq_protocol.record.view import RecordView

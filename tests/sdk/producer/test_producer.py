@@ -11,7 +11,7 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._producer.queue_selectors import check_choice
+from triomq._producer.strategies.queue_selectors import check_choice
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.requests.send import SendMessageRequestV2

@@ -39,8 +39,8 @@ from triomq._message.subscription import (
     make_subscription,
     retry_topic,
 )
-from triomq._producer.retry import Retries
 from triomq._producer.sender import Sender, SendSettings
+from triomq._producer.strategies.retry import Retries
 from triomq.errors import MQError, RouteNotFound
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import RETRY_PREFIX

@@ -16,7 +16,7 @@ from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._message.log_fields import message_fields
 from triomq._message.subscription import retry_topic
-from triomq._producer.outgoing import Outgoing
+from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._transport.link import Link
 from triomq.errors import MessageIllegal, MQError, error_for_code

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import triomq
 from triomq import errors
 from triomq._producer import compiled, plain_sends
-from triomq._producer.outgoing import properties_text
+from triomq._producer.attempts.outgoing import properties_text
 from triomq_protocol.java_text import utf8
 from triomq_protocol.record import layout
 from triomq_protocol.record.batch import encode_batch_element

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import triomq
-from triomq._producer.faults import LatencyFaults, choose_plain, not_available_for_s
+from triomq._producer.strategies.faults import LatencyFaults, choose_plain, not_available_for_s
 
 
 @pytest.mark.parametrize(

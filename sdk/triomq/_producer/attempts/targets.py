@@ -17,9 +17,9 @@ from cachetools import LRUCache
 from triomq._cluster.route_wait import PAUSES, WAITED_FOR, dial_again
 from triomq._cluster.routes import TOPICS_MAX, Route, Routes
 from triomq._message.message import MessageQueue
-from triomq._producer.faults import FaultStrategy, choose_plain
-from triomq._producer.outgoing import Outgoing
-from triomq._producer.send_template import SendTemplate
+from triomq._producer.attempts.outgoing import Outgoing
+from triomq._producer.attempts.send_template import SendTemplate
+from triomq._producer.strategies.faults import FaultStrategy, choose_plain
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, ConnectFailed, MQError, NotANameServer, NotReady

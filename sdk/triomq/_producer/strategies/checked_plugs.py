@@ -17,8 +17,8 @@ from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
 from triomq._numbers import check_count, check_seconds
-from triomq._producer.faults import FaultStrategy, LatencyFaults, choose_plain
-from triomq._producer.retry import Retries, RetryPolicy
+from triomq._producer.strategies.faults import FaultStrategy, LatencyFaults, choose_plain
+from triomq._producer.strategies.retry import Retries, RetryPolicy
 from triomq.errors import InvalidCall, MQError
 
 log = logging.getLogger("triomq.producer")

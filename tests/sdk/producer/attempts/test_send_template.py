@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq._cluster.identity import UniqueKeys
-from triomq._producer.send_template import SendTemplate
+from triomq._producer.attempts.send_template import SendTemplate
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.requests.send import encode_send_request_v2
 

@@ -19,10 +19,11 @@ from triomq._cluster.counters import TIMED_EVERY, Counters, TopicSends
 from triomq._cluster.route_wait import PAUSES
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult, SendStatus
-from triomq._producer.faults import FaultStrategy
-from triomq._producer.outgoing import Outgoing
-from triomq._producer.request import SendRequests, outcome_of
-from triomq._producer.retry import (
+from triomq._producer.attempts.outgoing import Outgoing
+from triomq._producer.attempts.request import SendRequests, outcome_of
+from triomq._producer.attempts.targets import Target, Targets
+from triomq._producer.strategies.faults import FaultStrategy
+from triomq._producer.strategies.retry import (
     Retries,
     RetryPolicy,
     advice_of,
@@ -32,7 +33,6 @@ from triomq._producer.retry import (
     pause_before_retry_s,
     wants_retry,
 )
-from triomq._producer.targets import Target, Targets
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady, RequestTimeout
 from triomq.errors import Attempt as FailedAttempt

@@ -7,8 +7,8 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._producer.faults import LatencyFaults
-from triomq._producer.retry import (
+from triomq._producer.strategies.faults import LatencyFaults
+from triomq._producer.strategies.retry import (
     error_to_raise,
     is_last_attempt,
     pause_before_retry_s,

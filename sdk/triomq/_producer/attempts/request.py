@@ -11,9 +11,9 @@ from typing import Final
 from triomq._message.message import MessageQueue
 from triomq._message.namespace import Namespace
 from triomq._message.send_result import SendResult, SendStatus
-from triomq._producer.outgoing import Outgoing
-from triomq._producer.send_template import SendTemplate
-from triomq._producer.targets import Target
+from triomq._producer.attempts.outgoing import Outgoing
+from triomq._producer.attempts.send_template import SendTemplate
+from triomq._producer.attempts.targets import Target
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import HeaderError
