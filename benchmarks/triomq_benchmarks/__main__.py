@@ -31,8 +31,19 @@ COMMANDS: Final = {
     "versus-java": "The same load, same run: our broker and the real one, our SDK and the Java client.",
     "workloads": "List the ready workloads.",
 }
-"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores; and
-its short help, which a test compares with what it says itself."""
+"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores, or in
+one of its `FOLDERS`; and its short help, which a test compares with what it says itself."""
+
+FOLDERS: Final = {
+    "measurements": ("consume", "failover", "growth", "ha", "hotpath", "spark-read", "versus-java"),
+    "runs": ("audit", "compare", "engines", "history", "report", "run", "workloads"),
+}
+"""The commands whose modules are in a folder of `triomq_benchmarks.commands`."""
+
+
+def _module_of(command: str) -> str:
+    folders = [folder for folder, commands in FOLDERS.items() if command in commands]
+    return ".".join(["triomq_benchmarks.commands", *folders, command.replace("-", "_")])
 
 
 class _Loaded(click.Group):
@@ -56,8 +67,7 @@ class _Loaded(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        command: Any = getattr(import_module(f"triomq_benchmarks.commands.{name}"), name)
+        command: Any = getattr(import_module(_module_of(cmd_name)), cmd_name.replace("-", "_"))
         return command  # type: ignore[no-any-return]
 
     def invoke(self, ctx: click.Context) -> object:

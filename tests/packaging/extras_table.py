@@ -30,7 +30,7 @@ FACES: Final[Mapping[str, Sequence[str]]] = {
     "cli": ("triomq._cli.messages",),
     "testing": ("triomq_testing.plugin",),
     "dashboard": ("triomq_dashboard.command",),
-    "bench": ("triomq_benchmarks.commands.run",),
+    "bench": ("triomq_benchmarks.commands.runs.run",),
     "demo": ("triomq_benchmarks.demo.quickstart",),
     "compression": (),
     "taskiq": ("triomq_adapters.taskiq",),

@@ -26,7 +26,7 @@ def test_a_broker_finds_what_was_written_for_it(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(points, "IDLE_S", 0.05)
     monkeypatch.setattr(points, "QUIET_AFTER_S", 0.05)
     terms = (Term("topics", (), (20,)), Term("groups", (), (20,)), Term("log-gib", (), (1,)))
-    monkeypatch.setattr("triomq_benchmarks.commands.growth.TERMS", terms)
+    monkeypatch.setattr("triomq_benchmarks.commands.measurements.growth.TERMS", terms)
     done = CliRunner().invoke(
         bench, ["growth", "--quick", "--messages", "64", "--json", "--home", str(tmp_path)], catch_exceptions=False
     )

@@ -14,7 +14,7 @@ from rich.console import Console
 from triomq_benchmarks.__main__ import bench
 from triomq_benchmarks.clusters.cluster import JAVA_TO_JAVA, OURS_TO_OURS, PAIRINGS, Pairing
 from triomq_benchmarks.clusters.processes import Child, ChildError
-from triomq_benchmarks.commands import ha
+from triomq_benchmarks.commands.measurements import ha
 from triomq_benchmarks.ha import tables as ha_report
 from triomq_benchmarks.ha.catch_up import BEHIND, EMPTY, SENDFILE, SENDFILE_SPLICED, SENDFILE_TO_FILE, CatchUp
 from triomq_benchmarks.ha.failover import Kill

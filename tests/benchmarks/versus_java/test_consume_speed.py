@@ -14,7 +14,7 @@ from rich.console import Console
 from triomq_benchmarks.__main__ import bench
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.servers import Kind
-from triomq_benchmarks.commands import consume as consume_command
+from triomq_benchmarks.commands.measurements import consume as consume_command
 from triomq_benchmarks.versus_java import consume_speed
 from triomq_benchmarks.versus_java.consume_memory import Stalled, stalled_of
 from triomq_benchmarks.versus_java.consume_speed import Cell, ConsumePlan, ConsumeSample, figures, rows

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
+from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.commands.progress import dim_progress
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Plan, compare
 from triomq_benchmarks.versus_java.tables import comparison_json, print_comparison

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from triomq_benchmarks.commands.progress import dim_progress
+from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.growth.points import TERMS, measure_growth
 from triomq_benchmarks.growth.tables import growth_json, print_growth
 

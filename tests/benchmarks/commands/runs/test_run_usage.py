@@ -9,7 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from triomq_benchmarks.commands import compare, hotpath, run
+from triomq_benchmarks.commands.measurements import hotpath
+from triomq_benchmarks.commands.runs import compare, run
 
 
 @pytest.mark.parametrize(

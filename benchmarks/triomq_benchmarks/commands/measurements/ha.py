@@ -16,7 +16,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
-from triomq_benchmarks.commands.progress import dim_progress
+from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.prepared_frames import AnswerError
 from triomq_benchmarks.ha.measurement import KILLS, PARTS, QUICK_KILLS, measure

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from triomq_benchmarks.audit.checks import Findings
-from triomq_benchmarks.commands import audit
+from triomq_benchmarks.commands.runs import audit
 
 
 def test_findings_that_cannot_be_written_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import trio
 from click.testing import CliRunner
 from made_runs import made_run
 
-from triomq_benchmarks.commands import engines, run
+from triomq_benchmarks.commands.runs import engines, run
 from triomq_benchmarks.figures.run_files import claimed
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.run.session import Session

@@ -17,7 +17,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
-from triomq_benchmarks.commands.progress import dim_progress
+from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.ha.failover import measure_beside_java, measure_ours
 from triomq_benchmarks.ha.tables import JAVA, OURS, loss_table
 

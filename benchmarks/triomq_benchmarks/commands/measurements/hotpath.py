@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from rich.console import Console
 
+from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.commands.progress import dim_progress
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, QUICK_BODY_BYTES
 from triomq_benchmarks.hotpath.rates import measure
 from triomq_benchmarks.hotpath.tables import print_rates, rates_json
