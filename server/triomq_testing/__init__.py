@@ -6,14 +6,14 @@ The fixtures are in `plugin`, which pytest finds by itself. `Servers` does the s
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from triomq_testing.clock import Clock
-    from triomq_testing.faults import Faults
+    from triomq_testing.clusters.servers import Servers
     from triomq_testing.rocketmq import RocketMQ
-    from triomq_testing.servers import Servers
+    from triomq_testing.steered.clock import Clock
+    from triomq_testing.steered.faults import Faults
 
 __all__ = ["Clock", "Faults", "RocketMQ", "Servers"]
 
-_HOMES = {"Clock": "clock", "Faults": "faults", "RocketMQ": "rocketmq", "Servers": "servers"}
+_HOMES = {"Clock": "steered.clock", "Faults": "steered.faults", "RocketMQ": "rocketmq", "Servers": "clusters.servers"}
 
 
 def __getattr__(name: str) -> object:

@@ -152,7 +152,7 @@ def _lend(child: Child, options: dict[str, Any]) -> Exception | None:
 
     if child.has_ended():
         return None
-    from triomq_testing.lending import lend
+    from triomq_testing.clusters.lending import lend
 
     try:
         lend(child, **options)

@@ -26,8 +26,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import attrs
 import trio
 
-from triomq_testing.clock import SteeredClock, whole_ms
-from triomq_testing.faults import Faults
+from triomq_testing.steered.clock import SteeredClock, whole_ms
+from triomq_testing.steered.faults import Faults
 
 MOST_CONNECTIONS = 64
 REQUEST_BYTES_MOST = 8192

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:  # every run of pytest imports this module
-    from triomq_testing.faults import Faults
+    from triomq_testing.clusters.servers import Servers
+    from triomq_testing.clusters.sharing import SharedCluster
     from triomq_testing.rocketmq import RocketMQ
-    from triomq_testing.servers import Servers
-    from triomq_testing.sharing import SharedCluster
+    from triomq_testing.steered.faults import Faults
 
 _URL = "triomq_testing_url"
 _shared: pytest.StashKey[SharedCluster] = pytest.StashKey()
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Let a worker of `pytest-xdist` know where the run's cluster is; called in the controller."""
-    from triomq_testing.sharing import SharedCluster
+    from triomq_testing.clusters.sharing import SharedCluster
 
     if not node.gateway.spec.popen:
         return  # on another machine, maybe: it has a cluster of its own
@@ -54,7 +54,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def _rocketmq_servers() -> Iterator[Servers]:
-    from triomq_testing.servers import Servers
+    from triomq_testing.clusters.servers import Servers
 
     with Servers() as servers:
         yield servers

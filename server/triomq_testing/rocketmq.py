@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import triomq
-from triomq_testing.clock import Calls, Clock
-from triomq_testing.faults import Faults
+from triomq_testing.steered.clock import Calls, Clock
+from triomq_testing.steered.faults import Faults
 
 T = TypeVar("T")
 

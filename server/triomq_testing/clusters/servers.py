@@ -19,15 +19,15 @@ from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
 from triomq_server.config import BrokerConfig, ConfigError
-from triomq_testing.broker_settings import SETTINGS
-from triomq_testing.clock import Clock, LocalHand, SteeredClock
+from triomq_testing.clusters.broker_settings import SETTINGS
 from triomq_testing.control import Control
 from triomq_testing.directories import remove_left_behind, temporary_directory
-from triomq_testing.disk import SteeredDisk
-from triomq_testing.faults import Faults, Weaknesses
-from triomq_testing.network import SteeredNetwork
 from triomq_testing.remote import Remote
 from triomq_testing.rocketmq import RocketMQ
+from triomq_testing.steered.clock import Clock, LocalHand, SteeredClock
+from triomq_testing.steered.disk import SteeredDisk
+from triomq_testing.steered.faults import Faults, Weaknesses
+from triomq_testing.steered.network import SteeredNetwork
 
 _ATTEMPTS = 5
 """Another process may take a port between choosing and binding it."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import attrs
 
 from triomq_server.cluster import Cluster
-from triomq_testing.clock import Calls, SteeredClock
-from triomq_testing.disk import SteeredDisk
-from triomq_testing.network import SteeredNetwork
+from triomq_testing.steered.clock import Calls, SteeredClock
+from triomq_testing.steered.disk import SteeredDisk
+from triomq_testing.steered.network import SteeredNetwork
 
 SILENT_MS = 120_000
 """How long a name server keeps a broker that says nothing."""

@@ -45,7 +45,7 @@ class SharedCluster:
             if not self._wait_asked():
                 return
             try:
-                from triomq_testing.servers import Servers
+                from triomq_testing.clusters.servers import Servers
 
                 with Servers() as servers, servers.open_shared(self._listening, self._secret):
                     select.select([self._ended], [], [])

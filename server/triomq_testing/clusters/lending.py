@@ -20,14 +20,14 @@ from triomq_server.disk.config_files import ConfigFile
 from triomq_server.ports import free_ports
 from triomq_server.store import wall_ms
 from triomq_server.wire import Listen, dial_tcp, listen_tcp
-from triomq_testing.broker_settings import SETTINGS
 from triomq_testing.child import Child
-from triomq_testing.clock import SteeredClock
+from triomq_testing.clusters.broker_settings import SETTINGS
 from triomq_testing.control import Control, ThreadCalls
 from triomq_testing.directories import remove_left_behind, temporary_directory
-from triomq_testing.disk import SteeredDisk
-from triomq_testing.faults import Faults, Weaknesses
-from triomq_testing.network import SteeredNetwork
+from triomq_testing.steered.clock import SteeredClock
+from triomq_testing.steered.disk import SteeredDisk
+from triomq_testing.steered.faults import Faults, Weaknesses
+from triomq_testing.steered.network import SteeredNetwork
 
 QUEUES = 4
 """Of each topic, on every master."""
