@@ -22,9 +22,9 @@ from triomq_benchmarks.figures.machine import commit_of, surroundings, this_mach
 from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import ENDED, STOPPED, FaultInstant, RunResult, WorkerResult
 from triomq_benchmarks.generator.engine import Engine, OnRow, RunPlan
+from triomq_benchmarks.run.decisions.pass_fail import Figures, decide, unexplained_ends, unexplained_stops
 from triomq_benchmarks.run.faults import check_faults, do_faults
 from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
-from triomq_benchmarks.run.pass_fail import Figures, decide, unexplained_ends, unexplained_stops
 from triomq_benchmarks.run.resource_watch import watch_resources
 from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_groups, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload

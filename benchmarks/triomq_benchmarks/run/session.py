@@ -18,11 +18,11 @@ from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.generator.engine import Engine
 from triomq_benchmarks.report.progress import ProgressLine, Say
+from triomq_benchmarks.run.decisions.max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
+from triomq_benchmarks.run.decisions.pass_fail import Figures
 from triomq_benchmarks.run.engine_choice import EngineChoice, open_engine
 from triomq_benchmarks.run.interrupts import on_interrupt
-from triomq_benchmarks.run.max_rate import LATE_ALLOWED_MAX, MaxRate, Search, examine
 from triomq_benchmarks.run.one_run import LedgerAudit, run_workload, versions
-from triomq_benchmarks.run.pass_fail import Figures
 from triomq_benchmarks.run.targets import STARTED, RunTarget, open_run_target
 from triomq_benchmarks.workload.workload import Workload
 

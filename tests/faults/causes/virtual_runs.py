@@ -23,7 +23,7 @@ from triomq_benchmarks.figures.run_result import ENDED, STOPPED, Decision, Fault
 from triomq_benchmarks.generator.engine import Share
 from triomq_benchmarks.generator.producers import SendTally, ShareProducer
 from triomq_benchmarks.generator.second_cells import SecondCells
-from triomq_benchmarks.run.pass_fail import Figures, decide
+from triomq_benchmarks.run.decisions.pass_fail import Figures, decide
 from triomq_benchmarks.workload.schedule import constant
 from triomq_benchmarks.workload.workload import Threshold, Workload
 

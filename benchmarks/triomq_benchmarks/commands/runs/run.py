@@ -26,8 +26,8 @@ from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, why_t
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
+from triomq_benchmarks.run.decisions.max_rate import MaxRate
 from triomq_benchmarks.run.engine_choice import ENGINES, EngineChoice, check_engine
-from triomq_benchmarks.run.max_rate import MaxRate
 from triomq_benchmarks.run.session import Options, Session, run_folders
 from triomq_benchmarks.run.targets import OURS, STARTED, TargetError, check_choice
 from triomq_benchmarks.workload.bodies import read_payload

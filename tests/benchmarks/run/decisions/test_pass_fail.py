@@ -10,7 +10,14 @@ import pytest
 from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.figures.run_result import ENDED, STOPPED, Decision, FaultInstant, RunStatus, WorkerResult
-from triomq_benchmarks.run.pass_fail import Figures, caught_up_s, decide, drained_s, unexplained_ends, unexplained_stops
+from triomq_benchmarks.run.decisions.pass_fail import (
+    Figures,
+    caught_up_s,
+    decide,
+    drained_s,
+    unexplained_ends,
+    unexplained_stops,
+)
 from triomq_benchmarks.workload.workload import Loop, SendMode, Threshold, Workload
 
 WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=10, thresholds=(Threshold.parse("p99_ms < 50"),))

@@ -23,7 +23,7 @@ from triomq_benchmarks.figures.run_result import (
     WorkerResult,
     elapsed_s,
 )
-from triomq_benchmarks.run.late_generator import generator_is_late, late_share
+from triomq_benchmarks.run.decisions.late_generator import generator_is_late, late_share
 from triomq_benchmarks.workload.workload import PERCENTILES, FaultKind, Loop, SendMode, Threshold, Workload
 
 REACHED_SHARE = 0.99

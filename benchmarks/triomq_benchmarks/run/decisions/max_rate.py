@@ -26,7 +26,7 @@ import attrs
 from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_result import RunStatus
-from triomq_benchmarks.run.pass_fail import REACHED_SHARE, Figures
+from triomq_benchmarks.run.decisions.pass_fail import REACHED_SHARE, Figures
 from triomq_benchmarks.workload.workload import Workload
 
 BACKLOG_SLACK_S = 0.5

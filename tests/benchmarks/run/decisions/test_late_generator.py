@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triomq_benchmarks.figures.intervals import new_histogram
-from triomq_benchmarks.run.late_generator import generator_is_late
+from triomq_benchmarks.run.decisions.late_generator import generator_is_late
 
 
 def histogram(*values: tuple[int, int]) -> object:

@@ -7,8 +7,8 @@ import pytest
 
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.figures.run_result import RunStatus, WorkerResult
-from triomq_benchmarks.run.max_rate import TRIALS_MAX, Answer, MaxRate, Search, Trial, backlog_growth, examine
-from triomq_benchmarks.run.pass_fail import Figures
+from triomq_benchmarks.run.decisions.max_rate import TRIALS_MAX, Answer, MaxRate, Search, Trial, backlog_growth, examine
+from triomq_benchmarks.run.decisions.pass_fail import Figures
 from triomq_benchmarks.workload.workload import Workload
 
 
