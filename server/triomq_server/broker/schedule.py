@@ -52,6 +52,8 @@ class Schedule:
         self._delays_ms = broker.config.store.delay_levels_ms
         self._as_in_49 = broker.compat_49
         self._busy: set[int] = set()
+        self._turn = trio.Lock()
+        """Held by the level that delivers: one in a turn of the loop, whose limits would count once for each level."""
         self._nursery: trio.Nursery | None = None
         self._role_changed = trio.Event()
         self._refused = False
@@ -139,6 +141,27 @@ class Schedule:
 
     async def _deliver_due(self, queue_id: int, offset: int) -> bool:
         """Deliver some of the messages that are due, from a queue offset on; False if the store refused one."""
+        async with self._turn:
+            if self._broker.is_slave:
+                return True  # it has become one, and this task is cancelled
+            stored, offset, log_end = self._deliver_batch(queue_id, offset)
+        self._store.notify_arrivals()
+        try:
+            if log_end and self._waits:
+                await self._wait_until_safe(log_end)
+        finally:
+            if self._offsets.table.get(queue_id + 1) != offset:
+                self._offsets.advance(queue_id + 1, offset, log_end or self._store.log_max_offset)
+        await trio.lowlevel.checkpoint()
+        return stored
+
+    def _deliver_batch(self, queue_id: int, offset: int) -> tuple[bool, int, int]:
+        """Store copies of as many as are delivered in a turn of the loop.
+
+        Returns:
+            Whether the store took all; the queue offset behind the last one, and the log offset behind its copy, 0 if none
+            was stored.
+        """
         store, broker = self._store, self._broker
         stored, log_end, left_bytes = True, 0, BATCH_BYTES
         for following in range(offset, offset + BATCH_MAX):
@@ -160,15 +183,7 @@ class Schedule:
             left_bytes -= unit[1]
             if left_bytes <= 0:
                 break
-        store.notify_arrivals()
-        try:
-            if log_end and self._waits:
-                await self._wait_until_safe(log_end)
-        finally:
-            if self._offsets.table.get(queue_id + 1) != offset:
-                self._offsets.advance(queue_id + 1, offset, log_end or store.log_max_offset)
-        await trio.lowlevel.checkpoint()
-        return stored
+        return stored, offset, log_end
 
     def _append(self, record: NewRecord) -> int | None:
         """Store a message at its time; the log offset behind it, None if the store refused it."""

@@ -87,7 +87,10 @@ async def test_levels_do_not_wait_for_each_other(open_broker: Any) -> None:
             assert 0.49 <= waited_s <= 0.51
 
 
-async def test_long_messages_are_delivered_few_in_a_turn(open_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("levels", [1, 10])
+async def test_long_messages_are_delivered_few_in_a_turn(
+    levels: int, open_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     delivered = 0
     begun = trio.Event()
     append = Schedule._append
@@ -99,10 +102,11 @@ async def test_long_messages_are_delivered_few_in_a_turn(open_broker: Any, monke
         return append(schedule, record)
 
     monkeypatch.setattr(Schedule, "_append", counted)
-    async with open_broker(mappedFileSizeCommitLog=64 << 20) as broker:
+    delays = " ".join(["1s"] * levels)
+    async with open_broker(mappedFileSizeCommitLog=64 << 20, messageDelayLevel=delays) as broker:
         peer = await broker.peer()
-        for _ in range(20):
-            await peer.put(**delayed(1, bytes(3 << 20)))
+        for number in range(20):
+            await peer.put(**delayed(1 + number % levels, bytes(3 << 20)))
         await begun.wait()
         assert delivered <= 2
         while delivered < 20:
