@@ -320,6 +320,11 @@ class Link:
                     await nursery.start(self._write_frames)
                     task_status.started()
                     await self._read_frames()
+        except Exception as error:
+            if not self._scope.cancel_called:
+                raise
+            # What a stream with tasks of its own raises when it is cancelled is an Exception only out here.
+            self._stream_failed(error)
         finally:
             self.close()
             with trio.CancelScope(shield=True):

@@ -621,6 +621,42 @@ class UsersStream(trio.abc.Stream):
             self.act("close")
 
 
+class StreamWithTask(UsersStream):
+    """One with a task that fails when the link ends by a failure."""
+
+    async def receive_some(self, max_bytes=None):
+        async def ends_badly():
+            try:
+                await trio.sleep_forever()
+            finally:
+                if self.failures:
+                    raise RuntimeError("half open")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ends_badly)
+            data = await self.inner.receive_some(max_bytes)
+            nursery.cancel_scope.cancel()
+        return data
+
+
+async def test_a_stream_whose_task_fails_at_the_end_of_its_link_ends_no_client(autojump_clock, cluster, caplog):
+    failures = {}
+
+    async def dial(address):
+        return StreamWithTask(await cluster.network.dial(address), failures)
+
+    async with cluster.client(dial=dial) as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        failures["send"] = ConnectionResetError(104, "reset")
+        with pytest.raises(errors.MQError):
+            await producer.send(triomq.Message("T", b"x"))
+        failures.clear()
+        await trio.sleep(10)
+        await producer.send(triomq.Message("T", b"x"))
+    assert "the StreamWithTask to" in caplog.text
+
+
 @pytest.mark.parametrize("method", ["send", "receive", "close"])
 @pytest.mark.parametrize(
     "failure",
