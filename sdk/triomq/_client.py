@@ -21,7 +21,8 @@ from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
-from triomq._arguments import check_callback, check_text
+from triomq._arguments.kinds import check_callback, check_text
+from triomq._arguments.numbers import check_count, check_seconds
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
 from triomq._cluster.client_statistics import (
@@ -67,7 +68,6 @@ from triomq._message.hooks import (
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
-from triomq._numbers import check_count, check_seconds
 from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.sender import Sender, SendSettings

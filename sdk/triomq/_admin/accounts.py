@@ -16,7 +16,7 @@ import msgspec
 from triomq._admin.answers import body_of, checked
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
-from triomq._arguments import check_kind, check_mapping, check_text, check_texts
+from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._constructors import NoPublicConstructor
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side

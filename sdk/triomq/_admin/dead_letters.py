@@ -17,7 +17,8 @@ from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import PAGE, MessageAdmin, origin_topic
 from triomq._admin.topics import ADMIN_TIMEOUT_S
-from triomq._arguments import check_callback
+from triomq._arguments.kinds import check_callback
+from triomq._arguments.numbers import check_count
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
@@ -27,7 +28,6 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
-from triomq._numbers import check_count
 from triomq.errors import GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from triomq._numbers import counts
+from triomq._arguments.numbers import counts
 from triomq_protocol.requests import SubscriptionGroupConfig
 
 BROKER_ID_MAX: Final = (1 << 31) - 1

@@ -18,7 +18,8 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
-from triomq._arguments import check_kind, check_mapping, check_text, check_texts
+from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
+from triomq._arguments.numbers import check_count
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
@@ -28,7 +29,6 @@ from triomq._constructors import NoPublicConstructor, construct
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
-from triomq._numbers import check_count
 from triomq._transport.links import Links
 from triomq.errors import (
     AccessRefused,

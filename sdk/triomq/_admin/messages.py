@@ -16,7 +16,8 @@ from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import SetAnswer, addresses_of, ask_sets, outage_text
 from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
-from triomq._arguments import check_kind, check_text
+from triomq._arguments.kinds import check_kind, check_text
+from triomq._arguments.numbers import check_count
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._constructors import NoPublicConstructor
@@ -24,7 +25,6 @@ from triomq._message.message import MessageQueue, check_group, check_offset, che
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
-from triomq._numbers import check_count
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._transport.links import Links

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from triomq._admin.answers import body_of, checked
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
-from triomq._arguments import check_mapping, check_text, check_texts
+from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._half_done import with_places

@@ -16,14 +16,14 @@ import trio
 
 from triomq._admin.answers import body_of, checked
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
-from triomq._arguments import check_text, check_texts
+from triomq._arguments.kinds import check_text, check_texts
+from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
-from triomq._numbers import check_count
 from triomq._side_by_side import side_by_side
 from triomq._transport.links import Links
 from triomq.errors import (

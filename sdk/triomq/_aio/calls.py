@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from triomq import _client
 from triomq._aio.guest_run import Session
-from triomq._async_functions import is_async
+from triomq._arguments.async_functions import is_async
 from triomq._constructors import NoPublicConstructor
 
 P = ParamSpec("P")

@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 import trio
 
-from triomq._arguments import check_text
+from triomq._arguments.kinds import check_text
+from triomq._arguments.numbers import check_seconds
 from triomq._error_text import error_text
-from triomq._numbers import check_seconds
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links

@@ -26,6 +26,7 @@ from typing import Any, Final, Literal
 import attrs
 import trio
 
+from triomq._arguments.numbers import seconds_between
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.broker_requests import BrokerRequests
@@ -59,7 +60,6 @@ from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, next_version_ms, retry_topic
-from triomq._numbers import seconds_between
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall, MQError

@@ -16,7 +16,8 @@ from typing import Final, Self
 import trio
 from cachetools import LRUCache
 
-from triomq._arguments import check_callback
+from triomq._arguments.kinds import check_callback
+from triomq._arguments.numbers import check_count, check_seconds
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.name_servers import API_TIMEOUT_S
 from triomq._cluster.queue_bounds import QueueBounds
@@ -42,7 +43,6 @@ from triomq._message.hooks import FilterHook, PullHook, wanted_messages
 from triomq._message.message import MessageQueue, check_group, check_name, check_offset, check_queue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Sql, Subscription, make_subscription
-from triomq._numbers import check_count, check_seconds
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, GroupNotFound, InvalidCall, RouteNotFound
 from triomq_protocol.filters.sql92 import Sql92Error, parse

@@ -16,7 +16,8 @@ import trio
 from triomq._admin.answers import body_of
 from triomq._admin.broker_sets import addresses_of
 from triomq._admin.groups import GroupAdmin
-from triomq._arguments import check_callback, check_kind
+from triomq._arguments.kinds import check_callback, check_kind
+from triomq._arguments.numbers import check_seconds
 from triomq._cluster.identity import Clock
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
@@ -31,7 +32,6 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
-from triomq._numbers import check_seconds
 from triomq._producer import compiled
 from triomq._transport.links import Links
 from triomq.errors import (

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from triomq._numbers import check_count
+from triomq._arguments.numbers import check_count
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES

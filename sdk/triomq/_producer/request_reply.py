@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 import trio
 
+from triomq._arguments.numbers import check_seconds
 from triomq._cluster.broker_requests import ReplyTaker
 from triomq._cluster.heartbeats import Heartbeats
 from triomq._cluster.identity import Clock
@@ -23,7 +24,6 @@ from triomq._cluster.routes import Routes
 from triomq._message.message import Message
 from triomq._message.received import ReceivedMessage, received_reply
 from triomq._message.send_result import SendResult
-from triomq._numbers import check_seconds
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq.errors import (

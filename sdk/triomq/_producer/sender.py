@@ -14,13 +14,13 @@ from typing import Any, Final
 import attrs
 import trio
 
+from triomq._arguments.numbers import counts
 from triomq._cluster.counters import Counters
 from triomq._cluster.identity import Clock, UniqueKeys
 from triomq._cluster.routes import Routes
 from triomq._message.compression import COMPRESS_FROM_BYTES, Compressor, compress
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq._message.send_result import SendResult
-from triomq._numbers import counts
 from triomq._producer.attempts.attempt import Attempts
 from triomq._producer.attempts.outgoing import Outgoing, properties_text
 from triomq._producer.attempts.request import SendRequests

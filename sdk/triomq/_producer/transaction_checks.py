@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from triomq._async_functions import is_async
+from triomq._arguments.async_functions import is_async
 from triomq._cluster.spawn import Spawn
 from triomq._error_text import named_error
 from triomq._message.received import ReceivedMessage

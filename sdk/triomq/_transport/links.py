@@ -17,9 +17,9 @@ import attrs
 import trio
 from cachetools import LRUCache
 
-from triomq._arguments import check_text
+from triomq._arguments.kinds import check_text
+from triomq._arguments.numbers import seconds, share
 from triomq._error_text import error_text, named_error
-from triomq._numbers import seconds, share
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from triomq._arguments import check_callback
+from triomq._arguments.kinds import check_callback
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import attrs
 import trio
 
-from triomq._arguments import check_callback
+from triomq._arguments.kinds import check_callback
 from triomq._exception_groups import without_groups
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue

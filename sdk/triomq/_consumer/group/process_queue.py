@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import attrs
 
+from triomq._arguments.numbers import counts
 from triomq._message.message import MessageQueue
 from triomq._message.namespace import Namespace
 from triomq._message.received import Page, ReceivedMessage
-from triomq._numbers import counts
 from triomq_protocol.record.view import RecordView
 
 OBJECT_BYTES: Final = 250

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import trio
 
+from triomq._arguments.numbers import check_wait
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S
 from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.lite.membership import LiteMembership
@@ -23,7 +24,6 @@ from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._message.message import MessageQueue, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
-from triomq._numbers import check_wait
 from triomq.errors import ClientClosed, InvalidCall
 
 POLL_S: Final = 5.0

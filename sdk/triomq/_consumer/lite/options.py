@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from triomq._numbers import counts
+from triomq._arguments.numbers import counts
 from triomq._producer.trace import Tracer
 
 HELD_MAX: Final = 10_000

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from triomq._async_functions import is_async
+from triomq._arguments.async_functions import is_async
 from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in

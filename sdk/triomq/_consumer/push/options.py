@@ -11,9 +11,9 @@ from typing import Final
 
 import attrs
 
+from triomq._arguments.numbers import counts, seconds_between
 from triomq._consumer.group.process_queue import FlowLimits
 from triomq._message.hooks import ConsumeHook, ConsumeWrapper
-from triomq._numbers import counts, seconds_between
 from triomq._producer.trace import Tracer
 from triomq.errors import InvalidCall
 

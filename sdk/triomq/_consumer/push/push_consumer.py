@@ -12,6 +12,7 @@ from typing import Self
 
 import trio
 
+from triomq._arguments.numbers import check_wait
 from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._consumer.push.delivery import Delivery
@@ -22,7 +23,6 @@ from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue, check_name
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, retry_topic
-from triomq._numbers import check_wait
 from triomq._producer.request_reply import send_reply
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MAX_TOPIC_BYTES

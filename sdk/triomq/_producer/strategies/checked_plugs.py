@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 import trio
 
+from triomq._arguments.numbers import check_count, check_seconds
 from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
-from triomq._numbers import check_count, check_seconds
 from triomq._producer.strategies.faults import FaultStrategy, LatencyFaults, choose_plain
 from triomq._producer.strategies.retry import Retries, RetryPolicy
 from triomq.errors import InvalidCall, MQError

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 import attrs
 
+from triomq._arguments.numbers import counts, seconds, share
 from triomq._message.send_result import SendResult, SendStatus
-from triomq._numbers import counts, seconds, share
 from triomq._transport.links import Backoff
 from triomq.errors import (
     MAY_BE_STORED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq._async_functions import is_async
+from triomq._arguments.async_functions import is_async
 from triomq.errors import InvalidCall
 
 
