@@ -23,7 +23,7 @@ from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.transfer_writer import LogFiles, TransferWriter, Views, open_transfer_writer
 from triomq_server.restarting import restarted
-from triomq_server.store.offset_waiters import OffsetWaiters
+from triomq_server.store.flush.offset_waiters import OffsetWaiters
 from triomq_server.wire.transport import Listen, accept_some, failure_reason, listen_tcp, peer_name
 
 _log = logging.getLogger(__name__)

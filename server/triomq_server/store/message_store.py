@@ -25,17 +25,17 @@ from triomq_server.store.commitlog import CommitLog
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, UnusableTopic
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import entry_fits
-from triomq_server.store.entry_repair import EntryRepair
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import StoreDamaged
-from triomq_server.store.flush import Flusher
+from triomq_server.store.flush.flusher import Flusher
 from triomq_server.store.index import Index
-from triomq_server.store.last_run import note_role
+from triomq_server.store.notes.last_run import note_role
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
 from triomq_server.store.recovery import RecoveryReport
 from triomq_server.store.removed_queues import RemovedQueues
+from triomq_server.store.repair.entry_repair import EntryRepair
 from triomq_server.store.retention import Cleaner, LocalTime
 from triomq_server.store.values import (
     AppendResult,

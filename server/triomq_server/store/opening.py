@@ -15,14 +15,14 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, RealDisk, lock_store
 from triomq_server.restarting import restarted
+from triomq_server.store.flush.unconfirmed import forget_refusal, noted_refusal
 from triomq_server.store.index import Index, IndexFile
-from triomq_server.store.index_rebuild import forget_rebuild, note_rebuild, noted_rebuild
-from triomq_server.store.last_run import last_run, note_run
 from triomq_server.store.message_store import MessageStore
+from triomq_server.store.notes.index_rebuild import forget_rebuild, note_rebuild, noted_rebuild
+from triomq_server.store.notes.last_run import last_run, note_run
+from triomq_server.store.notes.repaired import forget_repaired
 from triomq_server.store.recovery import Recovery
-from triomq_server.store.repaired import forget_repaired
 from triomq_server.store.retention import LocalTime
-from triomq_server.store.unconfirmed import forget_refusal, noted_refusal
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Recovery: finds the end of the log, and makes queues and index agree with it (docs/protocol/store.md §14).
 
-Nothing in front of a corrupt record is ever dropped, and what is sound behind it stays too (see `damage`), unless it
-may be what a power failure left of bytes that had not been flushed. The report says where the log ends now and why. The
-steps are a generator, so that the event loop gets a turn while gigabytes are checked.
+Nothing in front of a corrupt record is ever dropped, and what is sound behind it stays too (see `repair.damage`),
+unless it may be what a power failure left of bytes that had not been flushed. The report says where the log ends now
+and why. The steps are a generator, so that the event loop gets a turn while gigabytes are checked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
-from triomq_server.store.damage import Sound, bridge, copy_aside, next_sound
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index
+from triomq_server.store.notes.repaired import repaired_parts
 from triomq_server.store.removed_queues import RemovedQueue
-from triomq_server.store.repaired import repaired_parts
+from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery

@@ -13,8 +13,8 @@ from memory_disk import MemoryDisk
 
 from triomq_server.config import FlushDiskType, StoreConfig
 from triomq_server.store import NewRecord, open_store
-from triomq_server.store.flush import FLUSHED_PER_CHORE
-from triomq_server.store.offset_waiters import OffsetWaiters
+from triomq_server.store.flush.flusher import FLUSHED_PER_CHORE
+from triomq_server.store.flush.offset_waiters import OffsetWaiters
 
 ROOT = "/store"
 HOUR_MS = 3_600_000

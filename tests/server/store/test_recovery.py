@@ -26,7 +26,6 @@ from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
-from triomq_server.store.last_run import last_run
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
 from triomq_server.wire import to_the_end
 
@@ -670,22 +669,6 @@ async def test_a_copied_record_that_ends_with_zeros_is_fetched_again(
     killed, _ = await kill_behind_zeros(memory_disk, config, make_record, roles)
     async with open_store(config, disk=killed, is_slave=starts_as_slave) as store:
         assert store.log_max_offset == 0
-
-
-async def test_a_role_that_cannot_be_noted_lets_the_next_start_take_care(
-    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "too many open files")
-
-    config = make_config(ROOT)
-    with monkeypatch.context() as patch:
-        async with open_store(config, disk=memory_disk) as store:
-            assert last_run(memory_disk, ROOT) == (True, True)
-            patch.setattr(memory_disk, "write", refuse)
-            await store.demote()
-            assert last_run(memory_disk, ROOT) == (False, False)
-            patch.undo()
 
 
 def test_zeros_are_believed_when_something_follows() -> None:

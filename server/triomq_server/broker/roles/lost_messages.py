@@ -22,7 +22,7 @@ from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
 from triomq_server.disk import Disk
 from triomq_server.store import MessageStore
-from triomq_server.store.last_run import last_run
+from triomq_server.store.notes.last_run import last_run
 from triomq_server.wire import in_turns
 
 _log = logging.getLogger(__name__)

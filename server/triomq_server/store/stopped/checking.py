@@ -21,8 +21,8 @@ from triomq_server.disk.access import RealDisk, RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
-from triomq_server.store.damage import FILLER_TOPIC, next_sound
 from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
+from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
 
 MISSING = "missing"
 """The kind of damage where the log lacks a file, or its end."""

@@ -1,4 +1,4 @@
-"""Sends that wait until the log is safe up to an offset: on disk (`flush`) or on a slave (`replication.master`).
+"""Sends that wait until the log is safe up to an offset: on disk (`flusher`) or on a slave (`replication.master`).
 
 Waiters are ordered by the log offset they need, so that one call of `release` answers all it covers, and by their
 deadlines. No waiter has a task of its own. Answers to `GroupCommitService` and `GroupTransferService`, except that a

@@ -18,7 +18,7 @@ from typing import Final
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.disk import Disk
 from triomq_server.store.files.segments import Segment, Unflushed
-from triomq_server.store.noted_offset import forget_offset, note_offset, noted_offset
+from triomq_server.store.notes.noted_offset import forget_offset, note_offset, noted_offset
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from triomq_server.disk import Disk
-from triomq_server.store.noted_offset import forget_offset, note_offset, noted_offset
+from triomq_server.store.notes.noted_offset import forget_offset, note_offset, noted_offset
 
 _log = logging.getLogger(__name__)
 

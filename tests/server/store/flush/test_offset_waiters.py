@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq_server.store.offset_waiters import OffsetWaiters
+from triomq_server.store.flush.offset_waiters import OffsetWaiters
 
 
 def test_one_release_frees_all_it_covers_in_order() -> None:

@@ -1,0 +1,1 @@
+"""What a start or run of a store notes for the next one, in small files of `triomq/`."""
