@@ -17,7 +17,7 @@ import trio._core._run as scheduler
 
 from triomq_server.broker.tables import held_pulls
 from triomq_server.store.reading import queue_reads
-from triomq_server.wire import loop_turns
+from triomq_server.wire.limits import loop_turns
 
 T = TypeVar("T")
 

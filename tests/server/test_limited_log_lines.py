@@ -32,7 +32,7 @@ UNLIMITED = {
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
     "namesrv/lifecycle.py:serve_namesrv": "once",
     "replication/master.py:HaMaster._refuse_stranger": "once a minute",
-    "wire/budget.py:Budget._free": _REPEATS,
+    "wire/limits/budget.py:Budget._free": _REPEATS,
     "wire/tls/certificates.py:Certificates._note_expiry": "at the start, when certificates change, and once a day",
     "wire/tls/certificates.py:Certificates._take": "a change of the server's own files",
     "wire/tls/certificates.py:Certificates.load": "once",

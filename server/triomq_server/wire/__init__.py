@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from triomq_server.wire.budget import Budget, WaitingBytes
 from triomq_server.wire.dial import Asking, OpenLink, open_link
 from triomq_server.wire.handlers import (
     Answer,
@@ -21,12 +20,13 @@ from triomq_server.wire.handlers import (
     to_the_end,
 )
 from triomq_server.wire.hub import WRITE_BYTES
-from triomq_server.wire.limits import Limits, incomplete_budget, unsent_budget
+from triomq_server.wire.limits.budget import Budget, WaitingBytes
+from triomq_server.wire.limits.limits import Limits, incomplete_budget, unsent_budget
+from triomq_server.wire.limits.traffic import Traffic
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
 from triomq_server.wire.server import serve
 from triomq_server.wire.tls.certificates import Certificates
 from triomq_server.wire.tls.handshakes import TlsMode, TlsSettings, accept_tls, tls_dial
-from triomq_server.wire.traffic import Traffic
 from triomq_server.wire.transport import Dial, Listen, dial_tcp, error_text, failure_reason, listen_tcp
 from triomq_server.wire.write_batch import WriteBatch
 

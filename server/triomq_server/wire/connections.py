@@ -16,8 +16,8 @@ from triomq_protocol.errors import RemoteProtocolError
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.wire.hub import Hub
+from triomq_server.wire.limits.places import Place
 from triomq_server.wire.link import ENDINGS, Link
-from triomq_server.wire.places import Place
 from triomq_server.wire.poller import PolledLink, Poller
 from triomq_server.wire.tls_failures import dialling_failure
 from triomq_server.wire.transport import SocketTransport, Transport, error_text

@@ -13,7 +13,7 @@ from triomq_protocol.wire.lengths import MAX_HEADER_BYTES
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
-from triomq_server.wire.limits import Limits
+from triomq_server.wire.limits.limits import Limits
 from triomq_server.wire.link import Link
 from triomq_server.wire.transport import Dial, dial_tcp, transport_over
 

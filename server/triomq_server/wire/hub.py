@@ -18,9 +18,9 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.repeats import PeerLog
 from triomq_server.wire.handlers import Answer, Handlers, Slices, WaitingHandler
-from triomq_server.wire.limits import Limits
+from triomq_server.wire.limits.limits import Limits
+from triomq_server.wire.limits.loop_turns import turns_of_loop
 from triomq_server.wire.link import Link, LinkWriter
-from triomq_server.wire.loop_turns import turns_of_loop
 
 _log = logging.getLogger(__name__)
 

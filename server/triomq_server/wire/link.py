@@ -17,7 +17,7 @@ import trio
 
 from triomq_protocol.wire.command import Command
 from triomq_server.repeats import PeerLog
-from triomq_server.wire.budget import Budget
+from triomq_server.wire.limits.budget import Budget
 from triomq_server.wire.sockets import BULK_BYTES, Buffer
 from triomq_server.wire.transport import Transport
 

@@ -16,9 +16,9 @@ from triomq_server.repeats import Repeats
 from triomq_server.wire.connections import Connections
 from triomq_server.wire.handlers import Handlers
 from triomq_server.wire.hub import Hub
-from triomq_server.wire.limits import Limits
+from triomq_server.wire.limits.limits import Limits
+from triomq_server.wire.limits.places import Place, Places
 from triomq_server.wire.link import Link
-from triomq_server.wire.places import Place, Places
 from triomq_server.wire.poller import HAS_EPOLL, Poller
 from triomq_server.wire.silent import SilentConnections
 from triomq_server.wire.tls.handshakes import TlsSettings, serve_accepted

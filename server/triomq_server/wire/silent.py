@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from triomq_server.wire.hub import Hub
-from triomq_server.wire.places import Place
+from triomq_server.wire.limits.places import Place
 
 STARTED_PER_TURN: Final = 64
 """Connections that go on, and connections that are closed, in a turn of the loop."""

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.wire import Handlers, Limits
 from triomq_server.wire.hub import Hub
-from triomq_server.wire.places import Place, Places
+from triomq_server.wire.limits.places import Place, Places
 from triomq_server.wire.poller import HAS_EPOLL
 from triomq_server.wire.silent import SilentConnections
 

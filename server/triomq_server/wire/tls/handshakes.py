@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from triomq_server.wire.connections import Connections
-from triomq_server.wire.places import Place
+from triomq_server.wire.limits.places import Place
 from triomq_server.wire.tls.stream import TlsStream
 from triomq_server.wire.tls.transport import TlsTransport
 from triomq_server.wire.tls_failures import accepting_failure, dialling_failure

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import WRITE_BYTES, Burst, Limits, Link
-from triomq_server.wire.loop_turns import TURN_S, turns_of_loop
+from triomq_server.wire.limits.loop_turns import TURN_S, turns_of_loop
 from triomq_server.wire.poller import Poller, in_turn
 
 

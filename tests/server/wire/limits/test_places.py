@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from loop_lines import lines_of
 
-from triomq_server.wire.places import Place, Places
+from triomq_server.wire.limits.places import Place, Places
 
 
 class Link:

@@ -69,7 +69,7 @@ class LoopTurns(trio.abc.Instrument):
             self._waiting -= 1
 
 
-_of_this_run: trio.lowlevel.RunVar[LoopTurns] = trio.lowlevel.RunVar("triomq_server.wire.loop_turns")
+_of_this_run: trio.lowlevel.RunVar[LoopTurns] = trio.lowlevel.RunVar("triomq_server.wire.limits.loop_turns")
 
 
 def turns_of_loop() -> LoopTurns:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
-from triomq_server.wire.budget import Budget, WaitingBytes
-from triomq_server.wire.traffic import Traffic
+from triomq_server.wire.limits.budget import Budget, WaitingBytes
+from triomq_server.wire.limits.traffic import Traffic
 
 
 @attrs.frozen
