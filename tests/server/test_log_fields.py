@@ -16,7 +16,7 @@ ROOT = Path(triomq_server.__file__).parent
 TABLE = Path(__file__).parents[2] / "docs/how-to/logging.md"
 ABOUT_ONE = {
     "broker/registration.py": {"address"},
-    "broker/requests/transactions.py": {"address", "group", "message_id"},
+    "broker/requests/sending/transactions.py": {"address", "group", "message_id"},
     "broker/roles/returning.py": {"address", "broker"},
     "broker/roles/roles.py": {"address", "broker"},
     "broker/transactions/check_back.py": {"group"},

@@ -22,16 +22,16 @@ from triomq_server.broker.broker import Broker
 from triomq_server.broker.requests import clients as client_requests
 from triomq_server.broker.requests import offsets as offset_requests
 from triomq_server.broker.requests import pull as pulling
-from triomq_server.broker.requests import queries, replies, send_back
-from triomq_server.broker.requests import send as sending
-from triomq_server.broker.requests import transactions as transaction_requests
+from triomq_server.broker.requests import queries
+from triomq_server.broker.requests.sending import replies, send, send_back
+from triomq_server.broker.requests.sending import transactions as transaction_requests
 from triomq_server.broker.roles.roles import Roles
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.broker.unsupported import UNSUPPORTED
 from triomq_server.wire import Handlers, Link
 
 _MODULES = (
-    sending,
+    send,
     pulling,
     offset_requests,
     client_requests,

@@ -25,7 +25,7 @@ from triomq_protocol.requests.send import (
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
+from triomq_server.broker.requests.sending.checks import SendChecks, SendRequest
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link, LinkError
 

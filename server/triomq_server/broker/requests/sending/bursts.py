@@ -14,8 +14,8 @@ from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.requests.burst_access import request_access
-from triomq_server.broker.requests.rewriting import batch_properties
-from triomq_server.broker.requests.send_answers import SendCompletion
+from triomq_server.broker.requests.sending.answers import SendCompletion
+from triomq_server.broker.requests.sending.rewriting import batch_properties
 from triomq_server.compiled import USED
 from triomq_server.store import Arrival
 

@@ -18,8 +18,8 @@ from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.requests.rewriting import store_properties
-from triomq_server.broker.requests.send_checks import VERSION_WITH_MAX_RECONSUME_TIMES
+from triomq_server.broker.requests.sending.checks import VERSION_WITH_MAX_RECONSUME_TIMES
+from triomq_server.broker.requests.sending.rewriting import store_properties
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, QUEUES_LIMIT, topic_name_remark
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link

@@ -13,7 +13,7 @@ from triomq_protocol.properties import decode_properties, encode_properties
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.send import SendMessageRequestV2
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.requests.rewriting import delay_level, new_batch, special_record
+from triomq_server.broker.requests.sending.rewriting import delay_level, new_batch, special_record
 from triomq_server.config import BrokerConfig
 from triomq_server.store import NewRecord
 

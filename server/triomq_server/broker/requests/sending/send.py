@@ -1,6 +1,6 @@
 """Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, it is stored and answered.
 
-A plain message never waits. Where the role or the flush type asks for more, `send_answers` holds the answer until disk
+A plain message never waits. Where the role or the flush type asks for more, `answers` holds the answer until disk
 and slave have the message. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
 docs/protocol/messages.md §3.1.
 """
@@ -29,11 +29,16 @@ from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.requests.plain_properties import KEY_CHARACTERS, MARK, MARK_CHARACTERS, PlainProperties
-from triomq_server.broker.requests.rewriting import new_batch, special_record
-from triomq_server.broker.requests.send_answers import SendCompletion, waits_for_store
-from triomq_server.broker.requests.send_bursts import compiled_sends, configure
-from triomq_server.broker.requests.send_checks import SendChecks, SendRequest
+from triomq_server.broker.requests.sending.answers import SendCompletion, waits_for_store
+from triomq_server.broker.requests.sending.bursts import compiled_sends, configure
+from triomq_server.broker.requests.sending.checks import SendChecks, SendRequest
+from triomq_server.broker.requests.sending.plain_properties import (
+    KEY_CHARACTERS,
+    MARK,
+    MARK_CHARACTERS,
+    PlainProperties,
+)
+from triomq_server.broker.requests.sending.rewriting import new_batch, special_record
 from triomq_server.broker.tables.topics import PERM_READ_WRITE
 from triomq_server.store import AppendResult, AppendStatus, NewBatch, NewRecord
 from triomq_server.store.dispatch.dispatcher import MANY_KEYS_CHARACTERS

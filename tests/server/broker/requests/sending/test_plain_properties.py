@@ -8,7 +8,7 @@ import pytest
 
 from triomq_protocol.properties import broker_properties, decode_properties
 from triomq_protocol.record.view import iter_records
-from triomq_server.broker.requests.plain_properties import MARK, PlainProperties
+from triomq_server.broker.requests.sending.plain_properties import MARK, PlainProperties
 
 ID = "7F00000100002A9F7F00000100002A9%d"
 

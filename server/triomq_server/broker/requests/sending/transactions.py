@@ -19,8 +19,8 @@ from triomq_protocol.requests.transaction import EndTransactionRequest, ResumeCh
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import RefusedError
-from triomq_server.broker.requests.rewriting import delay_level, store_properties
-from triomq_server.broker.requests.send_checks import limits_text
+from triomq_server.broker.requests.sending.checks import limits_text
+from triomq_server.broker.requests.sending.rewriting import delay_level, store_properties
 from triomq_server.broker.transactions.half_records import HALF_QUEUE, committed, copy_of, for_log, real_queue
 from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.repeats import Repeats
