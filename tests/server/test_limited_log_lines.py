@@ -26,7 +26,7 @@ UNLIMITED = {
     "broker/requests/sending/transactions.py:Ending._commit": "the store refused a record just after it had taken one",
     "broker/tables/consumer_filters.py:ConsumerFilters._compile": _REPEATS,
     "broker/tables/consumer_filters.py:ConsumerFilters.load": "at the start",
-    "broker/tables/consumer_offsets.py:OffsetTable._note_refused": _REPEATS,
+    "broker/tables/offsets/committed.py:OffsetTable._note_refused": _REPEATS,
     "broker/tables/groups.py:GroupTable.find": _REPEATS,
     "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",

@@ -46,11 +46,11 @@ from triomq_server.broker.schedule import Schedule, persist_delay_offsets
 from triomq_server.broker.set_members import SetMembers
 from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
-from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import SCAN_S, HeldPulls
-from triomq_server.broker.tables.offset_resets import UNLIMITED_BYTES, Resets
+from triomq_server.broker.tables.offsets.committed import OffsetTable
+from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
+from triomq_server.broker.tables.offsets.resets import UNLIMITED_BYTES, Resets
 from triomq_server.broker.tables.stats import BrokerStats
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered

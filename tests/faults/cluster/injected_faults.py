@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from triomq_server.broker.roles import roles
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.offsets.committed import OffsetTable
 from triomq_server.replication.divergence import LogRelation
 from triomq_server.replication.master import HaMaster
 from triomq_server.store.dispatch.dispatcher import Dispatcher

@@ -27,8 +27,8 @@ from triomq_server.broker.registration import Identity, Registration
 from triomq_server.broker.roles import returning
 from triomq_server.broker.roles.returning import merge_offsets_of_slaves
 from triomq_server.broker.schedule import Schedule
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
 from triomq_server.broker.tables.held_pulls import HeldPull, HeldPulls
+from triomq_server.broker.tables.offsets.committed import OffsetTable
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig, BrokerRole
 from triomq_server.replication.divergence import Comparison, LogRelation

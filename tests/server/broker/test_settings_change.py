@@ -9,7 +9,7 @@ import trio
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
+from triomq_server.broker.tables.offsets.committed import OffsetTable
 from triomq_server.config import BrokerConfig, StoreConfig
 from triomq_server.config.settings import keys_of
 

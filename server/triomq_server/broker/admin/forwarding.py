@@ -28,7 +28,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.clients import ClientChannel
-from triomq_server.broker.tables.consumer_offsets import FULL_REMARK
+from triomq_server.broker.tables.offsets.committed import FULL_REMARK
 from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError
 
 CALL_TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import CloneGroupOffsetRequest, QueryCorrectionOffsetBody, QueryCorrectionOffsetRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.consumer_offsets import FULL_REMARK, MOST_UNEXPECTED
+from triomq_server.broker.tables.offsets.committed import FULL_REMARK, MOST_UNEXPECTED
 from triomq_server.broker.tables.topics import group_name_remark
 from triomq_server.wire import Handlers, Link
 

@@ -29,8 +29,8 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SMALL_KEY_MOST
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.consumer_offsets import FULL_REMARK, MOST_UNEXPECTED, UNKNOWN_OFFSET
-from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.broker.tables.offsets.committed import FULL_REMARK, MOST_UNEXPECTED, UNKNOWN_OFFSET
+from triomq_server.broker.tables.offsets.resets import FIELD
 from triomq_server.replication.metadata import LOG_END_FIELD
 from triomq_server.wire import Handlers, Link
 

@@ -17,7 +17,7 @@ from functools import partial
 import trio
 
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.tables.consumer_offsets import queue_end
+from triomq_server.broker.tables.offsets.committed import queue_end
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.config import BrokerConfig
 from triomq_server.disk import Disk

@@ -2,9 +2,9 @@
 If it has lost its progress with delayed messages, it takes that of its slaves too.
 
 RocketMQ 4.9 does not: its returning master answers with offsets as old as its last stop, and its slaves copy them. Here
-the newer offset wins on both sides (`tables.offset_resets`), and the wait for slaves that cannot be reached is short. A
-master may also have been away without noticing: cut off from the name servers for a while, or back before its consumers
-reconnect. What they commit to a slave meanwhile is found by asking again.
+the newer offset wins on both sides (`tables.offsets.resets`), and the wait for slaves that cannot be reached is short.
+A master may also have been away without noticing: cut off from the name servers for a while, or back before its
+consumers reconnect. What they commit to a slave meanwhile is found by asking again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from triomq_protocol.errors import ProtocolError
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.registration import members_of_set
-from triomq_server.broker.tables.consumer_offsets import OffsetTable, QueueEnd, decode_received
-from triomq_server.broker.tables.delay_offsets import DelayOffsets
-from triomq_server.broker.tables.offset_resets import FIELD, MERGED_PER_SLICE
+from triomq_server.broker.tables.offsets.committed import OffsetTable, QueueEnd, decode_received
+from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
+from triomq_server.broker.tables.offsets.resets import FIELD, MERGED_PER_SLICE
 from triomq_server.config import BrokerConfig
 from triomq_server.replication.divergence import (
     Comparison,

@@ -21,8 +21,8 @@ from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.registration import RegistrationAnswer
-from triomq_server.broker.tables.consumer_offsets import decode_received
-from triomq_server.broker.tables.offset_resets import FIELD
+from triomq_server.broker.tables.offsets.committed import decode_received
+from triomq_server.broker.tables.offsets.resets import FIELD
 from triomq_server.replication.divergence import NotComparableError, RemoteLog
 from triomq_server.replication.metadata import LOG_END_FIELD, MetadataSync
 from triomq_server.replication.rules import HaSettings

@@ -20,10 +20,10 @@ from triomq_protocol.requests.admin import SubscriptionGroupConfig, Subscription
 from triomq_protocol.requests.registration import DataVersion, TopicConfig, TopicConfigTable
 from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
-from triomq_server.broker.tables.consumer_offsets import OffsetTable
-from triomq_server.broker.tables.delay_offsets import DelayOffsets
 from triomq_server.broker.tables.groups import GroupTable
-from triomq_server.broker.tables.offset_resets import Resets
+from triomq_server.broker.tables.offsets.committed import OffsetTable
+from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
+from triomq_server.broker.tables.offsets.resets import Resets
 from triomq_server.broker.tables.topics import TopicTable
 from triomq_server.broker.tables.undelivered import Undelivered
 from triomq_server.config import BrokerConfig

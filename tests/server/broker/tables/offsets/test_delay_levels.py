@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from text_file import TextFile
 
-from triomq_server.broker.tables.delay_offsets import DelayOffsets
+from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from memory_disk import MemoryDisk
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.consumer_offsets import OffsetTable, decode_received
-from triomq_server.broker.tables.offset_resets import REMEMBERED_MS, Resets, decode_times
+from triomq_server.broker.tables.offsets.committed import OffsetTable, decode_received
+from triomq_server.broker.tables.offsets.resets import REMEMBERED_MS, Resets, decode_times
 from triomq_server.disk.config_files import ConfigFile
 from triomq_server.wire import to_the_end
 

@@ -14,7 +14,7 @@ import trio
 
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.offset_resets import (
+from triomq_server.broker.tables.offsets.resets import (
     KEYS_PER_SLICE,
     MERGED_PER_SLICE,
     QUEUE_BYTES,

@@ -16,9 +16,9 @@ from text_file import TextFile
 
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.broker.tables.consumer_offsets import OffsetTable, decode_received, queue_end
-from triomq_server.broker.tables.delay_offsets import DelayOffsets
-from triomq_server.broker.tables.offset_resets import Resets, decode_times
+from triomq_server.broker.tables.offsets.committed import OffsetTable, decode_received, queue_end
+from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
+from triomq_server.broker.tables.offsets.resets import Resets, decode_times
 from triomq_server.disk.config_files import ConfigFileDamaged
 from triomq_server.wire import to_the_end
 
