@@ -13,6 +13,7 @@ import signal, time, trio
 from triomq_benchmarks.commands.termination import interrupted_by_signals
 
 signal.signal(signal.SIGINT, {sigint})
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 with interrupted_by_signals():
     try:
         print("begun", flush=True)
@@ -40,7 +41,7 @@ def test_the_block_is_left_in_order(number: signal.Signals, sigint: str, wait: s
 
 
 LISTENING = """
-import trio
+import signal, trio
 from triomq_benchmarks.run.interrupts import on_interrupt
 
 async def main():
@@ -50,12 +51,15 @@ async def main():
             print("begun", flush=True)
             await trio.sleep(1000)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.{hang_up})
 trio.run(main)
 """
 
 
 def test_a_closed_terminal_interrupts_once_and_ctrl_c_each_time() -> None:
-    with subprocess.Popen([sys.executable, "-c", LISTENING], stdout=subprocess.PIPE, text=True) as process:
+    listening = LISTENING.format(hang_up="SIG_DFL")
+    with subprocess.Popen([sys.executable, "-c", listening], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         for number, said in ((signal.SIGHUP, "1\n"), (signal.SIGINT, "2\n"), (signal.SIGTERM, "3\n")):
@@ -66,7 +70,7 @@ def test_a_closed_terminal_interrupts_once_and_ctrl_c_each_time() -> None:
 
 
 def test_nohup_keeps_a_benchmark_from_ending_with_its_terminal() -> None:
-    ignored = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{LISTENING}"
+    ignored = LISTENING.format(hang_up="SIG_IGN")
     with subprocess.Popen([sys.executable, "-c", ignored], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
