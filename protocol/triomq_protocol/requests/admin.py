@@ -10,7 +10,7 @@ from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.requests.registration import DataVersion, TopicConfig
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body
 from triomq_protocol.wire.header import Header, Int32, Int64
-from triomq_protocol.wire.parts import decode_table_in_slices
+from triomq_protocol.wire.parts import decode_in_parts, table_parts
 
 
 class CreateTopicRequest(Header, kw_only=True):
@@ -135,7 +135,12 @@ class SubscriptionGroupTable(Body, kw_only=True):
 
         More than 2 MiB must be in the form that brokers write. Raises BodyError.
         """
-        return decode_table_in_slices(cls, data, "subscription_group_table", "subscriptionGroupTable", b'"groupName"')
+        rest, groups = table_parts(data, "subscriptionGroupTable", b'"groupName"')
+
+        def add(body: Self, part: Self) -> None:
+            body.subscription_group_table.update(part.subscription_group_table)
+
+        return decode_in_parts(cls, data, rest, [("subscriptionGroupTable", part) for part in groups], add)
 
 
 class DeleteSubscriptionGroupRequest(Header, kw_only=True):

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from triomq_protocol.requests.message_queue import MessageQueue
 from triomq_protocol.wire.body import ANSWER_TOLERANT_BYTES, Body, SmallKey
 from triomq_protocol.wire.header import Header, Int32, Int64
-from triomq_protocol.wire.parts import decode_table_in_slices
+from triomq_protocol.wire.parts import decode_in_parts, table_parts
 
 _PART_BYTES = 1 << 16
 """Of offsets, whose numbers as keys are not standard JSON, so much is read in one go."""
@@ -115,7 +115,12 @@ class ConsumerOffsetTable(Body, kw_only=True):
 
         More than 2 MiB must be in the form that brokers write. Raises BodyError.
         """
-        return decode_table_in_slices(cls, data, "offset_table", "offsetTable", b'":{', _PART_BYTES)
+        rest, queues = table_parts(data, "offsetTable", b'":{', _PART_BYTES)
+
+        def add(body: Self, part: Self) -> None:
+            body.offset_table.update(part.offset_table)
+
+        return decode_in_parts(cls, data, rest, [("offsetTable", part) for part in queues], add)
 
 
 class DelayOffsetTable(Body, kw_only=True):

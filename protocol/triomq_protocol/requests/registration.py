@@ -13,7 +13,7 @@ from triomq_protocol.java_text import parse_integer
 from triomq_protocol.wire.body import Body, FrozenBody
 from triomq_protocol.wire.fastjson import dumps, loads
 from triomq_protocol.wire.header import Header, Int32, Int64
-from triomq_protocol.wire.parts import check_uncut, list_parts, or_uncut, table_parts
+from triomq_protocol.wire.parts import check_uncut, decode_in_parts, list_parts, table_parts
 
 
 class RegisterBrokerRequest(Header, kw_only=True):
@@ -125,19 +125,13 @@ class TopicConfigTableForSlaves(TopicConfigTable, kw_only=True):
         """
         rest, topics = table_parts(data, "topicConfigTable", b'"topicName"')
         rest, removed = list_parts(rest, "triomqRemovedQueues")
-        check_uncut(cls, data, (rest, *topics, *removed))
+        parts = [("topicConfigTable", part) for part in topics] + [("triomqRemovedQueues", part) for part in removed]
 
-        def decode_parts() -> Generator[None, None, Self]:
-            body = cls.decode(rest)
-            for part in topics:
-                yield
-                body.topic_config_table.update(cls.decode(b'{"topicConfigTable":%b}' % part).topic_config_table)
-            for part in removed:
-                yield
-                body.triomq_removed_queues += cls.decode(b'{"triomqRemovedQueues":%b}' % part).triomq_removed_queues
-            return body
+        def add(body: Self, part: Self) -> None:
+            body.topic_config_table.update(part.topic_config_table)
+            body.triomq_removed_queues += part.triomq_removed_queues
 
-        return (yield from or_uncut(cls, data, decode_parts()))
+        return decode_in_parts(cls, data, rest, parts, add)
 
 
 def _unwatched(_topics: int, _size: int) -> None:

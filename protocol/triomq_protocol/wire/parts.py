@@ -5,7 +5,7 @@ to itself meanwhile.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
 from triomq_protocol.errors import BodyError
@@ -73,44 +73,35 @@ def _cut(data: bytes, start: int, stop: int, between: re.Pattern[bytes], part_by
     return [*parts, data[start:stop]]
 
 
-def decode_table_in_slices(
-    cls: type[B], data: bytes, field: str, member: str, in_last: bytes, part_bytes: int = PART_BYTES
+def decode_in_parts(
+    cls: type[B], data: bytes, rest: bytes, parts: Sequence[tuple[str, bytes]], add: Callable[[B, B], None]
 ) -> Generator[None, None, B]:
-    """`cls.decode`, which yields after parts of a long table; returns the body.
+    """`cls.decode`, which yields after each part; returns the body.
+
+    Where the parts cannot be read, as they were cut wrongly in another form of JSON, a body that is short enough is read
+    in one go.
 
     Args:
         cls: the body's class.
         data: the body.
-        field: the attribute that is the table.
-        member: the table's name in the body.
-        in_last: see `table_parts`.
-        part_bytes: the length of a part.
+        rest: what is left of it without the parts.
+        parts: members of the body, by name, and a part of each: see `table_parts` and `list_parts`.
+        add: adds to a body what is in another one, which has a single part.
 
     Raises:
         BodyError: it cannot be read, or is long and not in the form that brokers write.
     """
-    rest, parts = table_parts(data, member, in_last, part_bytes)
-    check_uncut(cls, data, (rest, *parts))
-
-    def decode_parts() -> Generator[None, None, B]:
-        body = cls.decode(rest)
-        table = getattr(body, field)
-        for part in parts:
-            yield
-            table.update(getattr(cls.decode(b'{"%b":%b}' % (member.encode(), part)), field))
-        return body
-
-    return (yield from or_uncut(cls, data, decode_parts()))
-
-
-def or_uncut(cls: type[B], data: bytes, decoding: Generator[None, None, B]) -> Generator[None, None, B]:
-    """What decodes a body in parts, and where it fails, as the parts were cut wrongly in another form of JSON, `cls.decode`
-    for a body that is short enough. Raises BodyError."""
+    check_uncut(cls, data, (rest, *(part for _, part in parts)))
     try:
-        return (yield from decoding)
+        body = cls.decode(rest)
+        for member, part in parts:
+            yield
+            add(body, cls.decode(b'{"%b":%b}' % (member.encode(), part)))
     except BodyError:
         if len(data) > MOST_UNCUT_BYTES:
             raise
+    else:
+        return body
     yield
     return cls.decode(data)
 
