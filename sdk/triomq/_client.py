@@ -21,7 +21,7 @@ from triomq._admin.groups import GroupAdmin
 from triomq._admin.messages import MessageAdmin
 from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import Admin
-from triomq._arguments.kinds import check_callback, check_text
+from triomq._arguments.kinds import check_callback, check_methods, check_text
 from triomq._arguments.numbers import check_count, check_seconds
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.broker_requests import BrokerRequests
@@ -716,8 +716,7 @@ def _check_options(options: ClientOptions) -> None:
         raise InvalidCall(f"clock returned {now_ms!r}, not the ms since 1970 as an int")
     sink = options.get("statistics_sink")
     if sink is not None:
-        if isinstance(sink, type) or not callable(getattr(sink, "take", None)):
-            raise InvalidCall(f"statistics_sink is no object with the method take: {sink!r}")
+        check_methods("statistics_sink", sink, "take")
         check_callback("take of statistics_sink", sink.take, plain=True)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the kinds of arguments that callers give: text, lists of texts, mappings, functions."""
+"""Checks of the kinds of arguments that callers give: text, lists of texts, mappings, functions, objects."""
 
 from __future__ import annotations
 
@@ -32,6 +32,20 @@ def check_mapping(name: str, value: object) -> None:
     """Raise :class:`InvalidCall` unless an argument is a mapping."""
     if not isinstance(value, Mapping):
         raise InvalidCall(f"{name} is {type(value).__name__}, not a mapping")
+
+
+def check_methods(name: str, value: object, *methods: str, asynchronous: bool = False) -> None:
+    """Raise :class:`InvalidCall` unless an argument is an object with these methods, which a class is not.
+
+    Args:
+        name: the argument's.
+        value: what was given.
+        methods: all that it must have.
+        asynchronous: whether they are async, for the error's text.
+    """
+    if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
+        kind = f"{'async ' if asynchronous else ''}method{'s' if len(methods) > 1 else ''}"
+        raise InvalidCall(f"{name} is no object with the {kind} {' and '.join(methods)}: {value!r}")
 
 
 def check_callback(name: str, callback: object, *, plain: bool = False) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NoReturn, Protocol
 
+from triomq._arguments.kinds import check_methods
 from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
-from triomq.errors import InvalidCall, MQError
+from triomq.errors import MQError
 
 OFFSET_MAX: Final = 2**63 - 1
 
@@ -47,8 +48,7 @@ class CheckedStore:
     """
 
     def __init__(self, store: OffsetStore) -> None:
-        if isinstance(store, type) or not all(callable(getattr(store, name, None)) for name in ("read", "commit")):
-            raise InvalidCall(f"offset_store is no object with the async methods read and commit: {store!r}")
+        check_methods("offset_store", store, "read", "commit", asynchronous=True)
         self._store = store
         self._name = type(store).__name__
 

@@ -10,6 +10,7 @@ import threading
 import zlib
 from typing import Any, Final, Protocol
 
+from triomq._arguments.kinds import check_methods
 from triomq._error_text import error_text, named_error
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.record.layout import (
@@ -106,8 +107,7 @@ def checked_compressor(compressor: Compressor | None) -> Compressor | None:
     """
     if compressor is None:
         return None
-    if isinstance(compressor, type) or not callable(getattr(compressor, "compress", None)):
-        raise InvalidCall(f"compressor is no object with the method compress: {compressor!r}")
+    check_methods("compressor", compressor, "compress")
     flag = getattr(compressor, "sys_flag", None)
     if not isinstance(flag, int) or not flag & COMPRESSED or flag & ~(COMPRESSED | COMPRESSION_MASK):
         raise InvalidCall(

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from triomq._arguments.kinds import check_methods
 from triomq._arguments.numbers import check_count, check_seconds
 from triomq._error_text import named_error
 from triomq._message.message import MessageQueue
@@ -187,6 +188,5 @@ def checked_faults(faults: FaultStrategy | None) -> FaultStrategy | None:
     """
     if faults is None or type(faults) is LatencyFaults:
         return faults
-    if isinstance(faults, type) or not all(callable(getattr(faults, name, None)) for name in ("choose", "update")):
-        raise InvalidCall(f"faults is no object with the methods choose and update: {faults!r}")
+    check_methods("faults", faults, "choose", "update")
     return CheckedFaults(faults)
