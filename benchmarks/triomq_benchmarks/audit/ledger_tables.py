@@ -33,12 +33,12 @@ from triomq_benchmarks.figures.ledger import (
     LedgerError,
     ledger_schema,
 )
+from triomq_benchmarks.figures.run_files import AUDIT
 from triomq_benchmarks.figures.whole_files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AUDIT = "audit.json"
 BUCKET_ROWS = 400_000
 """Acknowledged messages checked at once: about a hundred megabytes."""
 

@@ -23,6 +23,7 @@ from triomq_benchmarks.figures.run_result import FORMAT, RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
 
 RESULT, INTERVALS, RESOURCES = "result.json", "intervals.parquet", "resources.parquet"
+AUDIT = "audit.json"
 _IN_TABLES = ("rows", "resources")
 
 

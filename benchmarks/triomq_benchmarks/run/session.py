@@ -12,7 +12,6 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq_benchmarks.audit.ledger_tables import AUDIT
 from triomq_benchmarks.figures.run_files import write_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
@@ -109,9 +108,6 @@ class Session:
     def _write(self, result: RunResult, choice: str, folder: Path) -> None:
         with self._noted(choice, folder):
             write_run(result, folder)
-            if result.audit is not None:
-                with whole_file(folder / AUDIT) as unfinished:
-                    unfinished.write_text(json.dumps(result.audit, indent=2) + "\n")
 
     @contextmanager
     def _noted(self, choice: str, folder: Path) -> Iterator[None]:
@@ -163,7 +159,8 @@ class Session:
         about = {"partial": self.interrupted, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
         about |= {"workload": self._options.workload.settings(), "seed": self._options.seed, "versions": versions()}
         self._options.folder.mkdir(parents=True, exist_ok=True)
-        (self._options.folder / MAX_RATE).write_text(json.dumps(about, indent=1) + "\n")
+        with whole_file(self._options.folder / MAX_RATE) as unfinished:
+            unfinished.write_text(json.dumps(about, indent=1) + "\n")
 
     def _on_interrupt(self, everything: trio.CancelScope) -> None:
         """The first ends the run that is under way, in order; the second, or one between runs, ends everything."""

@@ -10,12 +10,11 @@ from typing import Final
 import attrs
 import click
 
-from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_audit, read_run
+from triomq_benchmarks.figures.run_files import AUDIT, RESULT, RunUnreadableError, read_audit, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
 
 EXIT_FAILED: Final = 1
-_AUDIT: Final = "audit.json"
 
 
 @click.command("report")
@@ -71,6 +70,6 @@ def _run_with_its_audit(folder: Path) -> RunResult:
     """The run; `audit.json` is newer than what the run itself found, if it was audited once more."""
     run = read_run(folder)
     try:
-        return attrs.evolve(run, audit=read_audit(folder / _AUDIT))
+        return attrs.evolve(run, audit=read_audit(folder / AUDIT))
     except FileNotFoundError:
         return run

@@ -35,7 +35,6 @@ from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
-AUDIT, MAX_RATE = "audit.json", "max_rate.json"
 _OF_SPARK = {
     "master": "--master",
     "spark_settings": "--spark-conf",
