@@ -6,8 +6,9 @@
         producer = client.producer("orders-writers")
         result = await producer.send(triomq.Message("orders", b"one", tags="new", keys="order-1"))
 
-:mod:`triomq.aio` is the same client for asyncio, :mod:`triomq.blocking` without ``await``; :mod:`triomq.errors` has the error classes,
-:mod:`triomq.plugins` what extends the client.
+:mod:`triomq.aio` is the same client for asyncio, :mod:`triomq.blocking` without ``await``.  :mod:`triomq.errors` has the
+error classes, :mod:`triomq.plugins` what extends the client, :mod:`triomq.admin` and :mod:`triomq.statistics` the classes
+of administration and of what a client counts.
 """
 
 # Sorted by purpose and by hand: this page is what users read first.
@@ -55,52 +56,14 @@ from triomq._consumer.push.delivery import Delivery
 from triomq._consumer.push.dispatch import Commit, Later, Rollback
 from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 
-# Administration, and what it answers
+# Where a queue begins and ends, client.bounds
 from triomq._cluster.queue_bounds import QueueBounds
-from triomq._admin.topics import Admin, TopicStats
-from triomq._admin.group_settings import GroupSettings
-from triomq._admin.groups import GroupAdmin, GroupNames, GroupProgress, ResetQueue, SettingsBySet, TopicTraffic
-from triomq._admin.dead_letters import DeadLetter, DeadLetterAdmin, Redriven
-from triomq._admin.servers import ServerAdmin
-from triomq._admin.accounts import Account, AccountAdmin, AccountFile, AccountList
-from triomq._admin.messages import MessageAdmin, MessageTrack, QueueEntry, TrackType
-from triomq._examination.doctor import Doctor, LookedAt
-from triomq._examination.findings import Finding, FindingLimits
-from triomq._examination.snapshot import (
-    BrokerView,
-    ClusterSnapshot,
-    GroupView,
-    MemberView,
-    NameServerView,
-    StuckQueue,
-    TopicView,
-)
-from triomq._cluster.client_statistics import (
-    CallStatistics,
-    ClientStatistics,
-    Durations,
-    LinkStatistics,
-    Metric,
-    PullStatistics,
-    Sample,
-    SendStatistics,
-)
-from triomq_protocol.requests import (
-    ClusterInfo,
-    ConsumerConnection,
-    OffsetWrapper,
-    ProducerTableInfo,
-    TopicOffset,
-    TopicRouteData,
-)
-from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from triomq_protocol.trace import TraceKind, TraceRecord
 
 # Errors: the root and its branches; their particular classes are in triomq.errors
 from triomq.errors import MQError, TransientError, RouteError, CallError, ClosedError
 
 # Whole modules
-from triomq import blocking, errors, plugins
+from triomq import admin, blocking, errors, plugins, statistics
 
 __version__ = "0.1.0"
 
@@ -116,7 +79,6 @@ __all__ = [
     "Backoff",
     "Producer",
     "PullConsumer",
-    "SettingsBySet",
     "SharedPulls",
     "PushConsumer",
     "LitePullConsumer",
@@ -150,65 +112,18 @@ __all__ = [
     "Rollback",
     "ConsumerCallbacks",
     "ConsumerEvent",
-    "Admin",
-    "GroupAdmin",
-    "GroupSettings",
-    "GroupNames",
-    "GroupProgress",
-    "ResetQueue",
-    "TopicTraffic",
-    "DeadLetterAdmin",
-    "DeadLetter",
-    "Redriven",
-    "ServerAdmin",
-    "AccountAdmin",
-    "Account",
-    "AccountList",
-    "AccountFile",
-    "MessageAdmin",
-    "Doctor",
-    "Finding",
-    "FindingLimits",
-    "LookedAt",
-    "ClusterSnapshot",
-    "NameServerView",
-    "BrokerView",
-    "TopicView",
-    "GroupView",
-    "MemberView",
-    "StuckQueue",
-    "MessageTrack",
-    "QueueEntry",
-    "TraceKind",
-    "TraceRecord",
-    "TrackType",
-    "ConsumeMessageDirectlyResult",
     "QueueBounds",
-    "ClientStatistics",
-    "CallStatistics",
-    "Durations",
-    "LinkStatistics",
-    "Metric",
-    "PullStatistics",
-    "Sample",
-    "SendStatistics",
-    "ClusterInfo",
-    "ConsumerConnection",
-    "ProducerTableInfo",
-    "OffsetWrapper",
-    "TopicRouteData",
-    "TopicStats",
-    "TopicOffset",
-    "ConsumerRunningInfo",
     "MQError",
     "TransientError",
     "RouteError",
     "CallError",
     "ClosedError",
+    "admin",
     "aio",
     "blocking",
     "errors",
     "plugins",
+    "statistics",
     "__version__",
 ]
 

@@ -232,7 +232,7 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
 
 
 class Admin(Proxy[_admin.Admin]):
-    """Administrative calls; see :class:`triomq.Admin`."""
+    """Administrative calls; see :class:`triomq.admin.Admin`."""
 
     create_topic = async_method(_admin.Admin.create_topic)
     ensure_topic = async_method(_admin.Admin.ensure_topic)
@@ -247,7 +247,7 @@ class Admin(Proxy[_admin.Admin]):
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
-    """Administrative calls about consumer groups; see :class:`triomq.GroupAdmin`."""
+    """Administrative calls about consumer groups; see :class:`triomq.admin.GroupAdmin`."""
 
     END = _group_admin.GroupAdmin.END
     is_system_group = staticmethod(_group_admin.GroupAdmin.is_system_group)
@@ -268,7 +268,7 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
-    """Looks at stored messages; see :class:`triomq.MessageAdmin`."""
+    """Looks at stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
     by_id = async_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = async_method(_message_admin.MessageAdmin.by_unique_key)
@@ -285,7 +285,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
-    """Looks at dead letters and sends them again; see :class:`triomq.DeadLetterAdmin`."""
+    """Looks at dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
     queues = async_method(_dead_letters.DeadLetterAdmin.queues)
     count = async_method(_dead_letters.DeadLetterAdmin.count)
@@ -295,14 +295,14 @@ class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
 
 
 class Doctor(Proxy[_doctor.Doctor]):
-    """Looks at a whole cluster; see :class:`triomq.Doctor`."""
+    """Looks at a whole cluster; see :class:`triomq.admin.Doctor`."""
 
     findings = async_method(_doctor.Doctor.findings)
     look = async_method(_doctor.Doctor.look)
 
 
 class ServerAdmin(Proxy[_servers.ServerAdmin]):
-    """Administrative calls about brokers and name servers; see :class:`triomq.ServerAdmin`."""
+    """Administrative calls about brokers and name servers; see :class:`triomq.admin.ServerAdmin`."""
 
     address_of = async_method(_servers.ServerAdmin.address_of)
     status = async_method(_servers.ServerAdmin.status)
@@ -321,7 +321,7 @@ class ServerAdmin(Proxy[_servers.ServerAdmin]):
 
 
 class AccountAdmin(Proxy[_accounts.AccountAdmin]):
-    """Accounts of brokers with access control; see :class:`triomq.AccountAdmin`."""
+    """Accounts of brokers with access control; see :class:`triomq.admin.AccountAdmin`."""
 
     list = async_method(_accounts.AccountAdmin.list)
     put = async_method(_accounts.AccountAdmin.put)

@@ -262,7 +262,7 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
 
 
 class Admin(Proxy[_admin.Admin]):
-    """Administrative calls; see :class:`triomq.Admin`."""
+    """Administrative calls; see :class:`triomq.admin.Admin`."""
 
     create_topic = blocking_method(_admin.Admin.create_topic)
     ensure_topic = blocking_method(_admin.Admin.ensure_topic)
@@ -277,7 +277,7 @@ class Admin(Proxy[_admin.Admin]):
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
-    """Administrative calls about consumer groups; see :class:`triomq.GroupAdmin`."""
+    """Administrative calls about consumer groups; see :class:`triomq.admin.GroupAdmin`."""
 
     END = _group_admin.GroupAdmin.END
     is_system_group = staticmethod(_group_admin.GroupAdmin.is_system_group)
@@ -298,7 +298,7 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
-    """Looks at stored messages; see :class:`triomq.MessageAdmin`."""
+    """Looks at stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
     by_id = blocking_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = blocking_method(_message_admin.MessageAdmin.by_unique_key)
@@ -315,7 +315,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
-    """Looks at dead letters and sends them again; see :class:`triomq.DeadLetterAdmin`."""
+    """Looks at dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
     queues = blocking_method(_dead_letters.DeadLetterAdmin.queues)
     count = blocking_method(_dead_letters.DeadLetterAdmin.count)
@@ -325,14 +325,14 @@ class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
 
 
 class Doctor(Proxy[_doctor.Doctor]):
-    """Looks at a whole cluster; see :class:`triomq.Doctor`."""
+    """Looks at a whole cluster; see :class:`triomq.admin.Doctor`."""
 
     findings = blocking_method(_doctor.Doctor.findings)
     look = blocking_method(_doctor.Doctor.look)
 
 
 class ServerAdmin(Proxy[_servers.ServerAdmin]):
-    """Administrative calls about brokers and name servers; see :class:`triomq.ServerAdmin`."""
+    """Administrative calls about brokers and name servers; see :class:`triomq.admin.ServerAdmin`."""
 
     address_of = blocking_method(_servers.ServerAdmin.address_of)
     status = blocking_method(_servers.ServerAdmin.status)
@@ -351,7 +351,7 @@ class ServerAdmin(Proxy[_servers.ServerAdmin]):
 
 
 class AccountAdmin(Proxy[_accounts.AccountAdmin]):
-    """Accounts of brokers with access control; see :class:`triomq.AccountAdmin`."""
+    """Accounts of brokers with access control; see :class:`triomq.admin.AccountAdmin`."""
 
     list = blocking_method(_accounts.AccountAdmin.list)
     put = blocking_method(_accounts.AccountAdmin.put)

@@ -12,17 +12,9 @@ from typing import Any, Final
 import attrs
 import trio
 
-from triomq import (
-    Client,
-    ConsumerConnection,
-    ConsumerRunningInfo,
-    MessageQueue,
-    MQError,
-    OffsetWrapper,
-    ReceivedMessage,
-    TopicOffset,
-)
+from triomq import Client, MessageQueue, MQError, ReceivedMessage
 from triomq._side_by_side import side_by_side
+from triomq.admin import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper, TopicOffset
 from triomq.errors import NotFound
 from triomq_protocol.names import is_system_topic
 

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from triomq import Client, Finding, GroupNames, MessageQueue, MQError
+from triomq import Client, MessageQueue, MQError
+from triomq.admin import Finding, GroupNames
 from triomq_dashboard import looking
 from triomq_dashboard.history import History
 from triomq_dashboard.presentation import body_text, chart, link

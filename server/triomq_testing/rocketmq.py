@@ -109,7 +109,7 @@ class RocketMQ:
         async def read(client: triomq.Client) -> list[triomq.ReceivedMessage]:
             registered = (await client.admin.cluster_info()).broker_addr_table or {}
             down = dict.fromkeys(self.faults.broker_sets - registered.keys(), "it is not registered")
-            bounds: Mapping[triomq.MessageQueue, triomq.TopicOffset] = {}
+            bounds: Mapping[triomq.MessageQueue, triomq.admin.TopicOffset] = {}
             try:
                 stats = await client.admin.topic_stats(topic)
             except triomq.errors.RouteNotFound:

@@ -219,8 +219,8 @@ async def test_a_dead_cluster_is_a_sentence(autojump_clock: object, address: str
 
 
 async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
-    async def names() -> triomq.GroupNames:
-        return triomq.GroupNames(["readers"], {})
+    async def names() -> triomq.admin.GroupNames:
+        return triomq.admin.GroupNames(["readers"], {})
 
     async def progress(_name: str) -> Any:
         return progress_of({"broker-b": "it does not answer"}, {})
@@ -236,20 +236,20 @@ async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object
         assert "no name server can be reached" in page
 
 
-def progress_of(without_master: dict[str, str], refused: dict[str, str]) -> triomq.GroupProgress:
+def progress_of(without_master: dict[str, str], refused: dict[str, str]) -> triomq.admin.GroupProgress:
     """A group's progress in one queue, of a cluster whose other brokers do not say."""
     queue = triomq.MessageQueue("orders", "broker-a", 0)
-    return triomq.GroupProgress({queue: triomq.OffsetWrapper(broker_offset=5)}, without_master, refused)
+    return triomq.admin.GroupProgress({queue: triomq.admin.OffsetWrapper(broker_offset=5)}, without_master, refused)
 
 
 REFUSAL = {"broker-b": f"10.0.0.2:10911 refuses: AclException: {EVIL} (use an account with `admin: true`)"}
 
 
 async def test_what_a_refusing_broker_has_is_missing_and_nothing_else(autojump_clock: object) -> None:
-    async def names() -> triomq.GroupNames:
-        return triomq.GroupNames(["readers"], REFUSAL)
+    async def names() -> triomq.admin.GroupNames:
+        return triomq.admin.GroupNames(["readers"], REFUSAL)
 
-    async def progress(_name: str) -> triomq.GroupProgress:
+    async def progress(_name: str) -> triomq.admin.GroupProgress:
         return progress_of({}, REFUSAL)
 
     async def members(_name: str) -> None:
@@ -258,9 +258,9 @@ async def test_what_a_refusing_broker_has_is_missing_and_nothing_else(autojump_c
     async def topics() -> list[str]:
         return ["orders"]
 
-    async def topic_stats(_name: str) -> triomq.TopicStats:
-        bounds = triomq.TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)
-        return triomq.TopicStats({triomq.MessageQueue("orders", "broker-a", 0): bounds}, {}, REFUSAL)
+    async def topic_stats(_name: str) -> triomq.admin.TopicStats:
+        bounds = triomq.admin.TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)
+        return triomq.admin.TopicStats({triomq.MessageQueue("orders", "broker-a", 0): bounds}, {}, REFUSAL)
 
     groups = SimpleNamespace(names=names, progress=progress, members=members, is_system_group=lambda name: False)
     admin = SimpleNamespace(topics=topics, topic_stats=topic_stats)
@@ -301,7 +301,7 @@ async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> No
     async def topic_stats(name: str) -> Any:
         asked.append(name)
         await trio.sleep(0.01)
-        return triomq.TopicStats({}, {})
+        return triomq.admin.TopicStats({}, {})
 
     admin = SimpleNamespace(topics=topics, topic_stats=topic_stats)
     async with browser(SimpleNamespace(admin=admin, name_servers=[])) as web:  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ async def change_accounts(servers: str, account: triomq.Credentials, kind: Kind)
     async with triomq.open_client(servers, credentials=account, route_wait_s=120) as client:
         (broker,) = await client.admin.broker_sets()
         (before,) = await client.accounts.versions()
-        added = triomq.Account(
+        added = triomq.admin.Account(
             access_key="visitor", secret_key="visitor-secret", topic_perms={"A": "PUB|SUB"}, group_perms={"G": "SUB"}
         )
         assert len(await client.accounts.put(added)) == 1

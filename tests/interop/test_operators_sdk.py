@@ -71,7 +71,7 @@ async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(consumer.run, handle)
             with trio.fail_after(120):
-                while [each.track for each in await client.messages.tracks(first)] != [triomq.TrackType.CONSUMED]:
+                while [each.track for each in await client.messages.tracks(first)] != [triomq.admin.TrackType.CONSUMED]:
                     await trio.sleep(0.1)
             (track,) = await client.messages.tracks(second)
             assert (track.group, track.track.value) == (group, "CONSUMED_BUT_FILTERED")
@@ -162,7 +162,7 @@ async def test_name_servers_and_statistics(either: Any, client: triomq.Client, t
     async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
         sent = [await producer.send(triomq.Message(topic, b"m%d" % n, tags="A")) for n in range(4)]
     queue = triomq.MessageQueue(topic, name, 0)
-    entries: list[triomq.QueueEntry] = []
+    entries: list[triomq.admin.QueueEntry] = []
     with trio.fail_after(60):
         while len(entries) < 3:
             await trio.sleep(0.05)

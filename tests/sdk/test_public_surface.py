@@ -22,7 +22,7 @@ from triomq._constructors import NoPublicConstructor
 
 ROOT = Path(__file__).parents[2]
 OURS = ("triomq", "triomq_protocol")
-MODULES = [triomq, triomq.plugins]
+MODULES = [triomq, triomq.admin, triomq.plugins, triomq.statistics]
 MADE_PER_MESSAGE = [triomq.Delivery, triomq.PullResult, triomq.ReceivedMessage]
 """Made so often that a constructor which is checked would cost: theirs stays plain."""
 
@@ -50,7 +50,8 @@ def test_all_is_what_the_module_has(module):
 
 
 def test_no_name_has_two_homes():
-    assert set(triomq.__all__) & set(triomq.plugins.__all__) == set()
+    names = [name for module in MODULES for name in public_names(module)]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_the_version_is_the_projects():
@@ -98,7 +99,7 @@ def test_importing_changes_nothing(tmp_path, program):
 
 def test_what_a_client_makes_has_no_constructor_for_users():
     made = [
-        triomq.Client, triomq.Admin, triomq.GroupAdmin, triomq.Producer,
+        triomq.Client, triomq.admin.Admin, triomq.admin.GroupAdmin, triomq.Producer,
         triomq.PullConsumer, triomq.PushConsumer, triomq.LitePullConsumer,
     ]  # fmt: skip
     made += [getattr(triomq.blocking, each.__name__) for each in made]
@@ -111,7 +112,7 @@ def test_what_a_client_makes_has_no_constructor_for_users():
 
 def test_what_a_client_makes_describes_no_constructor():
     # Of these classes the docstring's arguments are attributes, or it has none.
-    made = [value for value in vars(triomq).values() if isinstance(value, NoPublicConstructor)]
+    made = [value for module in MODULES for value in vars(module).values() if isinstance(value, NoPublicConstructor)]
     assert {cls.__init__.__doc__ for cls in made} <= {None, object.__init__.__doc__}
     described = {
         (cls.__name__, name)
@@ -146,7 +147,7 @@ def test_the_reference_has_what_automodule_leaves_out(module):
 def test_the_walk_sees_signatures():
     # A walk that finds nothing proves nothing.
     used = {leaf for _, leaf in _types_used()}
-    assert {triomq.PullResult, triomq.MessageQueue, triomq.ClusterInfo, triomq.plugins.Compressor} <= used
+    assert {triomq.PullResult, triomq.MessageQueue, triomq.admin.ClusterInfo, triomq.plugins.Compressor} <= used
 
 
 # --- the walk --------------------------------------------------------------------------------------------------------
@@ -210,8 +211,9 @@ OF_TRIO_ALONE = {
 @pytest.mark.parametrize("face", [triomq.aio, triomq.blocking], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("name", [name for name in triomq.blocking.__all__ if name != "open_client"])
 def test_other_faces_have_what_trios_has(face, name):
+    original = next(getattr(module, name) for module in (triomq, triomq.admin) if hasattr(module, name))
     ours = {each for each in dir(getattr(face, name)) if not each.startswith("_")}
-    trios = {each for each in dir(getattr(triomq, name)) if not each.startswith("_")}
+    trios = {each for each in dir(original) if not each.startswith("_")}
     assert trios - ours - {"aclose" if face is triomq.blocking else ""} <= OF_TRIO_ALONE.get(name, set())
-    attributes = set(getattr(triomq, name).__annotations__)
+    attributes = set(original.__annotations__)
     assert ours - trios - {"close" if face is triomq.blocking else ""} <= attributes

@@ -12,7 +12,8 @@ import trio
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.write.sending import cause_of
-from triomq import Admin, MQError
+from triomq import MQError
+from triomq.admin import Admin
 from triomq.errors import BrokerNotFound, RouteNotFound
 
 REGISTERED_LIMIT_S: Final = 30.0

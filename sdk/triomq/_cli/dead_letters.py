@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from triomq import Client, DeadLetter, Redriven
+from triomq import Client
 from triomq._cli.options import (
     ask,
     body_text,
@@ -22,6 +22,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq._cli.stored import stored_row
+from triomq.admin import DeadLetter, Redriven
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000

@@ -11,8 +11,9 @@ from typing import TextIO
 
 import click
 
-from triomq import Client, Finding, FindingLimits, LookedAt
+from triomq import Client
 from triomq._cli.options import json_option, name_servers_option, positive, printable, say, with_client
+from triomq.admin import Finding, FindingLimits, LookedAt
 from triomq.errors import ConnectFailed, NoNameServer
 
 COULD_NOT_LOOK = 2

@@ -11,19 +11,7 @@ from typing import Any
 import attrs
 import click
 
-from triomq import (
-    Client,
-    ConsumerConnection,
-    GroupAdmin,
-    GroupProgress,
-    GroupSettings,
-    LitePullConsumer,
-    MessageQueue,
-    MQError,
-    QueueBounds,
-    ReceivedMessage,
-    StartFrom,
-)
+from triomq import Client, LitePullConsumer, MessageQueue, MQError, QueueBounds, ReceivedMessage, StartFrom
 from triomq._cli.options import (
     MS_FROM,
     ask,
@@ -46,6 +34,7 @@ from triomq._cli.options import (
 )
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
+from triomq.admin import ConsumerConnection, GroupAdmin, GroupProgress, GroupSettings
 from triomq.errors import AccessRefused, BrokerNotFound, NotFound, RouteNotFound
 from triomq_protocol.names import RETRY_PREFIX, TOOLS_GROUP
 

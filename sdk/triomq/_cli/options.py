@@ -13,17 +13,9 @@ from typing import Any, Final, TypeVar
 import click
 import trio
 
-from triomq import (
-    Client,
-    ClientOptions,
-    Credentials,
-    MessageQueue,
-    OffsetWrapper,
-    ReceivedMessage,
-    Sql,
-    open_client,
-)
+from triomq import Client, ClientOptions, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq._cli.tls import dialer_given
+from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse

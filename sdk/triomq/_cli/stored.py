@@ -8,16 +8,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from triomq import (
-    Client,
-    ConsumeMessageDirectlyResult,
-    MessageQueue,
-    MessageTrack,
-    MQError,
-    ReceivedMessage,
-    TraceKind,
-    TraceRecord,
-)
+from triomq import Client, MessageQueue, MQError, ReceivedMessage
 from triomq._cli.options import (
     ask,
     body_text,
@@ -33,6 +24,7 @@ from triomq._cli.options import (
     time_of,
     with_client,
 )
+from triomq.admin import ConsumeMessageDirectlyResult, MessageTrack, TraceKind, TraceRecord
 from triomq.errors import BrokerNotFound, RouteNotFound
 from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome

@@ -12,7 +12,7 @@ import click
 import trio
 from click.core import ParameterSource
 
-from triomq import Client, TopicRouteData, TopicTraffic
+from triomq import Client
 from triomq._cli.options import (
     AS_A_SLAVE,
     ask,
@@ -26,6 +26,7 @@ from triomq._cli.options import (
 )
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
+from triomq.admin import TopicRouteData, TopicTraffic
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (

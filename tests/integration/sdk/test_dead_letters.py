@@ -199,7 +199,7 @@ async def test_the_command(call, dead):
 async def test_a_group_without_dead_letters_is_told_so(call, client):
     code, out, err = await call("dlq", "list")
     assert (code, out, err) == (0, "", "no group has dead letters\n")
-    await client.groups.create("G", triomq.GroupSettings())
+    await client.groups.create("G", triomq.admin.GroupSettings())
     for options in ([], ["--json"], ["--new"]):
         code, out, err = await call("dlq", "list", "G", *options)
         assert (code, out, err.startswith("group G has no dead letters")) == (0, "", True)

@@ -172,7 +172,7 @@ async def test_8_settings_topics_and_lag():
                 await consumer.pull(each, 0)
                 consumer.seek(each, 0)
                 await consumer.commit(each)
-            found = await until_found(client, "lag", limits=triomq.FindingLimits(lag=3))
+            found = await until_found(client, "lag", limits=triomq.admin.FindingLimits(lag=3))
             assert found.what.startswith("Group G lags by 3 messages, ")
 
 

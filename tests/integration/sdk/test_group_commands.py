@@ -37,7 +37,7 @@ async def test_settings_of_a_group(call, client):
     # What is not given stays.
     assert (await call("groups", "G", "--create", "--no-consume"))[0] == 0
     assert await client.groups.settings("G") == {
-        "broker-a": triomq.GroupSettings(max_retries=3, broadcast=False, consume=False)
+        "broker-a": triomq.admin.GroupSettings(max_retries=3, broadcast=False, consume=False)
     }
     code, out, _ = await call("groups", "G", "--settings")
     assert (code, out.splitlines()[1].split()) == (0, ["broker-a", "no", "no", "3", "1", "1", "yes"])

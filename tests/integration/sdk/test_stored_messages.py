@@ -127,10 +127,10 @@ async def test_tracks_and_consuming_again(client, cluster, stored):
                 # Members commit every 5 s.
                 while True:
                     tracks = {each.group: each.track for each in await client.messages.tracks(third)}
-                    if tracks.get("G") is triomq.TrackType.CONSUMED_BUT_FILTERED:
+                    if tracks.get("G") is triomq.admin.TrackType.CONSUMED_BUT_FILTERED:
                         break
                     await trio.sleep(0.1)
-            assert tracks == {"G": triomq.TrackType.CONSUMED_BUT_FILTERED, "P": triomq.TrackType.PULL}
+            assert tracks == {"G": triomq.admin.TrackType.CONSUMED_BUT_FILTERED, "P": triomq.admin.TrackType.PULL}
             second = await client.messages.by_id(stored[2].offset_message_id)
             assert {each.group: each.track.value for each in await client.messages.tracks(second)}["G"] == "CONSUMED"
 
@@ -151,7 +151,7 @@ async def test_tracks_and_consuming_again(client, cluster, stored):
             nursery.cancel_scope.cancel()
     # Its members are gone now.
     with trio.fail_after(60):
-        while (await client.messages.tracks(third))[0].track is not triomq.TrackType.NOT_ONLINE:
+        while (await client.messages.tracks(third))[0].track is not triomq.admin.TrackType.NOT_ONLINE:
             await trio.sleep(0.05)
     with pytest.raises(GroupNotFound, match="no broker knows the consumer group X"):
         await client.messages.resend(third, "X")

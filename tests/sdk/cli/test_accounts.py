@@ -240,7 +240,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(command_line, monkeyp
     ],
 )
 async def test_accounts_that_cannot_be(autojump_clock, cluster, wrong):
-    account = triomq.Account(**{"access_key": "bookings", "secret_key": "12345678", **wrong})
+    account = triomq.admin.Account(**{"access_key": "bookings", "secret_key": "12345678", **wrong})
     assert "12345678" not in repr(account)
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidCall):

@@ -496,7 +496,7 @@ def test_a_strangers_text_cannot_steer_the_terminal(capsys):
 
 
 def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone():
-    seen = triomq.LookedAt("groups", "GROUP\x1b[2J[red]", 3, 7)
+    seen = triomq.admin.LookedAt("groups", "GROUP\x1b[2J[red]", 3, 7)
     terminal, pipe = Terminal(), io.StringIO()
     with progress_on(terminal, shown=True) as show:
         show(seen)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from triomq import MessageQueue, OffsetWrapper
+from triomq import MessageQueue
+from triomq.admin import OffsetWrapper
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import ConsumeStats, SubscriptionGroupConfig, SubscriptionGroupTable
 

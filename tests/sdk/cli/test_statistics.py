@@ -9,8 +9,9 @@ import sys
 import pytest
 import trio
 
-from triomq import Admin, GroupAdmin, MessageQueue, TopicTraffic
+from triomq import MessageQueue
 from triomq._cli.topics import TOPICS_AT_ONCE
+from triomq.admin import Admin, GroupAdmin, TopicTraffic
 from triomq.errors import BrokerFault, RouteNotFound
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import (
