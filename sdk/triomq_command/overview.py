@@ -7,7 +7,6 @@ what the commands say themselves.
 from __future__ import annotations
 
 import os
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Final
 
@@ -74,6 +73,9 @@ def show(arguments: list[str]) -> int | None:
     """
     if arguments not in ([], ["-h"], ["--help"], ["--version"]):
         return None
+    # Here: it imports `email` and `zipfile`, a fifteenth of the time in which a broker starts.
+    from importlib.metadata import entry_points
+
     if {entry.name for entry in entry_points(group="triomq.commands")} != set(ADDED):
         return None
     if any(find_spec(name) is None for name in NEEDED) or _completes_later_words():
