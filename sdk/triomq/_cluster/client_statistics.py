@@ -165,7 +165,7 @@ class Metric:
 class ClientStatistics:
     """What a client holds at one moment, and what it has counted since it was opened.
 
-    Every figure of what it holds has a limit in :class:`ClientOptions` or the producer's. 10,000 pairs of group and topic
+    Every figure of what it holds has a limit in :class:`triomq.ClientOptions` or the producer's. 10,000 pairs of group and topic
     are counted apart, of sends, pulls and calls each; what others do is counted under ``(others)``.
 
     Args:
