@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -35,6 +36,8 @@ from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+_NAME_MOST = 80
+"""Characters; file systems take 255 bytes, and a time is added."""
 _OF_SPARK = {
     "master": "--master",
     "spark_settings": "--spark-conf",
@@ -162,7 +165,7 @@ def run(
         _fail('--find-max-rate needs an open loop (loop = "open"): a closed one has no rate to look for', EXIT_USAGE)
     if importlib.util.find_spec("pyarrow") is None:
         _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
-    place = out or Path("triomq-bench") / f"{workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    place = out or Path("triomq-bench") / f"{_file_name(workload.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     if reason := _why_unusable(place):
         _fail_for(place, reason)
     choice = EngineChoice(
@@ -210,6 +213,11 @@ def _check_options_apply(engine: str, *, find_max_rate: bool) -> None:
             raise click.UsageError(f"{option} has no effect without --engine spark")
     if not find_max_rate and given.get_parameter_source("max_p99") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--max-p99 has no effect without --find-max-rate")
+
+
+def _file_name(name: str) -> str:
+    """A workload's name as part of a folder's: OpenMessaging's are like ``1 topic / 16 partitions``."""
+    return re.sub(r"[^\w.+-]+", "-", name)[:_NAME_MOST].strip(".-") or "run"
 
 
 def _why_unusable(folder: Path) -> str | None:

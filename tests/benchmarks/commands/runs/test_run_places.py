@@ -50,6 +50,29 @@ def test_a_folder_that_is_still_to_be_made_is_a_place_for_results(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("1 topic / 16 partitions / 1Kb", "1-topic-16-partitions-1Kb-"),
+        ("../up", "up-"),
+        ("..", "run-"),
+        ("Überlast", "Überlast-"),
+        ("x" * 300, "x" * 80 + "-"),
+    ],
+)
+def test_results_lie_in_one_folder_whatever_the_workload_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    workload = tmp_path / "workload.toml"
+    workload.write_text(f'name = "{name}"\n', encoding="utf-8")
+    seen: list[Path] = []
+    monkeypatch.setattr(run, "claimed", lambda place: seen.append(place) or claimed(tmp_path / "claimed"))
+    CliRunner().invoke(run.run, [str(workload)])
+    assert [place.parent for place in seen] == [Path("triomq-bench")]
+    assert seen[0].name.startswith(folder)
+
+
 @pytest.mark.parametrize(("targets", "folder"), [((), ""), (("ours", "127.0.0.1:9876"), "127.0.0.1-9876")])
 def test_the_results_of_an_earlier_run_are_not_replaced(tmp_path: Path, targets: tuple[str, ...], folder: str) -> None:
     (tmp_path / folder).mkdir(exist_ok=True)
