@@ -112,6 +112,7 @@ def test_a_named_write_of_a_repeated_trigger_has_the_same_keys(
         ("'x' as body", {"acks": "all"}, "acks is 'all'.*it may be stored, replicated"),
         ("'x' as body", {"batchsizes": "1"}, r"did you mean batchSize\?"),
         ("cast(null as string) as body", {}, "row 0 of .* has no body"),
+        ("'x' as body, cast(X'ff' as string) as sharding_key", {}, "row 0 of .* its column sharding_key .* not UTF-8"),
     ],
 )
 def test_what_is_wrong_is_reported(

@@ -36,6 +36,38 @@ class RowMessage:
         return self.message.topic
 
 
+def utf8_rows(batch: pa.RecordBatch, scope: str, first_row: int) -> pa.RecordBatch:
+    """The rows with their bodies as bytes, whatever these are, and texts that are UTF-8: those of Spark need not be, as
+    `cast(X'ff' as string)` is not.
+
+    Args:
+        batch: some rows.
+        scope: query or job, batch and partition, as text.
+        first_row: the number of the first of them in the task.
+
+    Raises:
+        WriteFailed: a text is not UTF-8; the text gives row and column.
+    """
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns["body"] = columns["body"].cast(pa.large_binary())
+    for name, column in columns.items():
+        if not _is_utf8(column):
+            row = next(row for row in range(len(column)) if not _is_utf8(column.take(pa.array([row]))))
+            raise WriteFailed(
+                f"row {first_row + row} of {scope} cannot be sent: its column {name} holds bytes that are not UTF-8, as "
+                f"messages need them in all but the body; filter such rows out, or write base64({name})"
+            )
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _is_utf8(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 class RowReader:
     """Makes messages of a task's rows.
 
@@ -72,8 +104,6 @@ class RowReader:
             raise WriteFailed(f"row {number} of {self._scope} has no body; filter such rows out")
         if topic is None:
             raise WriteFailed(f"row {number} of {self._scope} has no topic; set the option topic, or fill the column")
-        if isinstance(body, str):
-            body = body.encode()
         tags, keys, sharding_key = row.get("tags"), _keys(row.get("keys")), row.get("sharding_key")
         own = _own_properties(row)
         content = row_content(

@@ -21,7 +21,7 @@ from pyspark_rocketmq.options import WriteOptions
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.message_ids import MessageIds
 from pyspark_rocketmq.rows.row_keys import RowKeys
-from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader, utf8_rows
 from pyspark_rocketmq.write.sending import BATCH_BYTES, RowSender, Sent, wait_replicated
 from pyspark_rocketmq.write.topic_creation import TopicCreation
 from pyspark_rocketmq.write.transactional import (
@@ -219,7 +219,8 @@ def _write_halves(
     with ShortStack(), borrowed(ClientKey(options.client, options.group, "master")) as client:
         producer = client.call(open_producer)
         try:
-            for some in batches:
+            for batch_of_rows in batches:
+                some = utf8_rows(batch_of_rows, scope, first_row)
                 rows = list(reader.messages(some, range(first_row, first_row + some.num_rows)))
                 client.call(lambda session, rows=rows: send(session, rows))  # type: ignore[misc]
                 first_row += some.num_rows
@@ -263,7 +264,8 @@ def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], scope: str,
             await sender.put(rows)
 
         try:
-            for batch in batches:
+            for rows in batches:
+                batch = utf8_rows(rows, scope, first_row)
                 sender.look_up_again()
                 elements, alone = encoder.encode(batch)
                 for some in elements:

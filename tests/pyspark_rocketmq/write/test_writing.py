@@ -20,7 +20,7 @@ from pyspark_rocketmq.errors import BadOption, WriteFailed
 from pyspark_rocketmq.options import write_options
 from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
-from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader
+from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader, utf8_rows
 from pyspark_rocketmq.write import sending as sending_module
 from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, wait_replicated
 from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter, WrittenRows
@@ -40,7 +40,8 @@ def rows(**columns: list[object]) -> pa.RecordBatch:
 
 
 def messages(batch: pa.RecordBatch, scope: str = "job/7/0", topic: str | None = "T") -> list[RowMessage]:
-    return list(RowReader(scope, topic, 4096, RowKeys(scope)).messages(batch, range(batch.num_rows)))
+    reader = RowReader(scope, topic, 4096, RowKeys(scope))
+    return list(reader.messages(utf8_rows(batch, scope, 0), range(batch.num_rows)))
 
 
 def test_columns_become_a_message() -> None:
@@ -88,6 +89,31 @@ def test_the_key_of_a_row_is_stable_and_its_own() -> None:
 def test_rows_that_cannot_be_messages(batch: pa.RecordBatch, topic: str | None, says: str) -> None:
     with pytest.raises(WriteFailed, match=says):
         messages(batch, topic=topic)
+
+
+NO_TEXT = pa.Array.from_buffers(pa.string(), 3, pa.array([b"a", b"\xffA", None], pa.binary()).buffers())
+
+
+def test_a_body_may_be_any_bytes_and_other_texts_are_utf_8() -> None:
+    batch = pa.RecordBatch.from_arrays([NO_TEXT, pa.array(["é", "", None])], names=["body", "tags"])
+    made = utf8_rows(batch, "job/7/0", 10)
+    assert made.to_pydict() == {"body": [b"a", b"\xffA", None], "tags": ["é", "", None]}
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("keys", NO_TEXT),
+        ("sharding_key", NO_TEXT),
+        ("properties", pa.MapArray.from_arrays([0, 1, 2, 3], pa.array(["a", "b", "c"]), NO_TEXT)),
+        ("properties", pa.MapArray.from_arrays([0, 1, 2, 2], NO_TEXT[:2], pa.array(["a", "b"]))),
+    ],
+)
+def test_a_text_that_is_not_utf_8_is_named(name: str, column: pa.Array) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x"] * 3), column], names=["body", name])
+    says = f"row 11 of job/7/0 cannot be sent: its column {name} holds bytes that are not UTF-8"
+    with pytest.raises(WriteFailed, match=says):
+        utf8_rows(batch, "job/7/0", 10)
 
 
 class FakeProducer:
