@@ -156,10 +156,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):
-            return limit_rows(starts, ends, limit.max_rows)
-        if isinstance(limit, ReadMaxBytes):
+            ends = limit_rows(starts, ends, limit.max_rows)
+        # Spark passes on one limit only.
+        both = self._options.max_bytes if limit == self.getDefaultReadLimit() else None
+        most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else both
+        if most_bytes is not None:
             behind = {queue: starts[queue] for queue in ends if starts[queue] < ends[queue]}
-            return limit_bytes(starts, ends, limit.max_bytes, await row_bytes(session, behind))
+            return limit_bytes(starts, ends, most_bytes, await row_bytes(session, behind))
         return ends
 
     def _waits(self, starts: Offsets, ends: Offsets, limit: ReadLimit) -> bool:

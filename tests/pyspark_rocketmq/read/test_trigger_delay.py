@@ -93,6 +93,16 @@ def test_least_and_most_go_together(stream: Callable[..., Stream], name: str) ->
     assert 50 < query.trigger()[A] < 109
 
 
+def test_both_limits_hold(stream: Callable[..., Stream]) -> None:
+    few_bytes = stream(maxBytesPerTrigger="45").trigger()[A]
+    assert 0 < few_bytes < 41
+    options = {"minOffsetsPerTrigger": "1", "maxOffsetsPerTrigger": "41"}
+    both = stream(maxBytesPerTrigger="45", **options)
+    assert both.trigger() == {A: few_bytes}
+    assert both.trigger(ReadMaxRows(30)) == {A: few_bytes + 30}, "a limit of Spark's own"
+    assert stream(maxBytesPerTrigger="1000000", **options).trigger() == {A: 41}
+
+
 def test_limits_of_spark_itself_do_not_wait(stream: Callable[..., Stream]) -> None:
     query = stream()
     assert query.trigger() == {A: 50}
