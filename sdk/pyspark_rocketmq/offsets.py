@@ -6,6 +6,7 @@ The same form as the older rocketmq-spark connector's; -2 stands for the earlies
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +14,7 @@ import attrs
 
 from pyspark_rocketmq.errors import BadOption
 from pyspark_rocketmq.times import TIME_FORM, time_ms_of
+from triomq._message.message import OFFSET_MAX
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -22,6 +24,8 @@ COMMITTED: Final = -3
 NEW_FROM: Final = "new queues from"
 """In a stream's offsets, beside the topics: where queues start that the trigger before did not know, if not at 0. No topic
 has this name, for names hold no blank."""
+
+_QUEUE_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
 OffsetTree: TypeAlias = dict[str, dict[str, dict[str, int]]]
 """Topic -> broker name -> queue id as text -> offset."""
@@ -85,7 +89,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
     """
 
     def check(queue: QueueId, offset: object) -> int:
-        if type(offset) is not int or offset < EARLIEST:
+        if type(offset) is not int or not EARLIEST <= offset <= OFFSET_MAX:
             raise BadOption(
                 f"{option}: the offset of {_place_of(queue)} is {json.dumps(offset)}, and must be a whole number from 0 "
                 f"on, {EARLIEST} for the earliest or {LATEST} for the latest"
@@ -118,16 +122,15 @@ def _place_of(queue: QueueId) -> str:
 
 
 def _parse_queues(option: str, text: str, form: str, check: Callable[[QueueId, object], int]) -> dict[QueueId, int]:
-    try:
-        tree = json.loads(text)
-    except ValueError as error:
-        raise BadOption(f"{option} is neither a known value nor JSON ({error}): {text!r}; the form is {form}") from None
+    tree = _json_of(option, "neither a known value nor JSON", text, form)
     found: dict[QueueId, int] = {}
     for topic, brokers in _items(tree, option, "the whole", form):
         for broker, queues in _items(brokers, option, f"topic {topic!r}", form):
             for queue_id, value in _items(queues, option, f"broker {broker!r} of topic {topic!r}", form):
-                if not queue_id.isdecimal():
-                    raise BadOption(f"{option}: the queue id {queue_id!r} is not a number; the form is {form}")
+                if not _QUEUE_NUMBER.fullmatch(queue_id):
+                    raise BadOption(
+                        f"{option}: the queue id {queue_id[:20]!r} is not a number such as 0 or 12; the form is {form}"
+                    )
                 queue = QueueId(topic, broker, int(queue_id))
                 found[queue] = check(queue, value)
     if not found:
@@ -142,10 +145,7 @@ def parse_assignment(text: str) -> frozenset[QueueId]:
         BadOption: it is not of this form.
     """
     form = '{"topic": {"broker-a": [0, 1]}}'
-    try:
-        tree = json.loads(text)
-    except ValueError as error:
-        raise BadOption(f"assign is not JSON ({error}): {text!r}; the form is {form}") from None
+    tree = _json_of("assign", "not JSON", text, form)
     queues: set[QueueId] = set()
     for topic, brokers in _items(tree, "assign", "the whole", form):
         for broker, ids in _items(brokers, "assign", f"topic {topic!r}", form):
@@ -157,6 +157,26 @@ def parse_assignment(text: str) -> frozenset[QueueId]:
     if not queues:
         raise BadOption(f"assign names no queue; the form is {form}")
     return frozenset(queues)
+
+
+def _json_of(option: str, what: str, text: str, form: str) -> object:
+    """An option's value as JSON; `what` says what it is if it is none."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadOption(f"{option} names {twice!r} twice; name it once")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except BadOption:
+        raise
+    except (ValueError, RecursionError) as error:
+        # The text may be of any length.
+        raise BadOption(f"{option} is {what} ({error}): {text[:200]!r}; the form is {form}") from None
 
 
 def _items(value: object, option: str, place: str, form: str) -> Iterable[tuple[str, object]]:

@@ -388,7 +388,7 @@ def _write_name(given: _Given) -> str | None:
 
 def _decisions(given: _Given) -> str | None:
     """The topic of the decisions of a transactional write."""
-    topic = given.text("transactionTopic")
+    topic, target = given.text("transactionTopic"), given.text("topic")
     if not given.choice("transactional", _TRUTH, False):
         if topic is not None:
             raise BadOption("transactionTopic has no effect without transactional=true")
@@ -397,6 +397,11 @@ def _decisions(given: _Given) -> str | None:
         raise BadOption("acks has no effect with transactional=true; replicate synchronously on the brokers instead")
     if given.text("batchSize") is not None:
         raise BadOption("batchSize has no effect with transactional=true: brokers take no batch in a transaction")
+    if target == (topic or DEFAULT_DECISIONS):
+        raise BadOption(
+            f"the rows and the decisions both go to topic {target}, whose consumers would get both; "
+            "give another topic or transactionTopic"
+        )
     return topic or DEFAULT_DECISIONS
 
 
@@ -470,7 +475,7 @@ class _Given:
     def of_client(self) -> dict[str, str]:
         """The options that begin with `rocketmq.`, without that prefix."""
         return {
-            name[len(CLIENT_PREFIX) :]: value for name, value in self._values.items() if name.startswith(CLIENT_PREFIX)
+            name[len(CLIENT_PREFIX) :]: self.text(name) or "" for name in self._values if name.startswith(CLIENT_PREFIX)
         }
 
 
@@ -501,6 +506,7 @@ def _client(given: _Given) -> ClientSettings:
         provider_for(name_servers)
     client: dict[str, Any] = {}
     producer: dict[str, Any] = {}
+    named: dict[str, str] = {}
     for name, value in given.of_client().items():
         ours, divisor = _JAVA.get(name, (name, 0))
         table, target = (_CLIENT, client) if ours in _CLIENT else (_PRODUCER, producer)
@@ -510,12 +516,10 @@ def _client(given: _Given) -> ClientSettings:
                 f"the client has no setting {CLIENT_PREFIX + name!r}{nearest(CLIENT_PREFIX + name, known)}; "
                 f"it has {', '.join((*_CLIENT, *_PRODUCER))}"
             )
+        if (other := named.setdefault(ours, name)) != name:
+            raise BadOption(f"{CLIENT_PREFIX}{other} and {CLIENT_PREFIX}{name} are the same setting; give one of them")
         kind = table[ours]
-        try:
-            target[ours] = kind(str(float(value) / divisor)) if divisor > 1 else kind(value)
-        except ValueError:
-            wanted = "a whole number" if kind is int else "a number"
-            raise BadOption(f"{CLIENT_PREFIX}{name} is {value!r}, and must be {wanted}") from None
+        target[ours] = _setting(CLIENT_PREFIX + name, value, kind, divisor)
         if ours == "client_ip":
             try:
                 ip_address(value)
@@ -534,6 +538,17 @@ def _client(given: _Given) -> ClientSettings:
         given.text("credentialsFile"),
         _tls(given),
     )
+
+
+def _setting(option: str, value: str, kind: Callable[[str], Any], divisor: float) -> Any:
+    """The value of one of the client's settings, in our unit."""
+    # Python also takes digits of other scripts, and underscores.
+    text = value if kind is str or (value.isascii() and "_" not in value) else ""
+    try:
+        return kind(str(float(text) / divisor)) if divisor > 1 else kind(text)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number"
+        raise BadOption(f"{option} is {value!r}, and must be {wanted}") from None
 
 
 def _credentials(given: _Given) -> Credentials | None:

@@ -49,6 +49,12 @@ def test_words_are_numbers_in_json() -> None:
         ('{"T": {"broker-a": {"0": "5"}}}', "queue '0' of broker 'broker-a' of topic 'T' is \"5\""),
         ('{"T": {"broker-a": {"0": true}}}', "is true"),
         ('{"T": {"broker-a": {"0": -3}}}', "is -3"),
+        ('{"T": {"broker-a": {"0": 9223372036854775808}}}', "is 9223372036854775808, and must be a whole number"),
+        ('{"T": {"broker-a": {"\u0663": 5}}}', "queue id '\u0663' is not a number"),
+        ('{"T": {"broker-a": {"0": 5, "00": 6}}}', "queue id '00' is not a number"),
+        ('{"T": {"broker-a": {"%s": 5}}}' % ("9" * 5000), "is not a number"),
+        ('{"T": {"broker-a": {"0": 5, "1": 5, "0": 6}}}', "startingOffsets names '0' twice"),
+        ('{"T": {"broker-a": {"0": 5}}, "T": {"broker-b": {"0": 5}}}', "startingOffsets names 'T' twice"),
     ],
 )
 def test_malformed_offsets_say_where_and_how_it_should_be(text: str, names: str) -> None:

@@ -202,6 +202,15 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
         ({"namesrv": "h:1", "subscribePattern": "("}, "not a regular expression"),
         ({**LEAST, "rocketmq.hartbeat_every_s": "1"}, "did you mean rocketmq.heartbeat_every_s?"),
         ({**LEAST, "rocketmq.heartbeat_every_s": "soon"}, "must be a number"),
+        ({**LEAST, "rocketmq.heartbeat_every_s": "\u0663"}, "must be a number"),
+        ({**LEAST, "rocketmq.max_pending": "1_000"}, "must be a whole number"),
+        ({**LEAST, "rocketmq.instance_name": " "}, "rocketmq.instance_name is empty"),
+        (
+            {**LEAST, "rocketmq.heartbeat_every_s": "5", "rocketmq.heartbeatBrokerInterval": "6000"},
+            "rocketmq.heartbeat_every_s and rocketmq.heartbeatbrokerinterval are the same setting; give one of them",
+        ),
+        ({**LEAST, "startingOffsets": "[" * 100_000}, "startingOffsets is neither a known value nor JSON"),
+        ({"namesrv": "h:1", "assign": "[" * 100_000}, "assign is not JSON"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, str], says: str) -> None:
@@ -243,6 +252,9 @@ def test_writes() -> None:
     assert write_options({"namesrv": "h:1", "transactional": "true", "transactionTopic": "D"}).decisions == "D"
     with pytest.raises(BadOption, match="transactionTopic has no effect without transactional=true"):
         write_options({"namesrv": "h:1", "transactionTopic": "D"})
+    for more in ({"transactionTopic": "T", "topic": "T"}, {"topic": "spark-sink-decisions"}):
+        with pytest.raises(BadOption, match=f"the rows and the decisions both go to topic {more['topic']}"):
+            write_options({"namesrv": "h:1", "transactional": "true", **more})
     for name, value in (("batchSize", "9"), ("acks", "replicated")):
         with pytest.raises(BadOption, match=f"{name} has no effect with transactional=true"):
             write_options({"namesrv": "h:1", "transactional": "true", name: value})
