@@ -148,6 +148,14 @@ class Topics:
     pattern: str | None = None
     queues: frozenset[QueueId] | None = None
 
+    def include(self, queue: QueueId) -> bool:
+        """Whether a queue is read, if it exists."""
+        if self.queues is not None:
+            return queue in self.queues
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, queue.topic) is not None
+        return queue.topic in self.names
+
 
 @attrs.frozen
 class Place:

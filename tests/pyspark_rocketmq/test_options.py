@@ -61,6 +61,22 @@ def test_what_to_read() -> None:
     assert assigned == {QueueId("T", "b", 1)}
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "included"),
+    [
+        ("topic", "T", "T0 T1"),
+        ("subscribe", "T,TU", "T0 T1 TU0"),
+        ("subscribePattern", "T.*", "T0 T1 TU0"),
+        ("subscribePattern", "U", ""),
+        ("assign", '{"T": {"b": [1]}}', "T1"),
+    ],
+)
+def test_queues_that_options_include(option: str, value: str, included: str) -> None:
+    topics = read_options({"namesrv": "h:1", option: value}, streaming=True).topics
+    queues = [QueueId("T", "b", 0), QueueId("T", "b", 1), QueueId("TU", "b", 0)]
+    assert " ".join(f"{each.topic}{each.queue_id}" for each in queues if topics.include(each)) == included
+
+
 def test_places() -> None:
     text = '{"T": {"broker-a": {"0": 5}}}'
     options = read_options({**LEAST, "startingOffsets": text, "endingTimestamp": "1700000000000"}, streaming=False)

@@ -57,6 +57,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_due_s: float | None = None
         self._target: Offsets | None = None
         self._committed: Offsets = {}
+        self._is_first = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint starts."""
@@ -138,6 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
         """Where the next trigger ends, and where queues start that are new in it."""
+        if self._is_first:
+            self._is_first = False
+            self._warn_of_others(starts)
         # The previous trigger has read up to this one's start. Spark reports that only when another trigger follows.
         await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
@@ -153,6 +157,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limited = await self._limited(session, known, ends, limit)
         # A queue that has disappeared keeps its offset: it may be needed when its broker is back.
         return {**starts, **limited}, fresh
+
+    def _warn_of_others(self, starts: Offsets) -> None:
+        """Log that the checkpoint is of a query with other topics: Spark does not compare options with it."""
+        others = [queue for queue in sorted(starts) if not self._options.topics.include(queue)]
+        if others:
+            _log.warning(
+                "the checkpoint holds the place of %d queues that the options do not name, the first is %s: they are not "
+                "read, and keep their place. Queues that it does not hold are read from their first message, whatever "
+                "startingOffsets says. If it is the checkpoint of another query, give this one its own",
+                len(others), others[0],
+            )  # fmt: skip
 
     async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadMaxRows):

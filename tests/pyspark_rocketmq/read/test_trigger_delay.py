@@ -141,6 +141,20 @@ def test_the_reader_that_tasks_get_is_pickled(stream: Callable[..., Stream]) -> 
     assert pickle.loads(pickle.dumps(reader)).getDefaultReadLimit() == ReadMinRows(40)
 
 
+def test_a_checkpoint_with_other_topics_is_reported_once(
+    stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = stream()
+    query.trigger()
+    assert "the checkpoint" not in caplog.text
+    query.restart()
+    query.reached = {A: 20, QueueId("U", "broker-a", 0): 5, QueueId("U", "broker-a", 1): 6}
+    for _ in range(2):
+        assert query.trigger() == {A: 50, QueueId("U", "broker-a", 0): 5, QueueId("U", "broker-a", 1): 6}
+    says = "the checkpoint holds the place of 2 queues that the options do not name, the first is queue 0 of topic U at"
+    assert caplog.text.count(says) == 1
+
+
 def test_offsets_of_another_source(stream: Callable[..., Stream]) -> None:
     reader = stream().reader
     with pytest.raises(SourceError, match=r'the checkpoint holds {"orders": {"0": 12}}, and no offsets of this source'):
