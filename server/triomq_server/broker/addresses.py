@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from functools import partial
 
 import attrs
 import trio
@@ -13,6 +14,12 @@ from triomq_protocol.hosts import pack_host
 from triomq_server.config import BrokerConfig
 from triomq_server.ports import free_ports
 from triomq_server.wire.transport import no_host_name
+
+
+LOOK_UP_S = 3.0
+"""How long the name service may take for the host of another broker."""
+_LOOKING_UP = trio.CapacityLimiter(4)
+"""Threads that ask it. Anyone can register brokers under names that take long, and a thread cannot be ended."""
 
 
 @attrs.frozen
@@ -59,6 +66,34 @@ async def packed_address(host: str, port: int) -> bytes:
         except UnicodeError as error:  # a part of the name is empty, or longer than 63 characters
             raise no_host_name(host) from error
         return pack_host(str(found[0][4][0]), port)
+
+
+def literal_ip(address: str) -> str | None:
+    """The IP address in a registered `host:port`, as sockets write it; None if the host is a name."""
+    try:
+        return str(ipaddress.ip_address(_host_of(address)))
+    except ValueError:
+        return None
+
+
+async def ips_of(address: str) -> frozenset[str]:
+    """The IP addresses of a registered `host:port`, looked up if the host is a name; none if it cannot be found within
+    LOOK_UP_S."""
+    ip = literal_ip(address)
+    if ip is not None:
+        return frozenset({ip})
+    look_up = partial(socket.getaddrinfo, _host_of(address), None, type=socket.SOCK_STREAM)
+    with trio.move_on_after(LOOK_UP_S):
+        try:
+            found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=_LOOKING_UP)
+        except (OSError, ValueError):  # ValueError: no name of a host
+            return frozenset()
+        return frozenset(str(entry[4][0]) for entry in found)
+    return frozenset()
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]").partition("%")[0]
 
 
 def with_port(config: BrokerConfig) -> BrokerConfig:

@@ -8,10 +8,12 @@ other. So the ids that were seen are kept, in a file too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
+import trio
 
+from triomq_server.broker.addresses import ips_of, literal_ip
 from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 
 _log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class SetMembers:
         self._own_address = own_address
         self._file = file
         self._saved: dict[str, int] = {}
+        self._ips: dict[str, frozenset[str]] = {}  # of addresses whose host is a name
         self.ids: dict[str, int] = {}
         self.contested_by: str | None = None
 
@@ -82,8 +85,25 @@ class SetMembers:
         return next((known for known, number in self._away(listed).items() if number == broker_id), None)
 
     def hosts(self) -> set[str]:
-        """The hosts of all that are remembered."""
-        return {address.rpartition(":")[0] for address in self.ids}
+        """The IP addresses of all that are remembered; those of names as far as `look_up` has found them."""
+        found = set[str]()
+        for address in self.ids:
+            ip = literal_ip(address)
+            found.update(self._ips.get(address, ()) if ip is None else (ip,))
+        return found
+
+    async def look_up(self, addresses: Iterable[str]) -> None:
+        """Find the IP addresses of those that are registered under a name; of one that is not found now, those found
+        before stay."""
+
+        async def find(address: str) -> None:
+            self._ips[address] = await ips_of(address) or self._ips.get(address, frozenset())
+
+        self._ips = {address: ips for address, ips in self._ips.items() if address in self.ids}
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                if address in self.ids and literal_ip(address) is None:
+                    nursery.start_soon(find, address)
 
     def free_id(self, listed: Mapping[int, str]) -> int:
         """The smallest slave's id that no other broker has, or had when it was last listed."""

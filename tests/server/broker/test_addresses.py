@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
+from typing import Any
 
 import pytest
+import trio
 
-from triomq_server.broker.addresses import packed_address
+from triomq_server.broker.addresses import LOOK_UP_S, ips_of, packed_address
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -17,3 +20,52 @@ async def test_an_address_or_a_name_is_packed(host: str) -> None:
 async def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
     with pytest.raises(socket.gaierror):
         await packed_address("no host", 10911)
+
+
+@pytest.mark.parametrize(
+    ("address", "ips"),
+    [
+        ("10.0.0.7:10911", {"10.0.0.7"}),
+        ("::1:10911", {"::1"}),
+        ("[::1]:10911", {"::1"}),
+        ("FE80:0:0:0:0:0:0:1%eth0:10911", {"fe80::1"}),
+        ("one:10911", {"10.0.0.1", "fd00::1"}),
+        ("unknown:10911", set()),
+        ("..:10911", set()),
+        ("", set()),
+    ],
+)
+async def test_the_ips_of_a_registered_address(address: str, ips: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def look_up(host: str, *others: Any, **options: Any) -> list[Any]:
+        if host == "one":
+            return [(0, 0, 0, "", ("10.0.0.1", 0)), (0, 0, 0, "", ("fd00::1", 0, 0, 0))]
+        if host == "unknown":
+            raise socket.gaierror
+        return real(host, *others, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert await ips_of(address) == ips
+
+
+async def test_a_name_that_is_not_found_in_time_has_no_ips(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone can register brokers under such names: only some threads wait for them at one time."""
+    ended, asked = threading.Event(), []
+
+    def never(host: str, *_others: Any, **_options: Any) -> list[Any]:
+        asked.append(host)
+        ended.wait()
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", never)
+    try:
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(ips_of, f"slow-{number}:10911")
+        assert trio.current_time() == pytest.approx(LOOK_UP_S, abs=0.1)
+        assert len(asked) <= 4
+    finally:
+        ended.set()

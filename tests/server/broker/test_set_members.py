@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from memory_disk import MemoryDisk
 
+from triomq_server.broker import set_members
 from triomq_server.broker.set_members import MOST_MEMBERS, SetMembers
 from triomq_server.disk.config_files import ConfigFile
 
@@ -62,3 +63,24 @@ def test_a_name_server_fills_no_memory() -> None:
     for number in range(3 * MOST_MEMBERS):
         members.note({number: f"a{number}"})
     assert len(members.ids) == MOST_MEMBERS
+
+
+async def test_brokers_that_are_registered_by_name_have_the_addresses_of_their_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A connection to the HA port shows an address, never a name."""
+    names = {"one:10911": frozenset({"10.0.0.1", "fd00::1"})}
+
+    async def look_up(address: str) -> frozenset[str]:
+        return names.get(address, frozenset())
+
+    monkeypatch.setattr(set_members, "ips_of", look_up)
+    listed = {1: "one:10911", 2: "two:10911", 3: "0:0:0:0:0:0:0:1:10911", 4: "10.0.0.4:10911"}
+    members = SetMembers("me")
+    members.note(listed)
+    assert members.hosts() == {"::1", "10.0.0.4"}
+    await members.look_up(listed.values())
+    assert members.hosts() == {"::1", "10.0.0.1", "fd00::1", "10.0.0.4"}
+    names.clear()
+    await members.look_up(listed.values())
+    assert "10.0.0.1" in members.hosts(), "the name service is away"

@@ -19,6 +19,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.wire.command import Command
+from triomq_server.broker.addresses import ips_of
 from triomq_server.broker.registration import members_of_set
 from triomq_server.broker.tables.offsets.committed import OffsetTable, QueueEnd, decode_received
 from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
@@ -113,6 +114,11 @@ async def _merge_offsets_of(
     return True
 
 
+async def _is_known(slave: str, is_known: Callable[[str], bool]) -> bool:
+    """Whether a slave may have the log. haSlaveAddresses has IP addresses, and a slave may be registered by name."""
+    return is_known(slave) or any([is_known(f"{ip}:0") for ip in await ips_of(slave)])
+
+
 def _no_end(_topic: str, _queue_id: int) -> None:
     """Every offset is taken."""
 
@@ -182,6 +188,8 @@ async def merge_offsets_of_slaves(
 
     async def ask(slave: str) -> None:
         nonlocal answered
+        if not await _is_known(slave, is_known):
+            return
         answered += await _merge_offsets_of(slave, offsets, store, open_link, end_of, again=again)
 
     with trio.move_on_after(LIMIT_S):
@@ -191,7 +199,7 @@ async def merge_offsets_of_slaves(
             log_two_masters(members, own_address, config.broker_name)
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address and is_known(address):
+                if broker_id != 0 and address != own_address:
                     nursery.start_soon(ask, address)
     if answered and not again:
         _log.info("merged the consumer offsets of %d slaves", answered)
@@ -226,6 +234,8 @@ async def fetch_lost_delay_offsets(
 
     async def ask(slave: str) -> None:
         nonlocal answered
+        if not await _is_known(slave, is_known):
+            return
         try:
             async with open_link(slave) as link:
                 if not await _has_copy(link, store):
@@ -254,7 +264,7 @@ async def fetch_lost_delay_offsets(
     with trio.move_on_after(LIMIT_S):
         async with trio.open_nursery() as nursery:
             for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address and is_known(address):
+                if broker_id != 0 and address != own_address:
                     nursery.start_soon(ask, address)
     _log.error(
         "delayOffset.json is missing, and so is its backup: %s",

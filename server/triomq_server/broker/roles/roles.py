@@ -244,6 +244,7 @@ class Roles:
         while True:
             await trio.sleep(PERIOD_S)
             members = await self._members()
+            await broker.set_members.look_up(members.values())
             await broker.set_members.save()
             await self._find_contest(members)
             if broker.is_slave:

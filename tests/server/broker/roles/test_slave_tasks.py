@@ -271,6 +271,22 @@ async def test_offsets_of_a_stranger_are_not_taken(
     assert named == (stranger != "an address that is not listed")
 
 
+async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(open_broker: Any) -> None:
+    """haSlaveAddresses has IP addresses only."""
+    network, disk = MemoryNetwork(), MemoryDisk()
+    real_dial = network.dial
+    network.dial = lambda address: real_dial(address.replace("localhost", "127.0.0.1"))  # type: ignore[method-assign]
+    ours = {"namesrvAddr": NAMESRV}
+    async with name_server(network), open_broker(network=network, brokerIP1="localhost", **ours, **SLAVE) as slave:
+        async with open_broker(network=network, disk=disk, **ours) as master:
+            await fill(await master.peer(), 10)
+            await committed(await master.peer(), 3)
+            await trio.sleep(30)
+        await committed(await slave.peer(SLAVE_PORT), 5)
+        async with open_broker(network=network, disk=disk, haSlaveAddresses="127.0.0.1", **ours) as master:
+            assert await committed(await master.peer()) == "5"
+
+
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
     async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
