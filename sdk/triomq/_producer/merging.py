@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import cachetools
 import trio
 
+from triomq._cluster.spawn import Spawn
 from triomq._message.message import Message
 from triomq._message.send_result import SendResult
 from triomq._producer import compiled
@@ -122,11 +123,12 @@ class Merging:
     Args:
         sender: makes attempts and encodes requests.
         in_flight: the sends that have not ended.
+        spawn: starts the task that writes batches, when the first is opened.
         linger_s: how long messages wait for others; 0: until the next turn of the event loop, and not at all where the
             broker has nothing to do for this client.
     """
 
-    def __init__(self, sender: Sender, in_flight: InFlight, *, linger_s: float) -> None:
+    def __init__(self, sender: Sender, in_flight: InFlight, spawn: Spawn, *, linger_s: float) -> None:
         self._sender = sender
         self._attempts = sender.attempts
         self._in_flight = in_flight
@@ -154,6 +156,8 @@ class Merging:
         self._refused: cachetools.TTLCache[str, bool] = cachetools.TTLCache(
             _TOPICS_MAX, REFUSED_S, timer=trio.current_time
         )
+        self._spawn = spawn
+        self._has_task = False
         self._idle: trio.lowlevel.Task | None = None
         self._scope = trio.CancelScope()
         # What is sent later must not overtake what waits here.
@@ -206,6 +210,9 @@ class Merging:
         if self._idle is not None:
             task, self._idle = self._idle, None
             trio.lowlevel.reschedule(task)
+        elif not self._has_task:
+            self._has_task = True
+            self._spawn(self._run)
 
     def goes_alone(self, out: Outgoing, link: Link) -> bool:
         """Whether :meth:`begin` sends a message at once, and opens no batch with it."""
@@ -227,7 +234,7 @@ class Merging:
         self._scope.cancel()
 
     @trio.lowlevel.enable_ki_protection
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Task: write batches when they are due, until closed."""
         opened = self._joins.open
         with self._scope:

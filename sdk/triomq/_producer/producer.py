@@ -94,8 +94,7 @@ class Producer(metaclass=NoPublicConstructor):
         self._in_flight = InFlight(sender, spawn, self._hooks, max_count=max_in_flight, max_bytes=max_in_flight_bytes)
         self._merging: Merging | None = None
         if linger_s is not None:
-            self._merging = Merging(sender, self._in_flight, linger_s=linger_s)
-            spawn(self._merging.run)
+            self._merging = Merging(sender, self._in_flight, spawn, linger_s=linger_s)
         # A hook sees each message, and may change it.
         self._join = self._merging.join if self._merging is not None and not self._hooks else None
         self._join_awaited = self._join if linger_s == 0 else None

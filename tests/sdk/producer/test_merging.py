@@ -80,6 +80,18 @@ def test_what_may_share_a_request(out, merges):
     assert may_merge(out) is merges
 
 
+@pytest.mark.parametrize("linger_s", [0, 1])
+async def test_a_producer_starts_no_task_before_it_merges(autojump_clock, cluster, linger_s):
+    async with cluster.client() as client:
+        await trio.testing.wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        producers = [client.producer(f"G{number}", linger_s=linger_s) for number in range(3)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        for producer in producers:
+            await producer.aclose()
+
+
 async def test_each_callback_gets_the_place_of_its_message(autojump_clock, cluster, make_callback):
     bodies = texts(100)
     async with cluster.client() as client:
