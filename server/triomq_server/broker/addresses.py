@@ -15,7 +15,6 @@ from triomq_server.config import BrokerConfig
 from triomq_server.ports import free_ports
 from triomq_server.wire.transport import no_host_name
 
-
 LOOK_UP_S = 3.0
 """How long the name service may take for the host of another broker."""
 _LOOKING_UP = trio.CapacityLimiter(4)

@@ -116,7 +116,7 @@ async def _merge_offsets_of(
 
 async def _is_known(slave: str, is_known: Callable[[str], bool]) -> bool:
     """Whether a slave may have the log. haSlaveAddresses has IP addresses, and a slave may be registered by name."""
-    return is_known(slave) or any([is_known(f"{ip}:0") for ip in await ips_of(slave)])
+    return is_known(slave) or any(is_known(f"{ip}:0") for ip in await ips_of(slave))
 
 
 def _no_end(_topic: str, _queue_id: int) -> None:
