@@ -125,7 +125,7 @@ class AwaitedSend:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
-    async def wait(self) -> SendResult:
+    async def result(self) -> SendResult:
         """Wait for the end of the send.
 
         Raises:

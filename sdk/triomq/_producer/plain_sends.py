@@ -164,6 +164,25 @@ class OpenBatch:
                 later(send, found)
 
 
+def lone_frame(
+    parts: tuple[bytes, ...],  # noqa: ARG001
+    message: Any,  # noqa: ARG001
+    unique_key: str,  # noqa: ARG001
+    born_ms: int,  # noqa: ARG001
+    opaque: int,  # noqa: ARG001
+) -> bytes | None:
+    """The request of a message that is alone: the bytes of `SendTemplate.encode`. None: that is to make them.
+
+    Args:
+        parts: of the queue's template.
+        message: a `Message` without flag whose body is as it travels.
+        unique_key: its id.
+        born_ms: when it was made.
+        opaque: the request's number.
+    """
+    return None
+
+
 class Joins:
     """The open batches of one producer, and the sends that may join them without further ado.
 

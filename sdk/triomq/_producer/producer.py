@@ -34,6 +34,7 @@ from triomq._message.transaction import (
 from triomq._producer.attempts.outgoing import Outgoing, use_properties
 from triomq._producer.batches import check_batch, encode_batch, messages_of
 from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
+from triomq._producer.lone_sends import LoneSend, LoneSends
 from triomq._producer.merging import Merging
 from triomq._producer.request_reply import ReplyDesk, Requests, send_reply
 from triomq._producer.sender import Sender
@@ -98,6 +99,9 @@ class Producer(metaclass=NoPublicConstructor):
         # A hook sees each message, and may change it.
         self._join = self._merging.join if self._merging is not None and not self._hooks else None
         self._join_awaited = self._join if linger_s == 0 else None
+        self._lone: LoneSends | None = None
+        if self._join_awaited is not None and LoneSends.suits(sender):
+            self._lone = LoneSends(sender)
         self._requests = Requests(sender, desk, deliver=self._deliver)
         self._transactions: Transactions | None = None
         if transactions is not None:
@@ -181,9 +185,9 @@ class Producer(metaclass=NoPublicConstructor):
         if arg is not None or selector is not None:
             check_choice(queue, selector, arg)
         if callback is None and selector is None and self._join_awaited is not None:
-            awaited = AwaitedSend()
-            if self._join_awaited(message, awaited, queue):
-                return await awaited.wait()
+            begun = self._begin_awaited(message, queue)
+            if begun is not None:
+                return await begun.result()
         if callback is not None and selector is None and self._join is not None:
             await trio.lowlevel.checkpoint_if_cancelled()
             if self._join(message, callback, queue):
@@ -527,6 +531,13 @@ class Producer(metaclass=NoPublicConstructor):
             )
         return self._transactions
 
+    def _begin_awaited(self, message: Message, queue: MessageQueue | None) -> AwaitedSend | LoneSend | None:
+        """Let a plain send join an open batch, or write its request if it is alone; None when it needs more."""
+        awaited = AwaitedSend()
+        if self._join_awaited is not None and self._join_awaited(message, awaited, queue):
+            return awaited
+        return self._lone.start(message) if queue is None and self._lone is not None else None
+
     async def _send_awaited(self, message: Message, out: Outgoing, now: float) -> SendResult:
         """Send a message that could not join an open batch: open one with it, or send it alone."""
         merging = self._merging
@@ -540,7 +551,7 @@ class Producer(metaclass=NoPublicConstructor):
                 send = CallbackSend(self._in_flight, out, awaited, now)
                 self._in_flight.accept(message, send)
                 merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
-                return await awaited.wait()
+                return await awaited.result()
         return await self._attempts.deliver(out, now, ready)
 
     async def _deliver(self, message: Message, out: Outgoing, now: float) -> SendResult:

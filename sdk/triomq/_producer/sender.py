@@ -81,7 +81,7 @@ class Sender:
         targets: queues and links of the topics sent to.
         requests: encodes requests.
         attempts: makes attempts.
-        clock: as given.
+        clock, unique_keys: as given.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Sender:
             group=group,
             counters=counters,
         )
-        self._unique_keys = unique_keys
+        self.unique_keys = unique_keys
         self.clock = clock
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Sender:
         else:
             message.check(settings.max_body_bytes)
         born_ms = self.clock()
-        return self.outgoing(message, self._unique_keys.next(born_ms), born_ms, now, own)
+        return self.outgoing(message, self.unique_keys.next(born_ms), born_ms, now, own)
 
     def outgoing(
         self, message: Message, unique_key: str, born_ms: int, now: float, own: Mapping[str, str] | None = None
@@ -200,7 +200,7 @@ class Sender:
 
     def reserve_keys(self, count: int) -> tuple[str, int]:
         """So many ids of now; see :meth:`UniqueKeys.reserve`."""
-        return self._unique_keys.reserve(count, self.clock())
+        return self.unique_keys.reserve(count, self.clock())
 
     def prepare_batch(
         self,
@@ -213,7 +213,7 @@ class Sender:
     ) -> Outgoing:
         """Give every message of a batch its id, and make one request of them."""
         born_ms = self.clock()
-        unique_keys = [self._unique_keys.next(born_ms) for _ in range(count)]
+        unique_keys = [self.unique_keys.next(born_ms) for _ in range(count)]
         return self._batch(topic, encode(unique_keys), unique_keys, born_ms, wait_store_ok=wait_store_ok, now=now)
 
     def prepare_elements(self, topic: str, elements: bytes, unique_keys: Sequence[str], *, now: float) -> Outgoing:

@@ -172,7 +172,11 @@ class Attempts:
         return result
 
     async def deliver(
-        self, out: Outgoing, started: float | None = None, ready: tuple[Target, Link, float] | None = None
+        self,
+        out: Outgoing,
+        started: float | None = None,
+        ready: tuple[Target, Link, float] | None = None,
+        made: Attempt | None = None,
     ) -> SendResult:
         """Make all attempts that are left.
 
@@ -180,21 +184,25 @@ class Attempts:
             out: the message.
             started: when the send began, on trio's clock; default now.
             ready: the queue, the link and the seconds of the first one, if they are chosen already.
+            made: the first one, if it has been made already.
 
         Raises:
             MQError: none succeeded; it lists them all.
         """
         while True:
-            attempt = Attempt(out, trio.current_time() if started is None else started)
-            started = None
-            # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
-            if ready is None and out.last_broker is None and out.unready_queue is None:
-                ready = self._targets.ready_nowait(out)
-            if ready is not None:
-                (target, link, timeout_s), ready = ready, None
-                self.start(attempt, target, link, attempt.started + timeout_s)
+            if made is not None:
+                attempt, made = made, None
             else:
-                await self._start_when_ready(attempt)
+                attempt = Attempt(out, trio.current_time() if started is None else started)
+                started = None
+                # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
+                if ready is None and out.last_broker is None and out.unready_queue is None:
+                    ready = self._targets.ready_nowait(out)
+                if ready is not None:
+                    (target, link, timeout_s), ready = ready, None
+                    self.start(attempt, target, link, attempt.started + timeout_s)
+                else:
+                    await self._start_when_ready(attempt)
             outcome = await attempt.wait()
             pause = self.pause_after(attempt)
             if pause is not None:
@@ -213,18 +221,30 @@ class Attempts:
         assert outcome is not None
         if not (self.results_are_final and isinstance(outcome, SendResult)):
             return self._pause_after(attempt, outcome)
+        out = attempt.out
+        self.count_final(out.topic, len(out.body), attempt, outcome)
+        return None
+
+    def count_final(self, topic: str, body_bytes: int, attempt: Attempt, result: SendResult) -> None:
+        """Record a send that has ended by a final result.
+
+        Args:
+            topic: where it went.
+            body_bytes: as it travelled.
+            attempt: the one that stored it.
+            result: of that.
+        """
         # What is counted here may cost a hundredth of a send's work, so it makes no further call.
-        out, sends = attempt.out, self._sends
-        if sends.topic != out.topic:
-            sends = self._sends = self.sends_to(out.topic)
+        sends = self._sends
+        if sends.topic != topic:
+            sends = self._sends = self.sends_to(topic)
         sends.stored = stored = sends.stored + 1
-        sends.body_bytes += len(out.body)
+        sends.body_bytes += body_bytes
         if stored & _TIMED_MASK == 1:
             # The time of the receive that brought the answer: no look at the clock.
             sends.took(attempt.link.received_s - attempt.started)
-        if outcome.status:
-            sends.weakly_stored(outcome.status.name)
-        return None
+        if result.status:
+            sends.weakly_stored(result.status.name)
 
     def _pause_after(self, attempt: Attempt, outcome: SendResult | MQError) -> float | None:
         out = attempt.out

@@ -104,15 +104,21 @@ class SendRequests:
             )
         template = target.template
         if template is None:
-            template = target.template = SendTemplate(
-                producer_group=self._group,
-                topic=self._wrap(out.topic),
-                queue_id=queue.queue_id,
-                broker_name=queue.broker_name,
-                default_topic=self._default_topic,
-                default_topic_queue_nums=self._default_topic_queues,
-            )
+            template = self.template(out.topic, target)
         return template.encode(opaque, out.born_ms, out.properties, out.body)
+
+    def template(self, topic: str, target: Target) -> SendTemplate:
+        """The template of plain requests for a queue, made once."""
+        queue = target.queue
+        template = target.template = SendTemplate(
+            producer_group=self._group,
+            topic=self._wrap(topic),
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+            default_topic=self._default_topic,
+            default_topic_queue_nums=self._default_topic_queues,
+        )
+        return template
 
 
 def outcome_of(answer: Command, queue: MessageQueue, unique_key: str, address: str) -> SendResult | MQError:

@@ -25,9 +25,12 @@ class SendTemplate:
         broker_name: its broker.
         default_topic: template topic of auto-creation.
         default_topic_queue_nums: upper bound of an auto-created topic's queues.
+
+    Attributes:
+        parts: of the header: what is before, between and behind born timestamp, properties and opaque.
     """
 
-    __slots__ = ("_parts",)
+    __slots__ = ("_parts", "parts")
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class SendTemplate:
             # More parts: a name contains one of the numbers, so take others.
             if len(parts) == 4:
                 self._parts = parts[0], parts[1], parts[2], parts[3]
+                self.parts = tuple(part.encode() for part in parts)
                 return
 
     def encode(self, opaque: int, born_timestamp: int, properties: str, body: bytes) -> bytes:

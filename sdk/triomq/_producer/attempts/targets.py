@@ -72,6 +72,11 @@ class TopicTargets:
         self._count = count = (self._count + 1) & 0x7FFFFFFF
         return count
 
+    def upcoming(self) -> Target | None:
+        """The target that the next :meth:`count` is for, if there are any."""
+        targets = self.targets
+        return targets[((self._count + 1) & 0x7FFFFFFF) % len(targets)] if targets else None
+
     def of(self, queue: MessageQueue) -> Target:
         """The target for a queue, also for one that the route does not list."""
         target = self._by_queue.get(queue)
@@ -161,6 +166,21 @@ class Targets:
             out.unready_queue = target.queue
             return None
         return target, link, self._first_timeouts_s[elsewhere]
+
+    def idle_nowait(self, topic: str) -> tuple[Target, Link, float] | None:
+        """Next queue, open link and timeout for a first attempt, if nothing waits on that link; None when the way to them
+        is longer."""
+        targets = self.latest
+        if targets is None or targets.topic != topic or self._faults is not None:
+            return None
+        target = targets.upcoming()
+        if target is None:
+            return None
+        link = self._links.ready(target.address)
+        if link is None or link.pending or link.unsent_bytes:
+            return None
+        targets.count()
+        return target, link, self._first_timeouts_s[targets.several_brokers]
 
     async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
         """Choose a queue and open the link to its broker's master, and wait while none is available.

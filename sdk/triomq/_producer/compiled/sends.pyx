@@ -6,7 +6,7 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 2536610499
+VERSION = 4085578691
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -43,6 +43,8 @@ cdef enum:
     FIXED_BYTES = 22
     KEY_DIGITS = 4
     KEY_MOST = 128          # a unique key has 32 characters, with an IPv6 address 56
+    WORD_MOST = 4096        # keys or tags of a message that is alone; longer ones are for Python
+    BODY_MOST = 0x00FFFFFF  # what the field of a header's length holds
     NAME_END = 1
     VALUE_END = 2
 
@@ -81,6 +83,109 @@ cdef inline bint is_word(const char* text, Py_ssize_t size) noexcept nogil:
         if c <= 32 or c >= 127 or c == 124 or c == 38:
             return False
     return True
+
+
+cdef inline bint is_json_word(const char* text, Py_ssize_t size) noexcept nogil:
+    """Whether a text is such a word, and stands in JSON as it is."""
+    cdef Py_ssize_t n
+    for n in range(size):
+        if text[n] == 34 or text[n] == 92:
+            return False
+    return is_word(text, size)
+
+
+cdef inline Py_ssize_t digits_of(int64_t value, char* at) noexcept nogil:
+    """Write a number that is not negative in decimal; returns how many digits it has."""
+    cdef char reversed_digits[20]
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t n
+    while True:
+        reversed_digits[count] = <char>(48 + value % 10)
+        value //= 10
+        count += 1
+        if not value:
+            break
+    for n in range(count):
+        at[n] = reversed_digits[count - 1 - n]
+    return count
+
+
+def lone_frame(tuple parts not None, message, str unique_key not None, int64_t born_ms, int64_t opaque):
+    cdef Py_ssize_t keys_bytes = 0
+    cdef Py_ssize_t tags_bytes = 0
+    cdef Py_ssize_t header_bytes, body_bytes, key_bytes
+    cdef const char* keys_at = NULL
+    cdef const char* tags_at = NULL
+    cdef char born_digits[20]
+    cdef char opaque_digits[20]
+    cdef Py_ssize_t born_count, opaque_count
+    cdef bytes start, before_properties, before_opaque, end, body
+    cdef char* at
+    if (
+        message.properties is not None
+        or message.delay_level != 0
+        or message.wait_store_ok is not True
+        or not PyLong_CheckExact(message.flag)
+        or not PyLong_CheckExact(message.delay_level)
+        or born_ms < 0
+        or opaque < 0
+    ):
+        return None
+    tags, keys = message.tags, message.keys
+    if keys is not None:
+        if not (PyUnicode_CheckExact(keys) and PyUnicode_IS_COMPACT_ASCII(keys)):
+            return None
+        keys_at, keys_bytes = <const char*>PyUnicode_DATA(keys), PyUnicode_GET_LENGTH(keys)
+        if not 0 < keys_bytes <= WORD_MOST or not is_json_word(keys_at, keys_bytes):
+            return None
+    if tags is not None:
+        if not (PyUnicode_CheckExact(tags) and PyUnicode_IS_COMPACT_ASCII(tags)):
+            return None
+        tags_at, tags_bytes = <const char*>PyUnicode_DATA(tags), PyUnicode_GET_LENGTH(tags)
+        if not 0 < tags_bytes <= WORD_MOST or not is_json_word(tags_at, tags_bytes):
+            return None
+    if not PyUnicode_IS_COMPACT_ASCII(unique_key) or PyUnicode_GET_LENGTH(unique_key) > KEY_MOST:
+        return None
+    key_bytes = PyUnicode_GET_LENGTH(unique_key)
+    start, before_properties, before_opaque, end = parts
+    body = message.body
+    body_bytes = PyBytes_GET_SIZE(body)
+    born_count = digits_of(born_ms, born_digits)
+    opaque_count = digits_of(opaque, opaque_digits)
+    # Two quotes; in JSON, each control character takes six bytes.
+    header_bytes = (
+        PyBytes_GET_SIZE(start) + born_count + PyBytes_GET_SIZE(before_properties) + 2 + 14 + key_bytes
+        + PyBytes_GET_SIZE(before_opaque) + opaque_count + PyBytes_GET_SIZE(end)
+    )
+    if keys_bytes:
+        header_bytes += 4 + 6 + keys_bytes + 6
+    if tags_bytes:
+        header_bytes += 6 + 4 + 6 + tags_bytes
+    if body_bytes > BODY_MOST or header_bytes > BODY_MOST:
+        return None
+    frame = PyBytes_FromStringAndSize(NULL, 8 + header_bytes + body_bytes)
+    at = PyBytes_AS_STRING(frame)
+    put32(at, <uint32_t>(4 + header_bytes + body_bytes))
+    put32(at + 4, <uint32_t>header_bytes)
+    at = put_text(at + 8, PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
+    at = put_text(at, born_digits, born_count)
+    at = put_text(at, PyBytes_AS_STRING(before_properties), PyBytes_GET_SIZE(before_properties))
+    at = put_text(at, b'"', 1)
+    if keys_bytes:
+        at = put_text(at, b"KEYS\\u0001", 10)
+        at = put_text(at, keys_at, keys_bytes)
+        at = put_text(at, b"\\u0002", 6)
+    at = put_text(at, b"UNIQ_KEY\\u0001", 14)
+    at = put_text(at, <const char*>PyUnicode_DATA(unique_key), key_bytes)
+    if tags_bytes:
+        at = put_text(at, b"\\u0002TAGS\\u0001", 16)
+        at = put_text(at, tags_at, tags_bytes)
+    at = put_text(at, b'"', 1)
+    at = put_text(at, PyBytes_AS_STRING(before_opaque), PyBytes_GET_SIZE(before_opaque))
+    at = put_text(at, opaque_digits, opaque_count)
+    at = put_text(at, PyBytes_AS_STRING(end), PyBytes_GET_SIZE(end))
+    memcpy(at, PyBytes_AS_STRING(body), body_bytes)
+    return frame
 
 
 cdef class Room:
