@@ -170,8 +170,8 @@ class StoreConfig:
     compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
     ha_master_main_address: str | None = setting(None, check=unusable_address)
-    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs; else the master
-    of the set at the name servers."""
+    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs and for its tables;
+    else the master of the set at the name servers."""
     follow_other_master: bool = True
     """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves
     beside it."""

@@ -145,6 +145,11 @@ class HaSlave:
         master_end = self._master_end if self._reader is None else self._reader.master_end
         return LogRelation.CLEAN if self._log.log_max_offset >= master_end else LogRelation.BEHIND
 
+    @property
+    def linked(self) -> str | None:
+        """The HA address of the master to which a link is open."""
+        return self._linked
+
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop reconnecting.
 

@@ -164,7 +164,8 @@ def peer_name(stream: trio.abc.Stream) -> str:
     """``ip:port`` of the other end for log lines, or what kind of stream it is."""
     stream = getattr(stream, "transport_stream", stream)
     if not isinstance(stream, trio.SocketStream):
-        return type(stream).__name__
+        peer = getattr(stream, "peer", None)
+        return type(stream).__name__ if peer is None else f"{peer[0]}:{peer[1]}"
     try:
         name = stream.socket.getpeername()
     except OSError:

@@ -96,7 +96,12 @@ class FollowedTables:
             _log.info("topics of the master taken over: %d", len(topics.table))
 
     async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
-        """The master's consumer offsets (code 43); they are written down by the broker's timer."""
+        """The master's consumer offsets (code 43); they are written down by the broker's timer.
+
+        Those of a master that is not followed may count messages of another log.
+        """
+        if not self._is_followed:
+            return
         status = self._log.status
         links = status.links if status.connected else None  # when the answer came
         with _undecodable_as_value_error():
@@ -213,13 +218,28 @@ class SlaveTasks:
 
     def handle_registration(self, answer: RegistrationAnswer) -> None:
         """Follow the master that a name server named in its answer."""
-        self.metadata.follow(answer.master_address)
+        self.metadata.follow(self._master_of_tables(answer))
         if not self._broker.config.store.ha_master_main_address:
             # A master that leaves the name servers for a while mostly stays where it was.
             self._main_address = answer.master_address or self._main_address
         self._answered.set()
         if self._fixed is None and answer.ha_address is not None:
             self.log.follow(answer.ha_address)
+
+    def _master_of_tables(self, answer: RegistrationAnswer) -> str | None:
+        """Where tables are fetched from after a name server's answer: where the log comes from, as far as that is known.
+
+        Anyone can register as the master of this set, and another cluster's broker of the same name may do so by mistake.
+        An open link to the log stays at first, and tables of another master would not fit the log.
+        """
+        broker, linked = self._broker, self.log.linked
+        if broker.compat_49 or answer.master_address is None:
+            return answer.master_address
+        if broker.config.store.ha_master_main_address:
+            return broker.config.store.ha_master_main_address
+        if self._fixed is None and linked is not None and answer.ha_address != linked:
+            return self.metadata.master
+        return answer.master_address
 
     def _arrived(self, arrival: Arrival) -> None:
         if arrival.topic not in self._broker.topics.table:

@@ -15,7 +15,7 @@ from memory_network import MemoryNetwork
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
-from triomq_protocol.requests.registration import TopicConfigTableForSlaves
+from triomq_protocol.requests.registration import RegisterBrokerRequest, TopicConfigTableForSlaves
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
@@ -285,6 +285,44 @@ async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(open_brok
         await committed(await slave.peer(SLAVE_PORT), 5)
         async with open_broker(network=network, disk=disk, haSlaveAddresses="127.0.0.1", **ours) as master:
             assert await committed(await master.peer()) == "5"
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+async def test_tables_come_from_where_the_log_comes_from(open_broker: Any, fixed: bool) -> None:
+    """Another cluster's broker of the same name registers as the master, again and again, as anyone can."""
+    network, ours = MemoryNetwork(), {"namesrvAddr": NAMESRV}
+    other = {"listenPort": 10931, "storePathRootDir": "/other"}
+    named = {"haMasterAddress": "127.0.0.1:10912", "haMasterMainAddress": "127.0.0.1:10911"} if fixed else {}
+    async with (
+        name_server(network),
+        open_broker(network=network, **ours) as master,
+        open_broker(network=network, **ours, **SLAVE, **named) as slave,
+        open_broker(network=network, **other) as stranger,
+    ):
+        at_master, at_slave, at_other = await master.peer(), await slave.peer(SLAVE_PORT), await stranger.peer(10931)
+        await fill(at_master, 10)
+        await committed(at_master, 3)
+        await fill(at_other, 20)
+        await at_other.put("Elsewhere")
+        await committed(at_other, 20)
+        await trio.sleep(15)
+        registration = RegisterBrokerRequest(
+            broker_name="broker-a", broker_addr="127.0.0.1:10931", cluster_name="C1", ha_server_addr="127.0.0.1:10932",
+            broker_id=0, compressed=False, body_crc32=0,
+        )  # fmt: skip
+        at_names = await master.peer(9876)
+        for second in range(200):
+            assert (await at_names.ask(Command.request(RequestCode.REGISTER_BROKER, registration))).code == 0
+            await trio.sleep(0.5)
+            if not second % 10:
+                assert [await committed(at_slave), await committed(at_master)] == ["3", "3"]
+                # Without fixed addresses the slave leaves its master when all name servers agree for some time.
+                leaving = not fixed and second >= 40
+                assert (await at_slave.pull("T1", 9)).code in ((0, 20) if leaving else (0,))
+                assert leaving or (await at_slave.pull("Elsewhere")).code == 17
+        following = HaStatus.decode((await at_slave.ask(Command.request(HA_STATUS))).body).following
+        assert following is not None
+        assert following.connected or not fixed
 
 
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
