@@ -15,7 +15,7 @@ from tls_links import ASK, ask, ask_plainly, until
 
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
-from triomq_server.config import ConfigError, TlsConfig
+from triomq_server.config import ConfigError, NamesrvConfig, TlsConfig
 from triomq_server.wire import (
     Handlers,
     Limits,
@@ -28,7 +28,7 @@ from triomq_server.wire import (
     tls_dial,
 )
 from triomq_server.wire.tls import certificates
-from triomq_server.wire.tls.certificates import server_context
+from triomq_server.wire.tls.certificates import Certificates, server_context
 
 
 async def secured(address: str, context: ssl.SSLContext) -> trio.SSLStream[trio.abc.Stream]:
@@ -117,6 +117,20 @@ async def test_an_expired_certificate_is_a_warning_at_the_start(start_namesrv, f
     assert "server.pem has expired" in caplog.text
 
 
+async def test_a_certificate_whose_time_has_not_come_is_a_warning_at_the_start(start_namesrv, files, caplog) -> None:
+    await start_namesrv(**files.server(not_before=dt.datetime(2199, 1, 1, tzinfo=dt.UTC)))
+    assert "server.pem is not valid before 2199-01-01 00:00 UTC: clients" in caplog.text
+
+
+def test_a_certificate_for_own_connections_that_has_expired_is_a_warning(files, caplog) -> None:
+    certificate, key = files.pair("own", not_after=dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    values = {**files.server(), "tls.client.certPath": str(certificate), "tls.client.keyPath": str(key)}
+    own = NamesrvConfig.from_properties(values)[0].tls
+    for dials in (False, True):
+        Certificates(own).load(dials=dials)
+        assert ("own.pem has expired: servers that verify it" in caplog.text) == dials
+
+
 async def test_changed_certificates_are_for_new_links(start_namesrv, files, caplog) -> None:
     caplog.set_level(logging.INFO)
     address = await start_namesrv(**files.server())
@@ -186,6 +200,7 @@ async def test_broken_certificates_keep_those_read_before(start_namesrv, files, 
         (lambda files: {"tls.server.certPath": "/nowhere.pem", "tls.server.keyPath": "/nowhere.key"}, "No such file"),
         (lambda files: {**files.server(), "tls.server.keyPath": str(files.pair("x")[1])}, "is not the key of"),
         (lambda files: {**files.server(), "tls.server.certPath": str(files.pair("x")[1])}, "cannot be used: .*PEM"),
+        (lambda files: {**files.server(), "tls.server.keyPath": str(files.pair("x")[0])}, "no private key in PEM form"),
         (lambda files: {**files.mutual(), "tls.server.trustCertPath": str(files.pair("x")[1])}, "no certificate in PEM"),
         (lambda files: {"tls.config.file": "/nowhere.properties"}, "there is no such file"),
     ],
@@ -205,8 +220,13 @@ async def test_a_key_with_a_password(start_namesrv, files) -> None:
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed))
     address = await start_namesrv(**settings, **{"tls.server.keyPassword": "open sesame"})
     assert await ask(address, files.trusting()) == 0
-    with pytest.RaisesGroup(ConfigError, flatten_subgroups=True, allow_unwrapped=True):
-        await start_namesrv(**settings)
+    for given, why in (
+        ({}, "server.key cannot be used: it is encrypted, and tls.server.keyPassword is not set"),
+        ({"tls.server.keyPassword": "open rice"}, "tls.server.keyPassword is not its password"),
+    ):
+        refused = pytest.RaisesExc(ConfigError, match=why)
+        with pytest.RaisesGroup(refused, flatten_subgroups=True, allow_unwrapped=True):
+            await start_namesrv(**settings, **given)
 
 
 # What peers may do

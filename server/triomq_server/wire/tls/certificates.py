@@ -85,7 +85,6 @@ class Certificates:
                     _log.warning("TLS runs in test mode (tls.test.mode.enable): its certificate is worth nothing")
         elif self.settings.mode is not TlsMode.DISABLED:
             self.settings.context = server_context(self.config)
-            self._note_expiry()
         if dials:
             self._client = client_context(self.config)
             if not self.config.client_auth_server:
@@ -93,6 +92,7 @@ class Certificates:
                     "links to name servers and other brokers are encrypted, but nobody's certificate is verified: set "
                     "tls.client.authServer=true and tls.client.trustCertPath"
                 )
+        self._note_expiry()
 
     def client(self) -> ssl.SSLContext:
         """The context of the server's own connections, as read last."""
@@ -147,13 +147,15 @@ class Certificates:
         self._note_expiry()
 
     def _note_expiry(self) -> None:
-        path = self.config.server_cert_path
-        if self.config.test_mode or not path or self.settings.mode is TlsMode.DISABLED:
+        config = self.config
+        if config.test_mode:
             return
-        left = days_left(path)
-        if left is not None and left < _EXPIRY_DAYS:
-            state = "has expired" if left < 0 else f"expires in {left} days"
-            _log.warning("the certificate %s %s: clients that verify it refuse this server then", path, state)
+        serves = config.server_cert_path if self.settings.mode is not TlsMode.DISABLED else None
+        dials = config.client_cert_path if self._client is not None else None
+        for path, peers in ((serves, "clients"), (dials, "servers")):
+            fault = None if path is None else time_fault(path)
+            if fault is not None:
+                _log.warning("the certificate %s %s: %s that verify it refuse this server then", path, fault, peers)
 
 
 def effective(own: TlsConfig) -> TlsConfig:
@@ -219,13 +221,24 @@ def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | 
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"tls.{side}.keyPath={key} is not the key of tls.{side}.certPath={path}") from None
-        what = (error.reason or str(error)).replace("_", " ").lower()
-        raise ConfigError(
-            f"tls.{side}.certPath={path} and tls.{side}.keyPath={key} cannot be used: {what} (both must be PEM, and a "
-            f"key with a password needs tls.{side}.keyPassword)"
-        ) from None
+        raise ConfigError(_pair_fault(side, path, key, password, error)) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"tls.{side}.certPath={path} and tls.{side}.keyPath={key} cannot be used: {error}") from None
+
+
+def _pair_fault(side: str, path: str, key: str, password: str | None, error: ssl.SSLError) -> str:
+    """Why OpenSSL does not take a certificate and its key: of many faults it says no more than "PEM lib"."""
+    if b"BEGIN CERTIFICATE" not in read_plain(path, _MOST_BYTES):
+        return f"tls.{side}.certPath={path} cannot be used: it has no certificate in PEM form"
+    text = read_plain(key, _MOST_BYTES)
+    if b"PRIVATE KEY" not in text:
+        return f"tls.{side}.keyPath={key} cannot be used: it has no private key in PEM form"
+    if b"ENCRYPTED" in text:
+        if not password:
+            return f"tls.{side}.keyPath={key} cannot be used: it is encrypted, and tls.{side}.keyPassword is not set"
+        return f"tls.{side}.keyPath={key} cannot be used: tls.{side}.keyPassword is not its password"
+    what = (error.reason or str(error)).replace("_", " ").lower()
+    return f"tls.{side}.certPath={path} and tls.{side}.keyPath={key} cannot be used: {what} (both must be PEM)"
 
 
 def _load_trust(context: ssl.SSLContext, key: str, path: str | None) -> None:
@@ -262,8 +275,9 @@ def _state_of(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def days_left(path: str) -> int | None:
-    """Days until the first certificate of a file expires, negative if it has; None if that cannot be told."""
+def time_fault(path: str) -> str | None:
+    """What is wrong with the time of the first certificate of a file: too early, too late, or soon too late; None if
+    nothing is, or that cannot be told."""
     try:
         from cryptography import x509
     except ImportError:
@@ -272,7 +286,12 @@ def days_left(path: str) -> int | None:
         certificate = x509.load_pem_x509_certificate(read_plain(path, _MOST_BYTES))
     except (OSError, ValueError):
         return None
-    return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
+    begin, left = certificate.not_valid_before_utc, certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)
+    if dt.datetime.now(dt.UTC) < begin:
+        return f"is not valid before {begin:%Y-%m-%d %H:%M} UTC"
+    if left.days >= _EXPIRY_DAYS:
+        return None
+    return "has expired" if left.days < 0 else f"expires in {left.days} days"
 
 
 _NO_CRYPTOGRAPHY: Final = (
