@@ -211,13 +211,17 @@ async def accept_tls(stream: trio.abc.Stream, tls: TlsSettings) -> trio.abc.Stre
         context = await tls.find_context()
         if context is None:
             raise OSError("this server has no certificate (tls.server.certPath)")
-        secured = TlsStream(stream, context, server_side=True)
         async with tls.handshakes.turns:
             await trio.lowlevel.checkpoint()
+        secured = TlsStream(stream, context, server_side=True)
         try:
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
+            secured.release()
             raise OSError(f"no TLS handshake: {accepting_failure(error.__cause__ or error)}") from error
+        except BaseException:
+            secured.release()
+            raise
         return secured
     raise OSError(f"no TLS handshake: {tls.handshakes.end_of(scope)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 
 import pytest
@@ -84,3 +85,34 @@ async def test_what_is_no_tls_is_refused() -> None:
     await client_end.send_eof()
     with pytest.raises(OSError, match="no TLS handshake"):
         await accept_tls(server_end, TlsSettings(self_signed_context()))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+async def test_a_stream_that_has_ended_is_freed_without_a_collection(is_closed: bool) -> None:
+    """A server freezes what outlives a collection in great number: cycles of such streams would stay for ever."""
+    client_end, server_end = memory_stream_pair()
+    settings, alive = TlsSettings(self_signed_context()), streams_alive()
+    gc.disable()
+    try:
+        if is_closed:
+            client = TlsStream(client_end, trusting_all())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.do_handshake)
+                server = await accept_tls(server_end, settings)
+            for stream in (client, server):
+                await stream.aclose()
+                with pytest.raises(trio.ClosedResourceError):
+                    await stream.send_all(b"x")
+                with pytest.raises(trio.ClosedResourceError):
+                    await stream.receive_some()
+            del client, server, stream
+        else:
+            with trio.move_on_after(0):
+                await accept_tls(server_end, settings)
+        assert streams_alive() == alive
+    finally:
+        gc.enable()
+
+
+def streams_alive() -> int:
+    return sum(isinstance(found, trio.SSLStream) for found in gc.get_objects())
