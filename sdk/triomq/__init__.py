@@ -7,8 +7,8 @@
         result = await producer.send(triomq.Message("orders", b"one", tags="new", keys="order-1"))
 
 :mod:`triomq.aio` is the same client for asyncio, :mod:`triomq.blocking` without ``await``.  :mod:`triomq.errors` has the
-error classes, :mod:`triomq.plugins` what extends the client, :mod:`triomq.admin` and :mod:`triomq.statistics` the classes
-of administration and of what a client counts.
+error classes, :mod:`triomq.plugins` the plug points, :mod:`triomq.admin` the classes of administration, and
+:mod:`triomq.statistics` those of a client's counters.
 """
 
 # Sorted by purpose and by hand: this page is what users read first.

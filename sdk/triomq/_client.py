@@ -89,7 +89,7 @@ _ZLIB: Final = ZlibCompressor()
 
 
 IN_FLIGHT_MAX: Final = 2**63 - 1
-"""Of sends that are under way, and of their bytes: what the compiled sends count with."""
+"""The highest bound on sends in flight, and on their bytes: the compiled sends count with integers of this size."""
 
 
 CLOCK_MAX_MS: Final = 253_402_300_799_999
@@ -140,11 +140,11 @@ class Client(metaclass=NoPublicConstructor):
     """An open client; made by :func:`open_client`.
 
     Attributes:
-        client_id: by which brokers know it.
+        client_id: the id by which brokers know it.
         admin: administrative calls about topics and the cluster.
         groups: administrative calls about consumer groups.
         messages: stored messages: finding them, who consumed them, sending them again.
-        dead_letters: what groups gave up, and sending it again.
+        dead_letters: messages that groups gave up: reading them, and sending them again.
         servers: administrative calls about brokers and name servers.
         accounts: accounts of brokers with access control.
         doctor: what is wrong with the cluster.
@@ -311,14 +311,14 @@ class Client(metaclass=NoPublicConstructor):
             compress_from_bytes: bodies from this size on are compressed.
             compressor: how; None never compresses.
             retry: what is tried again; default :class:`triomq.plugins.Retries`.
-            faults: which brokers are avoided; default none, :class:`triomq.plugins.LatencyFaults` is upstream's table.
+            faults: which brokers are avoided; default none. :class:`triomq.plugins.LatencyFaults` is upstream's strategy.
             hooks: see :class:`triomq.plugins.SendHook`.
             transactions: a :class:`triomq.TransactionListener`, or a function like its method ``check``: answers brokers
-                that ask what became of a transaction. Needed for transactions; the group's name must then stay the
+                that check the state of a transaction. Needed for transactions; the group's name must then stay the
                 same after a restart.
             max_checks: how many of these checks may run at the same time.
-            trace: whether the broker is sent traces of the messages (``enableMsgTrace``); default: as the client.
-            trace_topic: where to (``customizedTraceTopic``); default: as the client.
+            trace: whether traces of the messages are sent to a broker (``enableMsgTrace``); default: as the client.
+            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as the client.
 
         Raises:
             InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
@@ -410,11 +410,11 @@ class Client(metaclass=NoPublicConstructor):
         Args:
             group: consumer group; one consumer per group and client.
             offset_store: where the group's offsets are kept; default: at the brokers.
-            read_preference: from whom to pull: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
-                the id of a broker, which alone is asked in each set.
+            read_preference: which brokers to pull from: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
+                the id of a broker: then that one alone is asked in each set.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             filter_hooks: see :class:`triomq.plugins.FilterHook`.
-            on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain.
+            on_event: called with a :class:`triomq.ConsumerEvent` for what an operator should know; a plain function.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
@@ -470,7 +470,7 @@ class Client(metaclass=NoPublicConstructor):
             auto_commit: False, with ``ordered``: nothing is committed before a handler returns
                 :class:`triomq.Commit`, and :class:`triomq.Rollback` gives everything out again since then.
             batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given, 1-1024.
-            drain_s: how long the end waits for handlers.
+            drain_s: how many seconds the consumer's end waits for handlers that run.
             limits: how much of each queue is held; pulling pauses beyond it.
             pulling: how much is pulled at once, and how often; see :class:`triomq.PullOptions`.
             retries: what becomes of messages whose handler fails or takes too long; see
@@ -550,13 +550,13 @@ class Client(metaclass=NoPublicConstructor):
             model: ``"clustering"``: the group's members share the queues; ``"broadcasting"``: each has all.
             start_from: where the group starts in queues it has no offset in: ``"latest"``, ``"earliest"``, a datetime
                 with a zone, or ms since 1970.
-            read_preference: from whom to pull: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
-                the id of a broker, which alone is asked in each set.
+            read_preference: which brokers to pull from: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
+                the id of a broker: then that one alone is asked in each set.
             batch_max: messages per pull, and so per poll.
             held_max: messages fetched ahead, over all queues.
             auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.
             limits: how much of each queue is fetched ahead.
-            callbacks: functions to call when queues come and go, and for what an operator would want to know; see
+            callbacks: functions to call when queues are assigned or revoked, and for what an operator should know; see
                 :class:`triomq.ConsumerCallbacks`.
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
             offset_store: where offsets are kept; default: at the brokers. When broadcasting: in a file under
@@ -564,12 +564,12 @@ class Client(metaclass=NoPublicConstructor):
                 client's memory.
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
                 ``"earliest"``, ``"latest"`` or ``"raise"``.
-            commit_every_s: how often what was consumed is committed, 0.1-3600 (``persistConsumerOffsetInterval``). After a
-                process was killed, others consume again what it has consumed since.
+            commit_every_s: seconds between two commits, 0.1-3600 (``persistConsumerOffsetInterval``). After a
+                process was killed, others consume again what it has consumed since its last commit.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             filter_hooks: see :class:`triomq.plugins.FilterHook`.
-            trace: whether a broker is sent traces of what is consumed (``enableMsgTrace``); default: as the client.
-            trace_topic: where to (``customizedTraceTopic``); default: as the client.
+            trace: whether traces of what is consumed are sent to a broker (``enableMsgTrace``); default: as the client.
+            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as the client.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
@@ -641,7 +641,7 @@ class Client(metaclass=NoPublicConstructor):
         return consumer
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds now, and what it has counted since it was opened; see the page on metrics."""
+        """The client's state now, and its counters since it was opened; see the page on metrics."""
         return ClientStatistics.of(
             self._counters,
             links=tuple(

@@ -83,23 +83,23 @@ async def open_client(
         name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`triomq.plugins.NameServerProvider`,
             or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
-        tls: True speaks TLS, and accepts servers whose certificate a system's authority has signed for their name; or
+        tls: True uses TLS, and accepts servers whose certificate a system's authority has signed for their name; or
             an ``ssl.SSLContext`` with the authorities to trust and the certificate to present. :func:`triomq.plugins.tls_dialer` makes
             dialers from files.
         credentials: the account that signs all requests, for brokers with access control; default: no signatures.
-        client_ip: this machine's address as others see it; default: found out.
+        client_ip: this machine's address as others see it; default: detected.
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
             broadcasting consumers have it in their path: without one, offsets end with the client.
         unit_name: third part of the client id.
         unit_mode: whether heartbeats and requests say that the client belongs to a unit (``unitMode``).
-        namespace: a prefix that tells topics and groups of several instances apart on the same brokers. Here topics have no
-            prefix; ``group`` of a producer or consumer has it.
-        trace: whether producers and consumers send traces of their messages to a broker, unless they are told otherwise.
-        trace_topic: where to; default ``RMQ_SYS_TRACE_TOPIC``.
-        default_topic: whose queues an unknown topic borrows.
+        namespace: a prefix that distinguishes topics and groups of several instances on the same brokers. Topics are given
+            and returned without it; the attribute ``group`` of a producer or consumer has it.
+        trace: whether producers and consumers send traces of their messages to a broker; their own ``trace`` overrides it.
+        trace_topic: the topic of the traces; default ``RMQ_SYS_TRACE_TOPIC``.
+        default_topic: the topic whose queues a send to an unknown topic uses, so that a broker may create the topic.
         default_topic_queues: how many of them at most, per broker.
-        refresh_every_s: period of the route refresh.
-        heartbeat_every_s: period of heartbeats.
+        refresh_every_s: seconds between two refreshes of the routes.
+        heartbeat_every_s: seconds between two heartbeats.
         route_wait_s: how long sends, pulls, commits and administrative calls wait while no name server, no route or no
             broker can be reached; default None: until their own deadline. 0: not at all. For a send, its deadline
             begins when they can be reached, if that is later than ``send_timeout_s``.
@@ -111,13 +111,14 @@ async def open_client(
         max_topics: topics whose routes are kept.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.
-        statistics_sink: is given what the client counts; see :class:`triomq.plugins.StatisticsSink`.
-        statistics_every_s: how often, beside once at the end.
+        statistics_sink: gets the client's counters; see :class:`triomq.plugins.StatisticsSink`.
+        statistics_every_s: seconds between two reports; one more follows at the end.
 
     Raises:
-        InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs here, but perhaps asyncio's, for which :mod:`triomq.aio` is.
+        InvalidCall: an address is not ``host:port``, or there is none; or no trio loop runs here. For asyncio there is
+            :mod:`triomq.aio`.
 
-    Nothing is dialled before it is needed.  Exceptions of the block come out as they are, not in groups.
+    No connection is opened before it is needed.  Exceptions of the block are raised as they are, not in groups.
     """
     _check_loop()
     failure: BaseException | None = None
@@ -151,7 +152,7 @@ async def open_client(
 
 
 def _check_loop() -> None:
-    """Raise :class:`InvalidCall` where trio cannot work, with what can be used there."""
+    """Raise :class:`InvalidCall` where trio cannot run, and name what can be used there."""
     if trio.lowlevel.in_trio_run():
         return
     asyncio = sys.modules.get("asyncio")  # who runs such a loop has imported it; for others it would take time

@@ -1,6 +1,6 @@
-"""Administration: what ``client.admin``, ``.groups``, ``.messages`` and the like are, and what they answer.
+"""Administration: the classes of ``client.admin``, ``.groups``, ``.messages`` and the like, and of what they return.
 
-Nothing of this has to be imported to be used: it names the classes for annotations and comparisons.
+You need not import this module to use them: it names the classes for annotations and comparisons.
 """
 
 # Sorted by purpose and by hand; this module only re-exports.

@@ -6,11 +6,11 @@
         producer = client.producer("orders-writers")
         print(await producer.send(triomq.Message("orders", b"one")))
 
-Every method is made from trio's of the same name, which describes it.  Cancelling a task, or a timeout, reaches the call it
-waits in; a call that ends at the same moment gives its result, and the task is cancelled at its next wait.  A client belongs
-to the loop that opened it; it is closed with its block, by ``aclose``, or when ``asyncio.run`` ends.  What is given to
-:mod:`triomq.plugins` runs in trio, functions that messages, transactions or queues are given to run in asyncio if they are
-async.
+Every method is made from trio's of the same name, which describes it.  Cancelling a task, or a timeout, cancels the call it
+waits in; a call that ends at that moment returns its result, and the task is cancelled at its next wait.  A client belongs
+to the loop that opened it; it is closed with its block, by ``aclose``, or when ``asyncio.run`` ends.  Plug points
+(:mod:`triomq.plugins`) run in trio. Functions that are called with messages, transactions or queues run in asyncio if they
+are async.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Core = TypeVar("Core")
 Made = TypeVar("Made", bound=Proxy[Any])
 
 USERS_CODE = ("callbacks", "transactions")
-"""The arguments of a client's methods that are code of the user's and may be async."""
+"""The arguments of a client's methods that are the user's functions, and may be async."""
 
 
 def _factory(
@@ -161,7 +161,7 @@ class Producer(ClosingProxy[_producer.Producer]):
     async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
         """Send a half message; the end of the block commits it, an exception rolls it back.
 
-        A block that is cancelled says neither; see :meth:`triomq.Producer.transaction`.
+        A block that is cancelled does neither; see :meth:`triomq.Producer.transaction`.
         """
         transactions = self._core._transactional()  # noqa: SLF001
         transaction = await self._session.call(lambda: transactions.begin_safely(message))
@@ -185,7 +185,7 @@ class Producer(ClosingProxy[_producer.Producer]):
 
     @property
     def in_flight(self) -> int:
-        """Sends with a callback that has not ended."""
+        """How many sends with a callback have not ended."""
         return self._core.in_flight
 
 
@@ -268,7 +268,7 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
-    """Looks at stored messages; see :class:`triomq.admin.MessageAdmin`."""
+    """Queries stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
     by_id = async_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = async_method(_message_admin.MessageAdmin.by_unique_key)
@@ -285,7 +285,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
-    """Looks at dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
+    """Reads dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
     queues = async_method(_dead_letters.DeadLetterAdmin.queues)
     count = async_method(_dead_letters.DeadLetterAdmin.count)
@@ -295,7 +295,7 @@ class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
 
 
 class Doctor(Proxy[_doctor.Doctor]):
-    """Looks at a whole cluster; see :class:`triomq.admin.Doctor`."""
+    """Examines a whole cluster; see :class:`triomq.admin.Doctor`."""
 
     findings = async_method(_doctor.Doctor.findings)
     look = async_method(_doctor.Doctor.look)
@@ -343,7 +343,7 @@ class Client(metaclass=NoPublicConstructor):
         self.messages = construct(MessageAdmin, session, client.messages)
         """Stored messages."""
         self.dead_letters = construct(DeadLetterAdmin, session, client.dead_letters)
-        """What groups gave up."""
+        """Dead letters: messages that groups gave up."""
         self.servers = construct(ServerAdmin, session, client.servers)
         """Administrative calls about brokers and name servers."""
         self.accounts = construct(AccountAdmin, session, client.accounts)
@@ -353,7 +353,7 @@ class Client(metaclass=NoPublicConstructor):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this client."""
+        """The id by which brokers know this client."""
         return self._session.value.client_id
 
     @property
@@ -362,7 +362,7 @@ class Client(metaclass=NoPublicConstructor):
         return self._session.value.name_servers
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds, and has counted; see :meth:`triomq.Client.statistics`."""
+        """The client's state and counters; see :meth:`triomq.Client.statistics`."""
         return self._session.value.statistics()
 
     producer = _factory(_client.Client.producer, Producer)

@@ -77,7 +77,7 @@ def _kept_factory(
 ) -> Callable[Concatenate[Client, P], Kept]:
     """The method that makes a proxy of what an asynchronous client's method makes.
 
-    The same call gives the same proxy, from whichever thread, until that is closed or entered.
+    The same call gives the same proxy, from any thread, until that is closed or entered.
 
     So a notebook's cell can be run twice. In a ``with`` block the proxy belongs to the block.
     """
@@ -124,7 +124,7 @@ class Producer(ClosingProxy[_producer.Producer]):
     """Sends the messages of one group; see :class:`triomq.Producer`.
 
     Callbacks are called in the client's thread: they must be quick, and must not call this client.  Plain functions that
-    carry out transactions, or answer for them, are called in worker threads, and may.
+    carry out or check transactions are called in worker threads, and may call it.
     """
 
     send_oneway = blocking_method(_producer.Producer.send_oneway)
@@ -183,7 +183,7 @@ class Producer(ClosingProxy[_producer.Producer]):
     def transaction(self, message: Message) -> Iterator[Transaction]:
         """Send a half message; the end of the block commits it, an exception rolls it back.
 
-        What ends the program, such as ``KeyboardInterrupt``, says neither; see :meth:`triomq.Producer.transaction`.
+        What ends the program, such as ``KeyboardInterrupt``, does neither; see :meth:`triomq.Producer.transaction`.
         """
 
         async def begin(core: _producer.Producer) -> tuple[Transactions, Transaction]:
@@ -206,7 +206,7 @@ class Producer(ClosingProxy[_producer.Producer]):
 
     @property
     def in_flight(self) -> int:
-        """Sends with a callback that has not ended."""
+        """How many sends with a callback have not ended."""
 
         return self._call_plain(lambda core: core.in_flight)
 
@@ -298,7 +298,7 @@ class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
-    """Looks at stored messages; see :class:`triomq.admin.MessageAdmin`."""
+    """Queries stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
     by_id = blocking_method(_message_admin.MessageAdmin.by_id)
     by_unique_key = blocking_method(_message_admin.MessageAdmin.by_unique_key)
@@ -315,7 +315,7 @@ class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
-    """Looks at dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
+    """Reads dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
     queues = blocking_method(_dead_letters.DeadLetterAdmin.queues)
     count = blocking_method(_dead_letters.DeadLetterAdmin.count)
@@ -325,7 +325,7 @@ class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
 
 
 class Doctor(Proxy[_doctor.Doctor]):
-    """Looks at a whole cluster; see :class:`triomq.admin.Doctor`."""
+    """Examines a whole cluster; see :class:`triomq.admin.Doctor`."""
 
     findings = blocking_method(_doctor.Doctor.findings)
     look = blocking_method(_doctor.Doctor.look)
@@ -374,7 +374,7 @@ class Client(metaclass=NoPublicConstructor):
         self.messages = construct(MessageAdmin, self._loop, lambda client: client.messages)
         """Stored messages."""
         self.dead_letters = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
-        """What groups gave up."""
+        """Dead letters: messages that groups gave up."""
         self.servers = construct(ServerAdmin, self._loop, lambda client: client.servers)
         """Administrative calls about brokers and name servers."""
         self.accounts = construct(AccountAdmin, self._loop, lambda client: client.accounts)
@@ -384,7 +384,7 @@ class Client(metaclass=NoPublicConstructor):
 
     @property
     def client_id(self) -> str:
-        """By which brokers know this client; another one after a fork."""
+        """The id by which brokers know this client; a different one after a fork."""
         return self._loop.thread().session.client_id
 
     @property
@@ -393,7 +393,7 @@ class Client(metaclass=NoPublicConstructor):
         return self._loop.thread().session.name_servers
 
     def statistics(self) -> ClientStatistics:
-        """What the client holds, and has counted; see :meth:`triomq.Client.statistics`."""
+        """The client's state and counters; see :meth:`triomq.Client.statistics`."""
 
         async def run() -> ClientStatistics:
             await trio.lowlevel.checkpoint()

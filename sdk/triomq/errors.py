@@ -1,4 +1,4 @@
-"""What can go wrong, sorted by what the caller can do about it.
+"""The errors of the client, sorted by what the caller can do about them.
 
 One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
 again (:class:`RouteError`), change the call (:class:`CallError`), open something again
@@ -61,7 +61,7 @@ ACCESS_ADVICE: Final = (
         ),
     ),
 )
-"""What a remark of a refusal holds -> what to do; the texts are RocketMQ 4.9's."""
+"""Text in the remark of a refusal -> what to do; the texts are RocketMQ 4.9's."""
 
 USER_ADVICE: Final = (
     (
@@ -99,7 +99,7 @@ ACCOUNTS_GONE: Final = (
 
 
 class MQError(Exception):
-    """The root of all errors this package raises on purpose.
+    """The base class of all errors that this package raises on purpose.
 
     Args:
         what: what was asked for, in words, e.g. ``"send to topic orders"``.
@@ -110,7 +110,7 @@ class MQError(Exception):
     """
 
     retriable: ClassVar[bool] = False
-    """Whether the same request may be tried again, on another broker if there is one."""
+    """Whether the same request may be retried, on another broker if there is one."""
 
     refresh_route: ClassVar[bool] = False
     """Whether the topic's route should be asked for again first."""
@@ -162,11 +162,11 @@ class MQError(Exception):
 
 
 MAY_BE_STORED = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
-"""The advice of a send of which an attempt was written and not answered."""
+"""The advice for a send of which an attempt was written and not answered."""
 
 
 class TransientError(MQError):
-    """It may work at another broker, or a little later."""
+    """The request may succeed at another broker, or a little later."""
 
     retriable = True
     advice = "try again; another broker or a later moment may do"
@@ -202,19 +202,19 @@ class ReplyTimeout(RequestTimeout):
 
 
 class NotReady(RequestTimeout):
-    """There was no route, or no connection with capacity, in time; the attempt that it ended had sent nothing yet."""
+    """No route, or no connection with capacity, was found in time; the attempt had sent nothing."""
 
     advice = "the last attempt sent nothing; check that the address answers"
 
 
 class BrokerFault(TransientError):
-    """The broker could not carry the request out (code 1)."""
+    """The broker could not carry out the request (code 1)."""
 
     advice = "read the remark; another broker may do"
 
 
 class FilterSwitchedOff(BrokerFault):
-    """The broker evaluates no SQL92 expressions, as brokers do not unless they are configured to (code 1)."""
+    """The broker evaluates no SQL92 expressions; it does so only if it is configured to (code 1)."""
 
     retriable = False
     advice = (
@@ -230,7 +230,7 @@ class QueueIllegal(BrokerFault):
 
 
 class AccessRefused(BrokerFault):
-    """The broker checks access, and refuses the account or its permission (code 1 with ``AclException``).
+    """The broker checks access, and refuses the account, or the account lacks a permission (code 1 with ``AclException``).
 
     The remark names the topic or group and, from brokers of this project, the permission that is missing.
     """
@@ -242,7 +242,7 @@ class AccessRefused(BrokerFault):
 
 
 class AskerGone(BrokerFault):
-    """A reply found nobody: the client that asked is not connected to the broker, or did not take it (code 1)."""
+    """A reply could not be delivered: the client that asked is not connected to the broker, or did not take it (code 1)."""
 
     advice = "it has closed, or is connected to another broker; if it still waits, its request ends with ReplyTimeout"
 
@@ -257,7 +257,7 @@ class BrokerUnavailable(TransientError):
 class BrokerBusy(TransientError):
     """The broker sheds load (codes 2 and 215).
 
-    Not tried again by default, as upstream's producer does not: retries make an overload worse.
+    Not retried by default, as by upstream's producer: retries make an overload worse.
     ``Retries(retry_codes=...)`` from :mod:`triomq.plugins` changes that.
     """
 
@@ -266,7 +266,7 @@ class BrokerBusy(TransientError):
 
 
 class Overloaded(TransientError):
-    """This client itself has too much in flight; nothing was sent."""
+    """This client has too much in flight; nothing was sent."""
 
     retriable = False
     advice = "wait for earlier requests to finish, or raise the limit"
@@ -317,7 +317,7 @@ class TopicNotFound(RouteError):
 
 
 class PermissionDenied(RouteError):
-    """Topic, group or broker forbids it (code 16)."""
+    """The topic, the group or the broker forbids the request (code 16)."""
 
     advice = "check the rights of topic, group and broker"
 
@@ -347,7 +347,7 @@ class NotANameServer(NoNameServer):
 
 
 class CallError(MQError):
-    """The request itself cannot be accepted; the same one will fail again. The text says what is wrong with it."""
+    """The request itself cannot be accepted; the same one would fail again. The text says what is wrong with it."""
 
 
 class InvalidCall(CallError):
@@ -369,37 +369,37 @@ class UnsupportedRequest(CallError):
 
 
 class SubscriptionRefused(CallError):
-    """The filter expression or subscription is not usable (codes 23-25, 27, 28)."""
+    """The filter expression or subscription cannot be used (codes 23-25, 27, 28)."""
 
     advice = "check the filter expression and the group's subscription"
 
 
 class GroupNotFound(CallError):
-    """The consumer group does not exist and may not be created (code 26)."""
+    """The consumer group does not exist, and the broker does not create it (code 26)."""
 
     advice = "create the subscription group, or allow autoCreateSubscriptionGroup"
 
 
 class NotFound(CallError):
-    """What was asked for is not there (codes 22, 206 and 208)."""
+    """What was asked for does not exist (codes 22, 206 and 208)."""
 
     advice = "nothing is stored under it"
 
 
 class OffsetIllegal(CallError):
-    """The broker does not have the offset that was to be pulled, and the consumer's policy is to raise."""
+    """The broker does not have the offset to be pulled, and the consumer's policy is to raise."""
 
     advice = "seek to an offset inside the queue's range, or choose another illegal_offset policy"
 
 
 class BrokerRefused(CallError):
-    """Any other response code."""
+    """The broker refused the request with a response code that has no class of its own."""
 
     advice = "read the remark"
 
 
 class ClosedError(MQError):
-    """Something that was needed is no longer open."""
+    """The client, the producer, the consumer or the connection is closed."""
 
     advice = "open it again"
 
@@ -409,14 +409,14 @@ class ClientClosed(ClosedError):
 
 
 class ProtocolViolation(ClosedError):
-    """The peer sent bytes that are not the protocol's, or an answer that makes no sense; bytes that are not frames have
+    """The peer sent bytes that are not of the protocol, or an answer that cannot be used; bytes that are not frames have
     closed the connection."""
 
     advice = "check that the address is a name server or broker"
 
 
 class AnswerTooLong(ProtocolViolation):
-    """The answer is longer than the client reads of its form: it would take seconds and much memory."""
+    """The answer is longer than the client decodes: to decode it would take seconds and much memory."""
 
     advice = "ask for less at once: for one group or one topic, not for all of them"
 
@@ -456,7 +456,7 @@ FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
     (re.compile(r"queueId\[-?\d+\] is illegal"), QueueIllegal),
     (re.compile(r"push reply message (fail, channel of|to .*fail)"), AskerGone),
 )
-"""What a remark of code 1 holds -> error class; the texts are RocketMQ 4.9's."""
+"""Text in a remark of code 1 -> error class; the texts are RocketMQ 4.9's."""
 
 
 def code_name(code: int) -> str:
@@ -468,7 +468,7 @@ def code_name(code: int) -> str:
 
 
 REMARK_CHARS_MAX: Final = 4096
-"""How much of a peer's remark an error keeps."""
+"""How many characters of a peer's remark an error keeps."""
 
 
 def error_for_code(code: int, remark: str | None, *, what: str, address: str) -> MQError:
@@ -489,7 +489,7 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
 
 
 def _fault_for(remark: str) -> type[BrokerFault]:
-    """Code 1 stands for much; only its remark shows what no other attempt and no other broker can change."""
+    """Code 1 has many causes; only its remark shows which of them no other attempt and no other broker can change."""
     for pattern, kind in FAULTS_BY_REMARK:
         if pattern.search(remark):
             return kind

@@ -1,6 +1,6 @@
-"""What extends the client: every plug point's protocol, the values it is called with, and the implementations we ship.
+"""Plug points: the protocol of each, the values it is called with, and the implementations that come with the client.
 
-Each plug point is a small protocol; an object with the same methods is enough, nothing needs to be inherited.  What
+Each plug point is a small protocol; an object with the same methods is enough, no base class is needed.  What
 programs use every day is in :mod:`triomq`.
 """
 

@@ -1,6 +1,6 @@
-"""What a client counts: the answer of ``client.statistics()``, part by part.
+"""A client's counters: the result of ``client.statistics()``, part by part.
 
-Where statistics go by themselves is a plug point, :class:`triomq.plugins.StatisticsSink`.
+To have them reported periodically, give the client a :class:`triomq.plugins.StatisticsSink`.
 """
 
 # Sorted by purpose and by hand; this module only re-exports.

@@ -170,7 +170,7 @@ class ExchangeReader:
         client: of the connection.
         topic: of the exchange.
         replies: whether messages from just before the binding are wanted, too: an answer may be there first. Otherwise a worker
-            would carry out what its predecessor was told.
+            would carry out commands that were sent to its predecessor.
         clock: the time in ms since 1970.
     """
 

@@ -128,5 +128,5 @@ class Logins:
 
 
 def _digest(text: str) -> bytes:
-    # Of one length, so that the time of the comparison tells nothing.
+    # Of one length, so that the time of the comparison reveals nothing.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,8 +1,8 @@
 """Transactional writes of streams: tasks send half messages, and the driver commits those of a trigger.
 
 Only the driver commits, and only what the topic of decisions names. A driver that starts again looks which of the named
-messages are in their queues already, and commits the others; those of its own new tasks are rolled back. Brokers that ask
-about a half message are told to roll back what a decision leaves out, and nothing else: so a message is never committed
+messages are in their queues already, and commits the others; those of its own new tasks are rolled back. Answers to brokers
+that check a half message roll back what a decision leaves out, and do nothing else: so a message is never committed
 by two at once.
 """
 
@@ -75,7 +75,7 @@ def attempt_name(query: str, batch: str, partition: int) -> str:
 
 
 def answer_about(attempt: str, decision: Decision | None) -> TransactionState:
-    """What a broker is told that asks about a half message.
+    """The answer to a broker that checks a half message.
 
     Args:
         attempt: the task attempt that sent it.

@@ -49,13 +49,13 @@ ACL_OFF: Final = (
 
 @attrs.frozen(kw_only=True)
 class Account:
-    """An account of a broker's access control files; what is None stays as it is when the account is changed.
+    """An account in a broker's access control files; fields that are None are left as they are when it is changed.
 
     Args:
         access_key: its name, of 7 characters or more.
-        secret_key: its secret, of 7 characters or more. Brokers want it for every change.
+        secret_key: its secret, of 7 characters or more. Brokers need it for every change.
         admin: whether it may send the requests of operators; False also takes that from an account that is changed.
-        white_address: addresses whose requests need no signature of it.
+        white_address: pattern of addresses whose requests by this account need no signature.
         default_topic_perm: what it may do with topics that are not in `topic_perms`: DENY, PUB, SUB or PUB|SUB.
         default_group_perm: the same for consumer groups.
         topic_perms: topic -> permission.
@@ -74,7 +74,7 @@ class Account:
 
 @attrs.frozen(kw_only=True)
 class AccountList:
-    """What a broker's access control files say together.
+    """The accounts and white addresses in a broker's access control files, merged.
 
     Args:
         accounts: by access key.
@@ -94,7 +94,7 @@ class AccountFile:
         address: the broker's address.
         path: the file, on the broker's machine.
         changes: how often requests have changed it.
-        changed_ms: when one did last, in ms since 1970.
+        changed_ms: when a request last changed it, in ms since 1970.
     """
 
     broker: str
@@ -151,7 +151,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
             The addresses of the brokers that had it.
 
         Raises:
-            MQError: a broker has no such account, refused or could not be reached; the others have deleted it.
+            MQError: a broker has no such account, has refused or could not be reached; the others have deleted it.
         """
         header = DeleteAccessConfigRequest(access_key=_access_key(access_key))
         return await self._at_all(RequestCode.DELETE_ACL_CONFIG, header, f"delete account {access_key}", brokers)

@@ -45,7 +45,7 @@ RedriveTo = Literal["origin", "group"]
 
 @attrs.frozen
 class DeadLetter:
-    """A message that a group gave up.
+    """A dead letter: a message that a group gave up.
 
     Args:
         message: as it is stored in the dead letter topic.
@@ -61,7 +61,7 @@ class DeadLetter:
 
     @property
     def reason(self) -> str:
-        """Why it is a dead letter, as far as brokers note that."""
+        """Why it is a dead letter, as far as brokers record that."""
         times = self.message.reconsume_times
         if times == 0:
             return "sent to the dead letters by a producer"
@@ -82,7 +82,7 @@ class Redriven:
 
 
 class DeadLetterAdmin(metaclass=NoPublicConstructor):
-    """Looks at dead letters and sends them again; ``client.dead_letters``."""
+    """Reads the dead letters of groups, and sends them again; ``client.dead_letters``."""
 
     def __init__(
         self, groups: GroupAdmin, messages: MessageAdmin, routes: Routes, brokers: BrokerLinks, bounds: QueueBounds
@@ -119,7 +119,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: which.
-            limit: at most so many.
+            limit: how many to return at most.
             again: also those that a redrive has passed.
         """
         check_count("limit", limit, 1)
@@ -161,7 +161,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             group: whose.
             to: ``"origin"``: to the topic that they come from, so that all groups of it get them; ``"group"``: to the
                 group's retry topic, so that it alone does.
-            limit: at most so many.
+            limit: how many to send at most.
             again: also those that were redriven before.
             report: called with each message that was sent.
 

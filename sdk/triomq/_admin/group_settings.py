@@ -1,4 +1,4 @@
-"""What brokers keep of a consumer group beside its offsets (docs/protocol/admin.md §4).
+"""The settings of consumer groups at brokers (docs/protocol/admin.md §4).
 
 Upstream: ``SubscriptionGroupConfig``.
 """
@@ -26,9 +26,9 @@ class GroupSettings:
         consume_from_min: kept for readers of the setting; brokers ignore it (``consumeFromMinEnable``).
         broadcast: whether its members may pull in broadcasting mode (``consumeBroadcastEnable``).
         retry_queues: queues of its retry topic (``retryQueueNums``), at most 65536.
-        max_retries: how often a message comes again before it is a dead letter (``retryMaxTimes``).
+        max_retries: how often a message is delivered again before it is a dead letter (``retryMaxTimes``).
         broker_when_slow: the id of the broker that is suggested to members that lag (``whichBrokerWhenConsumeSlowly``).
-        notify_members: whether members are told when others come and go (``notifyConsumerIdsChangedEnable``).
+        notify_members: whether members are notified when others join or leave (``notifyConsumerIdsChangedEnable``).
 
     Raises:
         InvalidCall: a number cannot be used.

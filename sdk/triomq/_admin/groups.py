@@ -79,8 +79,8 @@ class ResetQueue:
     Args:
         queue: which.
         offset: where the group goes on.
-        online: members are online: the broker notified them, and they take about ten seconds; a broker of RocketMQ 5 tells
-            each at its next answer to a pull, within half a minute. False: the broker's offset was set.
+        online: members are online: the broker notified them, and they take about ten seconds; a broker of RocketMQ 5 notifies
+            each by its next answer to a pull, within half a minute. False: the broker's offset was set.
     """
 
     queue: MessageQueue
@@ -89,9 +89,9 @@ class ResetQueue:
 
 
 class GroupProgress(dict[MessageQueue, OffsetWrapper]):
-    """How far a group is: queue -> end of the queue, committed offset, store time.
+    """The progress of a group: queue -> end of the queue, committed offset, store time.
 
-    Queues of a set whose master does not answer are missing, or as a slave has them. Those of a broker that refuses the
+    Queues of a set whose master does not answer are missing, or have a slave's values. Those of a broker that refuses the
     account are missing.
 
     Attributes:
@@ -137,10 +137,10 @@ class GroupNames(list[str]):
 
 
 class SettingsBySet(dict[str, GroupSettings]):
-    """The settings of a group: broker name -> as its set has them.
+    """The settings of a group: broker name -> the settings on its set.
 
     Attributes:
-        unknown: broker name -> why nothing is known of the set; it may have the group, with any settings.
+        unknown: broker name -> why nothing is known about the set; it may have the group, with any settings.
     """
 
     def __init__(self, settings: Mapping[str, GroupSettings], unknown: Mapping[str, str]) -> None:
@@ -150,11 +150,11 @@ class SettingsBySet(dict[str, GroupSettings]):
 
 @attrs.frozen(kw_only=True)
 class TopicTraffic:
-    """What comes into a topic, and what one group takes out of it.
+    """The rates at which a topic gets messages, and at which one group pulls them.
 
     Args:
         topic: which.
-        group: who takes; None if no group does.
+        group: the group; None if no group consumes the topic.
         lag: how far the group is behind; None if it is unknown.
         in_per_s: messages that were sent, per second of the last minute.
         out_per_s: messages that were pulled, per second of the last minute.
@@ -202,7 +202,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
     async def names(self) -> GroupNames:
-        """All groups any broker has a configuration of, sorted, and which brokers refuse to say.
+        """The groups that any broker has settings of, sorted, and the brokers that refuse to list theirs.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -222,7 +222,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     # --- settings ----------------------------------------------------------------------------------------------------
 
     async def settings(self, group: str) -> SettingsBySet:
-        """What brokers keep of a group: broker name -> its settings; sets that do not know the group are missing.
+        """The settings of a group at brokers: broker name -> settings; sets that do not know the group are missing.
 
         Missing, too, are sets of which no broker answers; see ``SettingsBySet.unknown``.
 
@@ -251,7 +251,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: its name.
-            settings: default: those of a group that a broker creates by itself.
+            settings: default: those that a broker gives to a group it creates by itself.
             brokers: names of the broker sets; by default all.
 
         Returns:
@@ -290,7 +290,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: which.
-            force: do it although members are online, for which brokers would soon create it again.
+            force: delete it although members are online, for which brokers would soon create it again.
 
         Returns:
             The broker sets that had it, or may have had.
@@ -372,7 +372,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return merged
 
     async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
-        """How far the group is in each queue it has an offset in.
+        """The progress of the group in each queue that it has an offset in.
 
         Args:
             group: which.
@@ -408,7 +408,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return GroupProgress(dict(sorted(offsets.items())), found.without_master, found.refused)
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
-        """What one member reports about itself.
+        """The state that one member reports about itself.
 
         A slave is asked while its master does not answer: members send heartbeats to slaves, too.
 
@@ -476,10 +476,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return dict(sorted(found.items()))
 
     async def traffic(self, topic: str) -> list[TopicTraffic]:
-        """What comes into a topic, and what each group takes out of it; one entry without a group if none does.
+        """The rates at which a topic gets messages and each group pulls them; one entry without a group if none does.
 
-        Brokers have rates over the last minute. The numbers of the last day are those of a shorter time while a broker has
-        no longer one.
+        Brokers have rates over the last minute. The numbers of the last day cover less
+        than a day while a broker has counted for less.
 
         Raises:
             RouteNotFound: the name server does not know the topic.
@@ -533,12 +533,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             group: which.
             topic: of which topic.
             time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
-            new_group: set the offsets also of a group that no broker knows yet; otherwise that is an error.
+            new_group: also set the offsets of a group that no broker knows yet; otherwise that is an error.
 
         Raises:
             RouteNotFound: no name server knows the topic.
-            BrokerNotFound: a broker set has no master now; the others did it.
-            MQError: a broker did not do it; the others did, which a note of the error names.
+            BrokerNotFound: a broker set has no master now; the others have reset the group.
+            MQError: a broker failed; the others have reset the group, and a note of the error names them.
         """
         check_group(group)
         check_text("the topic", topic)
@@ -623,13 +623,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: which.
-            offsets: where it is to go on; at most the end of each queue, from where on it gets what is sent then.
-            force: do it although members are online, who will soon overwrite it.
+            offsets: queue -> offset where the group goes on; at most the end of the queue, which means new messages only.
+            force: set them although members are online, which will soon overwrite them.
 
         Raises:
             InvalidCall: members are online, or an offset lies beyond the end of its queue; nothing was set.
-            GroupNotFound: a broker keeps offsets only of groups that it knows, as those of RocketMQ 5 do: create it first.
-            MQError: a broker did not do it.
+            GroupNotFound: the group does not exist at a broker of RocketMQ 5, which needs it: create it first.
+            MQError: a broker could not set an offset.
         """
         check_mapping("offsets", offsets)
         for queue, offset in offsets.items():
@@ -662,7 +662,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             source: the group whose offsets are taken; its retry topic is left out.
             target: the group that gets them.
             topic: of which topic; default of all.
-            force: do it although members of ``target`` are online, who will soon overwrite it.
+            force: set them although members of ``target`` are online, which will soon overwrite them.
 
         Returns:
             The offsets that were set; none if ``source`` has none. A queue of a topic that ``source`` consumes in which it
@@ -671,8 +671,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: both are the same group, or members of ``target`` are online.
             BrokerNotFound: a broker set has no master now; nothing was set.
-            GroupNotFound: as :meth:`set_offsets`.
-            MQError: a broker did not do it.
+            GroupNotFound: as for :meth:`set_offsets`.
+            MQError: a broker could not set an offset.
         """
         offsets = await self.offsets_to_clone(source, target, topic)
         await self.set_offsets(target, offsets, force=force)

@@ -96,11 +96,11 @@ _OF_ONE_DELIVERY: Final = frozenset({
     names.ORIGIN_MESSAGE_ID, names.CLUSTER, names.CHECK_TIMES, names.PREPARED_QUEUE_OFFSET, "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
 })  # fmt: skip
-"""Properties that tell how a message came where it is; a copy that starts from the beginning has none of them."""
+"""Properties that record how a message came where it is; a copy that starts from the beginning has none of them."""
 
 
 class TrackType(StrEnum):
-    """Whether a group has consumed a message; the words are RocketMQ's (docs/protocol/admin.md §6.2)."""
+    """Whether a group has consumed a message; the names are RocketMQ's (docs/protocol/admin.md §6.2)."""
 
     CONSUMED = "CONSUMED"
     CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
@@ -177,7 +177,7 @@ class QueueEntry:
 
 
 class MessageAdmin(metaclass=NoPublicConstructor):
-    """Looks at stored messages; ``client.messages``.
+    """Queries stored messages, and has them consumed again; ``client.messages``.
 
     Every method raises :class:`~triomq.errors.MQError` when a broker that has to be asked does not answer.
     """
@@ -202,13 +202,13 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     # --- finding -------------------------------------------------------------------------------------------------
 
     async def by_id(self, offset_message_id: str, *, any_address: bool = False) -> ReceivedMessage:
-        """The message of a broker's id: ``offset_message_id`` of a result or a message.
+        """The message with a broker's id: ``offset_message_id`` of a result or a message.
 
         The broker whose address the id has is asked, also when it is a slave.
 
         Args:
-            offset_message_id: anybody can make one up, and with it the address.
-            any_address: whether to connect to an address that no name server knows, too.
+            offset_message_id: the id; it can be forged, and with it the address.
+            any_address: whether to connect to an address that no name server knows, too; only for ids that you trust.
 
         Raises:
             InvalidCall: it is no such id, or its address is that of no broker of the cluster.
@@ -273,7 +273,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             topic: which; brokers index by topic and key.
             key: one of the message's ``keys``.
             start_ms: only messages stored then or later, in ms since 1970.
-            end_ms: only messages stored until then.
+            end_ms: only messages stored until then, in ms since 1970.
             max_messages: at most so many per broker, 1 to 64: the newest ones.
 
         Raises:
@@ -293,13 +293,13 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def trace(
         self, message_id: str, *, trace_topic: str = names.TRACE_TOPIC, start_ms: int = 0, end_ms: int | None = None
     ) -> list[TraceRecord]:
-        """What producers and consumers with ``trace`` have written down about a message, the first first.
+        """What producers and consumers with ``trace`` have recorded about a message, the oldest first.
 
         Args:
             message_id: the id that its sender gave.
             trace_topic: where traces go.
-            start_ms: only what was written down then or later, in ms since 1970.
-            end_ms: only what was written down until then.
+            start_ms: only what was recorded then or later, in ms since 1970.
+            end_ms: only what was recorded until then, in ms since 1970.
 
         Raises:
             RouteNotFound: no name server knows the topic.
@@ -382,12 +382,12 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def by_time(
         self, queue: MessageQueue, start_ms: int, *, end_ms: int | None = None, max_messages: int = PAGE
     ) -> list[ReceivedMessage]:
-        """The messages of a queue that were stored from a time on, in the queue's order.
+        """The messages of a queue that were stored at a time or later, in the queue's order.
 
         Args:
             queue: which.
-            start_ms: ms since 1970.
-            end_ms: only messages stored until then.
+            start_ms: only messages stored then or later, in ms since 1970.
+            end_ms: only messages stored until then, in ms since 1970.
             max_messages: at most so many.
         """
         check_count("max_messages", max_messages, 1)
@@ -434,9 +434,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def page(
         self, queue: MessageQueue, offset: int, max_messages: int = PAGE
     ) -> tuple[list[ReceivedMessage], int]:
-        """The messages from an offset of a queue on, as many as come at once, and the offset behind them.
+        """The messages of a queue from an offset on, as many as one pull returns, and the offset behind them.
 
-        It is that of the first message there is where `offset` has been deleted, and `offset` itself at the queue's end.
+        Where `offset` has been deleted, that is the offset of the queue's first message; at the queue's end it is `offset`.
         """
         check_queue(queue)
         check_offset(offset)
@@ -524,7 +524,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def consume_directly(
         self, message: ReceivedMessage, group: str, client_id: str
     ) -> ConsumeMessageDirectlyResult:
-        """Let one member consume the message now, beside its queues; nothing is committed.
+        """Have one member consume the message now, outside of its queues; nothing is committed.
 
         The broker that stores the message asks the member, and returns what its handler did.
 
@@ -548,7 +548,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         return await body_of(ConsumeMessageDirectlyResult, checked(answer, what, address), address)
 
     async def resend(self, message: ReceivedMessage, group: str) -> SendResult:
-        """Send a copy to one group alone, by its retry topic: some member consumes it, and retries count from 0.
+        """Send a copy to one group alone, by its retry topic: one of its members consumes it, and retries count from 0.
 
         Raises:
             GroupNotFound: no broker has the group.
@@ -565,7 +565,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         Args:
             message: the stored one.
             topic: where the copy goes.
-            group: whose retry topic it is; members are then told the topic that the message comes from.
+            group: whose retry topic it is; members then see the topic that the message comes from.
         """
         check_kind("the message", message, ReceivedMessage)
         check_text("the topic", topic)

@@ -95,7 +95,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         raise BrokerNotFound(f"broker {broker} is not registered; known: {known or 'none'}")
 
     async def status(self, broker: str) -> dict[str, str]:
-        """What a broker says about its version, traffic and disk."""
+        """A broker's version, traffic and disk use, as it reports them."""
         address = await self.address_of(broker)
         answer = await self._ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), "the status")
         return dict((await body_of(KVTable, answer, address, "the answer")).table)
@@ -105,14 +105,14 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return await self._config_at(await self.address_of(broker))
 
     async def set_config(self, broker: str, settings: Mapping[str, str]) -> dict[str, str]:
-        """Change settings of a running broker; those that it reads at its start count from the next one on.
+        """Change settings of a running broker; those that it reads only at its start take effect at the next one.
 
         Returns:
             The settings with other values than before.
 
         Raises:
             InvalidCall: the broker has no setting of a name; nothing was changed. RocketMQ ignores unknown names.
-            BrokerRefused: the broker has not taken a value, though it did not say so.
+            BrokerRefused: the broker still has the old value of a setting, though it has reported success.
         """
         body = _lines_of(settings)
         address = await self.address_of(broker)
@@ -127,7 +127,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return {name: after[name] for name in settings if name in after and after[name] != before[name]}
 
     async def clean(self, broker: str, what: Cleaning) -> None:
-        """Have a broker delete what is expired or unused now, and not at its usual hour."""
+        """Have a broker delete what is expired or unused now, instead of at its usual hour."""
         if what not in list(_CLEANING):
             raise InvalidCall(f"what is {what!r}, none of {', '.join(_CLEANING)}")
         address = await self.address_of(broker)
@@ -140,7 +140,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return await body_of(ProducerTableInfo, answer, address, "the producers")
 
     async def set_write_permission(self, broker_name: str, *, allowed: bool) -> dict[str, int]:
-        """Take the write permission of all topics of a broker set from the routes, or give it back.
+        """Remove the write permission of a broker set's topics from the routes, or restore it.
 
         Name servers keep that in memory: a broker that changes a topic registers its own permissions again. Producers
         follow within 30 s.
@@ -176,11 +176,11 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     async def consume_stats(
         self, broker: str, *, ordered: bool = False
     ) -> dict[str, dict[MessageQueue, OffsetWrapper]]:
-        """How far every group of a broker is in the queues that it has an offset in.
+        """The progress of every group of a broker in the queues that it has an offset in.
 
         Args:
             broker: which.
-            ordered: only topics with the setting `order`.
+            ordered: whether to return only topics with the setting `order`.
 
         Returns:
             Group -> queue -> offsets; groups and topics are named as brokers know them.
@@ -220,7 +220,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     async def set_name_server_config(
         self, settings: Mapping[str, str], *, name_servers: Sequence[str] | None = None
     ) -> dict[str, dict[str, str]]:
-        """Change settings of running name servers; those that they read at their start count from the next one on.
+        """Change settings of running name servers; those that they read only at their start take effect at the next one.
 
         Args:
             settings: name -> value.
@@ -252,7 +252,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     # --- key-value pairs of name servers -------------------------------------------------------------------------
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
-        """All pairs of a namespace, of the name server that is asked; empty when there is none."""
+        """The key-value pairs of a namespace at the chosen name server; empty when there is none."""
         check_text("the namespace", namespace)
         header = GetKVListByNamespaceRequest(namespace=namespace)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header))

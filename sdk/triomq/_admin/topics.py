@@ -1,7 +1,7 @@
 """Administration: topics, routes, the cluster (docs/protocol/admin.md; upstream ``DefaultMQAdminExt``).
 
-What changes a topic goes to brokers, what is asked goes to the chosen name server, and what name servers
-keep each for themselves goes to all of them.
+Changes of topics go to brokers, queries to the chosen name server, and changes of what each name server
+keeps for itself to all of them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class TopicStats:
     Args:
         offset_table: queue -> its bounds and when it was last written to.
         without_master: broker name -> why its master did not answer. The set's queues are missing in `offset_table`, or
-            as a slave has them, which may lack the newest messages.
+            have the values of a slave, which may lack the newest messages.
         refused: broker name -> who refuses the account, why, and what to do. The broker's queues are missing.
     """
 
@@ -118,8 +118,8 @@ class Admin(metaclass=NoPublicConstructor):
         Args:
             topic: its name.
             queues: number of queues per broker, 1 to 65536.
-            read_queues: readable ones, if they differ.
-            write_queues: writable ones, if they differ.
+            read_queues: number of readable ones, if it differs.
+            write_queues: number of writable ones, if it differs.
             perm: the sum of 4 read, 2 write, 1 inherit.
             order: kept for readers of the setting; brokers ignore it.
             brokers: broker names; by default all of the cluster.
@@ -164,7 +164,7 @@ class Admin(metaclass=NoPublicConstructor):
             Whether it was created.
 
         Raises:
-            InvalidCall, BrokerNotFound, MQError: as :meth:`create_topic`.
+            InvalidCall, BrokerNotFound, MQError: as for :meth:`create_topic`.
         """
         with suppress(RouteNotFound):
             await self.route(topic)
@@ -185,7 +185,7 @@ class Admin(metaclass=NoPublicConstructor):
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
 
-        Nothing is deleted, and nothing raised, where nobody knows it.
+        A topic that no broker and no name server knows is no error.
 
         Raises:
             InvalidCall: it is a system topic.
@@ -227,7 +227,7 @@ class Admin(metaclass=NoPublicConstructor):
         """Where a topic lives, asked now; waits while no broker is registered.
 
         Raises:
-            BrokerNotFound: the name server does not know it, nor any broker: an outage, rather than a wrong name.
+            BrokerNotFound: the name server knows neither the topic nor any broker: an outage, rather than a wrong name.
             RouteNotFound: the name server does not know it.
         """
         return await self._route_wait.until_there(lambda: self._route_now(topic), ADMIN_TIMEOUT_S)
@@ -255,7 +255,7 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             RouteNotFound: the name server does not know the topic.
             AccessRefused: all that answer refuse the account.
-            MQError: a broker could not do it.
+            MQError: a broker failed to answer with the topic's bounds.
         """
         data = await self.route(topic)
         sets = addresses_of({broker.broker_name or "": broker for broker in data.broker_datas or []})

@@ -223,7 +223,7 @@ class LoopThread(Generic[Session]):
             trio.run(main)
         except BaseException as error:
             if opening.over:
-                # Nobody waits for it: callers are told that the client is closed.
+                # Nobody waits for it: callers get the error that the client is closed.
                 log.exception("the loop of thread %s has failed, and what was open in it is closed", self._thread.name)
             opening.end(error)  # raised again in the thread that opens the session
 

@@ -275,7 +275,7 @@ async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -
 )
 @click.option("--broker-when-slow", type=click.IntRange(0), metavar="ID", help="Id of the broker for members that lag.")
 @click.option("--notify/--no-notify", "notify_members", default=None,
-              help="Whether members are told when others come and go.")  # fmt: skip
+              help="Whether members are notified when others join or leave.")  # fmt: skip
 @click.option("--settings", "show_settings", is_flag=True, help="Show the settings of GROUP on each broker set.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option

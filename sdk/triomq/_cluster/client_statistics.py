@@ -1,4 +1,4 @@
-"""What a client holds and has counted, at one moment: values for metrics and for debugging, and where they go."""
+"""A client's state and counters at one moment: values for metrics and for debugging, and the sink that takes them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class LinkStatistics:
 
 @attrs.frozen
 class Durations:
-    """A histogram.
+    """A histogram of durations.
 
     Args:
-        counts: how many took at most so long, not summed up: one for each of :attr:`bounds_s`, and one for all others.
-        total_s: the sum of all.
+        counts: the number in each bucket, not cumulative: one for each of :attr:`bounds_s`, and one for all longer ones.
+        total_s: the sum of all, in seconds.
     """
 
     bounds_s = BOUNDS_S
@@ -52,7 +52,7 @@ class Durations:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """How many durations there are."""
         return sum(self.counts)
 
 
@@ -68,8 +68,8 @@ class SendStatistics:
         oneway: one-way messages that were written.
         errors: class of the error -> sends that failed with it.
         retries: attempts after a send's first one.
-        body_bytes: the bodies of ``stored`` and ``oneway``, as they travelled.
-        durations: how long the last attempt took, of one in 16 sends that were stored.
+        body_bytes: bytes of the bodies of ``stored`` and ``oneway``, as they were sent.
+        durations: how long the last attempt took, for one in 16 sends that were stored.
     """
 
     group: str
@@ -92,7 +92,7 @@ class PullStatistics:
         topic: which; ``%RETRY%`` and the group is what is delivered again.
         pulls: name of a :class:`triomq.PullStatus` -> answers that have it.
         messages: messages in them, before filters of the client.
-        record_bytes: their bytes.
+        record_bytes: the bytes of their records.
         missing: messages that brokers passed over in answers without a filter: they had deleted them, while their queues
             still listed them.
     """
@@ -106,13 +106,13 @@ class PullStatistics:
 
     @property
     def is_retry(self) -> bool:
-        """Whether the messages are delivered again."""
+        """Whether the topic is the group's retry topic, whose messages are delivered again."""
         return self.topic.startswith(RETRY_PREFIX)
 
 
 @attrs.frozen
 class CallStatistics:
-    """Messages of one topic that handlers, or a loop, of one push consumer have dealt with, since the client was opened.
+    """Messages of one topic that the handler or loop of one push consumer has answered, since the client was opened.
 
     Args:
         group: the consumer group.
@@ -131,11 +131,11 @@ class CallStatistics:
 
 @attrs.frozen
 class Sample:
-    """One figure of a metric.
+    """One value of a metric.
 
     Args:
         labels: the values of the labels, in the order of their names in the :class:`Metric`.
-        value: the figure.
+        value: the value.
     """
 
     labels: tuple[str, ...]
@@ -147,11 +147,11 @@ class Metric:
     """One metric, in the terms of most metrics systems.
 
     Args:
-        name: as Prometheus would have it, without ``_total``.
-        kind: a counter only grows, as do the counts of a histogram.
-        help: what it says.
+        name: as Prometheus would name it, without ``_total``.
+        kind: counter, gauge or histogram; a counter only grows, as do the counts of a histogram.
+        help: what it measures.
         labels: the names of its labels.
-        samples: its figures; :class:`Durations` for a histogram, numbers for others.
+        samples: its values; :class:`Durations` for a histogram, numbers for others.
     """
 
     name: str
@@ -163,10 +163,10 @@ class Metric:
 
 @attrs.frozen
 class ClientStatistics:
-    """What a client holds at one moment, and what it has counted since it was opened.
+    """A client's state at one moment, and its counters since it was opened.
 
-    Every figure of what it holds has a limit in :class:`triomq.ClientOptions` or the producer's. 10,000 pairs of group and topic
-    are counted apart, of sends, pulls and calls each; what others do is counted under ``(others)``.
+    Every number of its state has a limit in :class:`triomq.ClientOptions` or the producer's. 10,000 pairs of group and topic
+    are counted separately, of sends, pulls and calls each; the rest is counted under ``(others)``.
 
     Args:
         links: the open links.
@@ -200,7 +200,7 @@ class ClientStatistics:
         callbacks: dict[str, int],
         positions: dict[str, int],
     ) -> ClientStatistics:
-        """What a client holds, and its counters as they are now. They are copied at once, so threads may ask, too."""
+        """A client's state, and its counters as they are now. They are copied at once, so threads may call this, too."""
         return cls(
             links,
             topics,
@@ -300,10 +300,10 @@ class ClientStatistics:
 
 
 class StatisticsSink(Protocol):
-    """Takes what a client counts, for any metrics system."""
+    """Takes a client's counters, for any metrics system."""
 
     def take(self, statistics: ClientStatistics, /) -> None:
-        """The figures as they are now. Called in the client's loop, so it must be quick; what it raises is logged.
+        """Take the counters as they are now. Called in the client's loop, so it must be quick; what it raises is logged.
 
         The value never changes: it may be kept for another thread to read.
         """

@@ -81,7 +81,7 @@ class Heartbeats:
         self._producers: set[str] = set()
         # Counts the changes of the above, and for each link the change that its peer knows.
         self._changes = 0
-        self._told: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
+        self._sent: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
         # Groups that brokers ask about transactions: each master must know them, also one that they do not send to.
         self._answering: set[str] = set()
         self._masters: frozenset[str] | None = None
@@ -99,7 +99,7 @@ class Heartbeats:
 
         Args:
             group: its name.
-            answers: whether it answers for transactions; every master of the name server is then told.
+            answers: whether it answers checks of transactions; every master that is registered then gets heartbeats.
 
         Raises:
             InvalidCall: this client is in it already.
@@ -168,7 +168,7 @@ class Heartbeats:
     def reached(self, addresses: Iterable[str]) -> bool:
         """Whether all these brokers know all producer groups of this client, on links that are open."""
         links = map(self._links.ready, addresses)
-        return all(link is not None and self._told.get(link) == self._changes for link in links)
+        return all(link is not None and self._sent.get(link) == self._changes for link in links)
 
     async def reach(self, addresses: Iterable[str]) -> None:
         """Tell these brokers of this client's producer groups, those that do not know them yet, and wait for answers.
@@ -255,7 +255,7 @@ class Heartbeats:
             return
         if answer.code == ResponseCode.SUCCESS:
             link.peer_version = answer.version
-            self._told[link] = changes
+            self._sent[link] = changes
         else:
             log.warning("%s refused a heartbeat with code %d: %s", link.address, answer.code, answer.remark)
 
@@ -291,7 +291,7 @@ class Heartbeats:
     def _route_changed(self, _route: Route) -> None:
         links = [self._links.ready(address) for address in self._addresses()]
         # One that is open already, as for an administrative call, carried no heartbeat when it was opened.
-        if any(link is None or link not in self._told for link in links):
+        if any(link is None or link not in self._sent for link in links):
             self._change.set()
 
     async def _unregister(self, header: UnregisterClientRequest) -> None:

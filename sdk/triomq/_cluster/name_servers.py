@@ -46,10 +46,10 @@ POLL_EVERY_S = 120.0
 """How often a provider that can change is asked again."""
 
 PROVIDER_TIMEOUT_S: Final = 30.0
-"""How long a provider may take: a client whose provider hangs would never open, or never look again."""
+"""How long a provider may take: a client whose provider hangs would never open, or never refresh the list."""
 
 SILENT_ENDS: Final = 2
-"""So many connections in a row that end after their first request, without an answer, are taken for the rule there."""
+"""After so many connections in a row that end after their first request without an answer, all are assumed to end so."""
 
 CLOSES_SILENTLY: Final = (
     "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
@@ -59,7 +59,7 @@ NEVER_ANSWERS: Final = "it takes the connection and never answers: it may be no 
 
 
 class NameServerProvider(Protocol):
-    """Gives the name servers' addresses; asked at the start and then every ``poll_every_s``."""
+    """Provides the name servers' addresses; called at the start and then every ``poll_every_s`` seconds."""
 
     @property
     def poll_every_s(self) -> float:
@@ -69,7 +69,7 @@ class NameServerProvider(Protocol):
         """The addresses as ``host:port``; an empty list keeps what is known.
 
         Raises:
-            OSError: they are not available now; what is known stays, as with any other error.
+            OSError: they are not available now; the client keeps those that it knows, as after any other error.
         """
 
 
@@ -78,7 +78,7 @@ NameServers = str | Sequence[str] | NameServerProvider | Callable[[], Sequence[s
 
 
 class StaticNameServers:
-    """A list that never changes."""
+    """A list of name servers that never changes."""
 
     poll_every_s = float("inf")
 
@@ -92,7 +92,7 @@ class StaticNameServers:
 
 
 class CallableNameServers:
-    """What a function returns, plain or async, called again every ``poll_every_s``."""
+    """The list that a function returns, plain or async; it is called again every ``poll_every_s`` seconds."""
 
     def __init__(
         self, call: Callable[[], Sequence[str] | Awaitable[Sequence[str]]], *, poll_every_s: float = POLL_EVERY_S
@@ -101,14 +101,14 @@ class CallableNameServers:
         self.poll_every_s = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
-        """Ask the function."""
+        """Call the function."""
         await trio.lowlevel.checkpoint()
         found = self._call()
         return parse_addresses(await found if inspect.isawaitable(found) else found)
 
 
 class DnsNameServers:
-    """All addresses a name resolves to."""
+    """All addresses that a DNS name resolves to."""
 
     def __init__(self, host: str, port: int = 9876, *, poll_every_s: float = POLL_EVERY_S) -> None:
         self._host = host
@@ -161,10 +161,10 @@ class HttpNameServers:
         self.poll_every_s = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
-        """Ask the address server; at most 3 s and 64 KiB.
+        """Ask the address server; an answer may take 3 s and have 64 KiB.
 
         Raises:
-            OSError: it cannot be reached, does not answer, or answers something else.
+            OSError: it cannot be reached, does not answer, or its answer is no list.
             InvalidCall: its answer's first line is not a list of addresses.
         """
         with trio.move_on_after(API_TIMEOUT_S):

@@ -37,13 +37,13 @@ class ReadPreference(enum.Enum):
     """Which brokers to pull from."""
 
     SUGGESTED = "suggested"
-    """The default. As the brokers suggest, and from another broker when that one cannot be reached."""
+    """The default. From the broker that brokers suggest, and from another one when it cannot be reached."""
 
     MASTER = "master"
-    """From the master alone: what was sent a moment ago is there."""
+    """From the master alone, which has the newest messages."""
 
     SLAVE = "slave"
-    """From slaves alone: the master is spared."""
+    """From slaves alone, to relieve the master."""
 
     PREFER_SLAVE = "prefer_slave"
     """From a slave; from the master only when no slave can be reached."""
@@ -61,7 +61,7 @@ class OnlyBroker:
 
     @property
     def value(self) -> str:
-        """As errors show it, like a named preference's."""
+        """Its text in errors, like a named preference's."""
         return f"broker id {self.broker_id}"
 
 

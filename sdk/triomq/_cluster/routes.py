@@ -67,15 +67,15 @@ TOPICS_MAX = 10_000
 
 @attrs.frozen(eq=False)
 class Route:
-    """Where a topic lives, at one moment.
+    """A topic's queues and brokers, at one moment.
 
     Args:
         topic: its name.
-        data: as the name server sent it.
+        data: the route as the name server sent it.
         publish_queues: queues to send to, in Java's order: brokers by name, then queue ids.
         subscribe_queues: queues to pull from.
         addresses: broker name -> broker id -> ``host:port``.
-        borrowed: the topic is unknown and these are the default topic's queues.
+        borrowed: whether the topic is unknown, and these are the default topic's queues.
     """
 
     topic: str

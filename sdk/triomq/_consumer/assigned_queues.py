@@ -1,4 +1,4 @@
-"""What push and lite pull consumers offer for the queues that are theirs: pause, resume, seek (docs/protocol/consumer.md §5).
+"""Methods of push and lite pull consumers for their assigned queues: pause, resume, seek (docs/protocol/consumer.md §5).
 
 Upstream: ``DefaultLitePullConsumer``; of a push consumer Java has ``suspend`` and ``resume`` alone.
 """
@@ -21,7 +21,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     _member: Membership
 
     def pause(self, *queues: MessageQueue) -> None:
-        """Pull these queues no further; without queues, pull nothing, also of queues that come later.
+        """Stop pulling these queues; without queues, pull nothing, also from queues that are assigned later.
 
         What has been pulled already is still polled or handled. So is what a pull brings that was sent before: brokers
         hold it for up to 15 s, or 20 s for lite pull consumers, until a message comes. Java's consumers do the same.
@@ -36,7 +36,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             self._member.engine.pause(queue)
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Pull them again; without queues, end a :meth:`pause` without queues.
+        """Pull these queues again; without queues, end a :meth:`pause` without queues.
 
         Raises:
             InvalidCall: a queue is not assigned.
@@ -48,13 +48,13 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             self._member.engine.resume(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on elsewhere; what was pulled of the queue and not given out yet is dropped.
+        """Go on at another offset of a queue; what was pulled of it and not delivered yet is dropped.
 
-        A handler that is at work on one of its messages runs on, and its end no longer moves the group's offset.
+        A handler that is at work on one of its messages runs on, and its result no longer moves the group's offset.
 
         Args:
             queue: one that is assigned.
-            offset: of the next message to be given out.
+            offset: of the next message to be delivered.
 
         Raises:
             InvalidCall: the queue is not assigned, or has no such offset.

@@ -24,14 +24,14 @@ class OffsetStore(Protocol):
         """The committed offset, or None when the group has none there.
 
         Raises:
-            MQError: it is not known now. Any other exception counts as one.
+            MQError: it cannot be read now. Any other exception counts as one.
         """
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Keep these offsets; lower ones than before are allowed.
 
         Raises:
-            MQError: some may not be kept. Any other exception counts as one.
+            MQError: some may not have been stored. Any other exception counts as one.
         """
 
 

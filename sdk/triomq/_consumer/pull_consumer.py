@@ -32,7 +32,7 @@ from triomq._consumer.group.callbacks import (
     reporter,
 )
 from triomq._consumer.group.missing import MissingMessages
-from triomq._consumer.group.pull_loop import HELD_S, fruitless_pause_s
+from triomq._consumer.group.pull_loop import HELD_S, empty_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
 from triomq._consumer.offset_store import OffsetStore
@@ -65,7 +65,7 @@ _QUEUES_CURE: Final = "; fetch_queues(topic) lists them"
 
 
 class PullConsumer(metaclass=NoPublicConstructor):
-    """Pulls messages for one consumer group; handed out by ``client.pull_consumer(group)``.
+    """Pulls messages for one consumer group; made by ``client.pull_consumer(group)``.
 
     Nothing is committed unless :meth:`commit` is called.
     """
@@ -158,8 +158,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             block: whether the broker holds the request until a message comes. A slave that does not have the offset is
                 pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
                 pauses by repeated calls.
-            suspend_s: for how many seconds, not without end; a nearer deadline of the caller shortens it.
-            read_preference: from whom to pull this time; by default from whom the consumer does.
+            suspend_s: for how many seconds the broker holds it; finite. An earlier deadline of the caller shortens it.
+            read_preference: which brokers to pull from this time; by default the consumer's own preference.
 
         Returns:
             The result, whatever its status; false when it holds no message. A slave that does not have the offset, and
@@ -211,7 +211,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             if not result.lacks_offset or left_s <= 0:
                 break
             # Brokers do not hold such pulls.
-            await trio.sleep(min(fruitless_pause_s(number), left_s))
+            await trio.sleep(min(empty_pause_s(number), left_s))
             call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
         if block:
             await self._pause_if_unheld(result, started_s, deadline_s)
@@ -244,7 +244,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             tags: as for :meth:`pull`.
             sql: as for :meth:`pull`.
             max_messages: per pull, at most.
-            interval_s: how long a queue without a new message rests (``pullNextDelayTimeMillis``).
+            interval_s: seconds until a queue without a new message is pulled again (``pullNextDelayTimeMillis``).
             callbacks: called with queues before they are pulled, and before they are given up; without ``on_event``, which
                 :meth:`triomq.Client.pull_consumer` takes.
             allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
@@ -324,7 +324,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         return position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Set the position.
+        """Set this consumer's position in a queue: where its next pull without an offset starts.
 
         Raises:
             InvalidCall: this is no queue, or no offset.
@@ -526,7 +526,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             return
         # The broker does not hold this pull: it may hold too many. The caller's next one would follow at once.
         number = self._unheld[result.queue] = self._unheld.get(result.queue, 0) + 1
-        await trio.sleep(max(0.0, min(fruitless_pause_s(number), deadline_s - now)))
+        await trio.sleep(max(0.0, min(empty_pause_s(number), deadline_s - now)))
 
     def _note_availability(self, offset: int, result: PullResult) -> None:
         known = self._unavailable.get(result.queue)

@@ -56,9 +56,9 @@ class SharedPulls(metaclass=NoPublicConstructor):
         return self
 
     async def __anext__(self) -> PullResult:
-        """The next result that has messages; its queue's position is behind them, and nothing is committed.
+        """The next result that has messages; its queue's position is then after them, and nothing is committed.
 
-        A pull that fails is logged, and repeated after a second.
+        A pull that fails is logged, and retried after a second.
 
         Raises:
             ClientClosed: the consumer is closed.

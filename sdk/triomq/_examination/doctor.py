@@ -1,4 +1,4 @@
-"""Looking at a whole cluster: asks name servers, brokers and members what findings are computed from.
+"""The examination of a whole cluster: queries name servers, brokers and members for what findings are computed from.
 
 Everything is asked side by side and within one deadline: a dead node costs its own answer, no other one's.
 """
@@ -107,7 +107,7 @@ class _HaStatus(Body, kw_only=True):
 
 @attrs.frozen
 class LookedAt:
-    """How far the doctor is.
+    """The progress of an examination.
 
     Args:
         kind: what is looked at: name servers, brokers, masters' groups, groups, members.
@@ -124,7 +124,7 @@ class LookedAt:
 
 @attrs.define
 class _Asked:
-    """What became known so far; it counts, too, when time is up."""
+    """What is known so far; it is used, too, when time is up."""
 
     brokers: dict[str, BrokerView] = attrs.field(factory=dict)
     groups: dict[str, GroupView] = attrs.field(factory=dict)
@@ -135,10 +135,10 @@ class _Asked:
     async def each(
         self, kind: str, call: Callable[[T], Awaitable[None]], items: Collection[T], name: Callable[[T], str] = str
     ) -> None:
-        """Make a call for each item, side by side, and tell how far it is."""
+        """Make a call for each item, side by side, and report the progress."""
         done = 0
 
-        def told(latest: str) -> None:
+        def report(latest: str) -> None:
             if self.progress is not None:
                 self.progress(LookedAt(kind, latest, done, len(items)))
 
@@ -146,15 +146,15 @@ class _Asked:
             nonlocal done
             await call(item)
             done += 1
-            told(name(item))
+            report(name(item))
 
         if items:
-            told("")
+            report("")
         await _side_by_side(one, items)
 
 
 class Doctor(metaclass=NoPublicConstructor):
-    """Looks at a whole cluster; ``client.doctor``."""
+    """Examines a whole cluster; ``client.doctor``."""
 
     def __init__(self, name_servers: NameServerGroup, links: Links, clock: Clock, client_id: str) -> None:
         self._name_servers = name_servers
@@ -172,9 +172,9 @@ class Doctor(metaclass=NoPublicConstructor):
         """What is wrong with the cluster, and what to do; empty for a healthy one.
 
         Args:
-            timeout_s: how long to look at most; what is not known then is a finding of its own.
-            limits: from which size on something is a problem.
-            progress: called when something has been looked at.
+            timeout_s: seconds the examination may take; what is not known then is a finding of its own.
+            limits: the sizes from which on something is a problem.
+            progress: called when something has been examined.
 
         Raises:
             NoNameServer: none answers.
@@ -189,8 +189,8 @@ class Doctor(metaclass=NoPublicConstructor):
         """The cluster's state now.
 
         Args:
-            timeout_s: how long to look at most.
-            progress: called when something has been looked at.
+            timeout_s: seconds the examination may take.
+            progress: called when something has been examined.
 
         Nothing is changed. Brokers see one heartbeat of a producer group ``triomq_doctor``, which ends at once.
 

@@ -43,7 +43,7 @@ SAME_EVERYWHERE: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class FindingLimits:
-    """From which size on something is a problem.
+    """The sizes from which on something is a problem.
 
     Args:
         lag: messages that a group has not committed.
@@ -58,13 +58,13 @@ class FindingLimits:
 
 @attrs.frozen
 class Finding:
-    """Something that is wrong, or worth knowing.
+    """A problem of a cluster, or a notice about it.
 
     Args:
-        level: ``problem``: it needs an operator; ``notice``: it may be on purpose.
-        kind: a word for machines, the same in every version.
+        level: ``problem``: it needs an operator; ``notice``: it may be intended.
+        kind: an identifier for programs, the same in every version.
         about: the server, set, group or cluster that it is about.
-        what: what is the case, a sentence.
+        what: what was found, a sentence.
         cure: what to do about it, a sentence.
     """
 
@@ -145,7 +145,7 @@ def unseen_name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> It
         yield _notice(
             "name_server_unseen",
             _some(labels),
-            f"The setting namesrvAddr of {_some(labels)} names {addresses}, which the doctor was not told of: it may be "
+            f"The setting namesrvAddr of {_some(labels)} names {addresses}, which the doctor was not given: it may be "
             "misspelt, and then one name server does not list the broker.",
             "Correct namesrvAddr in the broker's file and restart it; if it is right, look again with all name servers: "
             "-n 'HOST:PORT;HOST:PORT'.",
@@ -456,7 +456,7 @@ def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerVi
             "Set brokerPermission=6 when its maintenance is over: `triomq brokers set`.",
         )
     ids = {MASTER_ID, *(follower.broker_id for follower in followers)}
-    # Every group names slave 1 unless it is told otherwise: without any slave that means nothing.
+    # Every group names slave 1 by default: without any slave that means nothing.
     lost = [group for group, number in master.slow_reads.items() if followers and number not in ids]
     if lost and master.setting("slaveReadEnable") == "true":
         yield _notice(

@@ -29,7 +29,7 @@ MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 
 
 class Compressor(Protocol):
-    """Makes bodies smaller before they travel; large ones are compressed in threads, several at the same time."""
+    """Compresses bodies before they are sent; large ones are compressed in threads, several at the same time."""
 
     @property
     def sys_flag(self) -> int:
@@ -40,7 +40,7 @@ class Compressor(Protocol):
 
 
 class ZlibCompressor:
-    """RFC 1950; the only kind that clients and brokers of every age read.
+    """Zlib (RFC 1950); the only kind that clients and brokers of every version read.
 
     Args:
         level: 1-9, upstream's default is 5.
@@ -100,10 +100,10 @@ class ZstdCompressor:
 
 
 def checked_compressor(compressor: Compressor | None) -> Compressor | None:
-    """What a user has given to compress bodies by.
+    """The user's compressor, checked.
 
     Raises:
-        InvalidCall: it is no compressor, or its flag says something else than how readers decompress.
+        InvalidCall: it is no compressor, or its flag is not one by which readers decompress.
     """
     if compressor is None:
         return None
@@ -121,7 +121,7 @@ def compress(compressor: Compressor, body: bytes) -> bytes:
     """Call a user's compressor.
 
     Raises:
-        InvalidCall: it has raised, or answered something else than bytes.
+        InvalidCall: it has raised, or returned something other than bytes.
     """
     try:
         data: object = compressor.compress(body)

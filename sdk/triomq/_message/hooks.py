@@ -34,7 +34,7 @@ class SendContext:
         group: producer group.
         message: what is sent.
         message_id: its ``UNIQ_KEY``.
-        oneway: whether nobody waits for an answer.
+        oneway: whether it is sent without an answer.
         batch_count: how many messages its request has; 1 unless it was sent in a batch.
         batch_number: its place in the batch, from 0.
         transactional: whether it is the half message of a transaction.
@@ -54,7 +54,7 @@ class SendContext:
 
 
 class SendHook(Protocol):
-    """Sees every message once before its first attempt and once after its last; of a batch each of its messages."""
+    """Called for every message, once before its first attempt and once after its last; for each message of a batch."""
 
     def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
         """The message is about to be sent.
@@ -68,9 +68,9 @@ class SendHook(Protocol):
         """The send has ended; not called when its caller was cancelled.
 
         Args:
-            context: as before.
-            outcome: the result, for each message of a batch that of the batch; the error; None for a one-way message
-                that is queued for writing.
+            context: the one that ``before_send`` got.
+            outcome: the result, which is that of the batch for each message of a batch; or the error; or None for a
+                one-way message that is queued for writing.
         """
 
 
@@ -90,7 +90,7 @@ class PullContext:
 
 
 class PullHook(Protocol):
-    """Sees every pull before it goes out and after its answer."""
+    """Called for every pull, before its request is sent and after its answer."""
 
     def before_pull(self, context: PullContext, /) -> None:
         """The request is about to be sent."""
@@ -113,7 +113,7 @@ class ConsumeContext:
 
 
 class ConsumeHook(Protocol):
-    """Sees every call of a push consumer's handler, and every delivery of its loop."""
+    """Called for every call of a push consumer's handler, and for every delivery of its loop."""
 
     def before_consume(self, context: ConsumeContext, /) -> None:
         """The handler is about to be called, or the delivery to be given out."""
@@ -128,8 +128,8 @@ class ConsumeWrapper(Protocol):
     def around_consume(self, context: ConsumeContext, /) -> AbstractContextManager[object]:
         """A context manager in which the handler runs: in its task, for a plain one in its thread.
 
-        Of a loop over deliveries it is the block of ``async with delivery``. It gets to see what the handler raises, and
-        cannot keep it from being a failure; what it raises itself is logged and changes nothing.
+        For a loop over deliveries it is the block of ``async with delivery``. It gets what the handler raises, and
+        cannot suppress it; what it raises itself is logged and changes nothing.
         """
 
 
@@ -175,7 +175,7 @@ def check_hooks(name: str, hooks: object, *methods: str) -> None:
     Args:
         name: the argument's.
         hooks: what was given.
-        methods: of which each hook has one at least.
+        methods: each hook has at least one of them.
     """
     if isinstance(hooks, str) or not isinstance(hooks, Collection):
         raise InvalidCall(f"{name} is {type(hooks).__name__}, not a list of hooks")
@@ -223,7 +223,7 @@ def call_after_pull(hooks: Sequence[PullHook], context: PullContext, outcome: Pu
 
 
 def wanted_messages(hooks: Sequence[FilterHook], group: str, messages: Sequence[M]) -> list[M]:
-    """The messages that every hook wants; a hook that raises is logged, and has no say."""
+    """The messages that every hook wants; a hook that raises is logged, and ignored."""
     return [message for message in messages if all(_is_wanted(hook, group, message) for hook in hooks)]
 
 

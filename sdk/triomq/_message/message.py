@@ -1,4 +1,4 @@
-"""What users send: messages, and the queues they go to.
+"""Messages to send, and the queues they go to.
 
 Rules of names, sizes and properties are those of docs/protocol/messages.md §3 and §9 (upstream ``Message``,
 ``Validators``, ``TopicValidator``).  What users receive is in ``received.py``.
@@ -45,8 +45,8 @@ class Message(msgspec.Struct, frozen=True):
             separate them.
         properties: user properties; names and values are non-blank text.
         flag: an int32 of the sender's own; brokers and clients keep it as it is.
-        delay_level: 0 for none, else 1 (1 s) to 18 (2 h) of the broker's ``messageDelayLevel`` table; no seconds.
-        wait_store_ok: whether a broker with synchronous flush or replication lets this send wait for it.
+        delay_level: 0 for none, else 1 (1 s) to 18 (2 h) of the broker's ``messageDelayLevel`` table; not seconds.
+        wait_store_ok: whether a broker with synchronous flush or replication waits for it before it answers this send.
     """
 
     topic: str
@@ -229,7 +229,7 @@ def _check_one_line(key: str) -> None:
 
 
 def _check_encodable(name: str, *texts: object) -> None:
-    """Raise if a text cannot be written as UTF-8; brokers would get a `?` instead."""
+    """Raise if a text cannot be encoded as UTF-8; brokers would get a `?` instead."""
     for text in texts:
         if isinstance(text, str) and (found := _SURROGATE.search(text)):
             raise InvalidCall(

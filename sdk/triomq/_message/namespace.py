@@ -1,4 +1,4 @@
-"""Namespaces: topics and groups of one instance, told apart on the brokers by a prefix (docs/protocol/consumer.md §16).
+"""Namespaces: topics and groups of one instance, distinguished on the brokers by a prefix (docs/protocol/consumer.md §16).
 
 Users and everything in the client see topics without it; requests to name servers and brokers carry them with it.  Groups
 get it once, when a producer or consumer is made.  Upstream: ``NamespaceUtil``.

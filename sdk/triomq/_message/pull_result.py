@@ -1,4 +1,4 @@
-"""What a pull gives back (docs/protocol/consumer.md §2.6 and §3; upstream ``PullResult``, ``PullStatus``)."""
+"""The result of a pull (docs/protocol/consumer.md §2.6 and §3; upstream ``PullResult``, ``PullStatus``)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class PullStatus(enum.IntEnum):
     """How a pull ended; the value is the response code."""
 
     FOUND = 0
-    """There are messages; none may be left after the exact test of tags."""
+    """The broker returned messages; the client's exact comparison of tags may leave none of them."""
 
     NO_NEW_MESSAGE = 19
     """The broker has no message at or behind this offset yet."""
 
     NO_MATCHED_MESSAGE = 20
-    """What was looked at does not match; go on at ``next_offset`` at once."""
+    """No message that the broker examined matches; go on at ``next_offset`` at once."""
 
     OFFSET_ILLEGAL = 21
     """The offset lies outside the queue; ``next_offset`` lies inside."""
 
 
 class PullResult:
-    """The answer to one pull.  It keeps the answer's bytes; records are cut out when :attr:`messages` is read.
+    """The answer to one pull.  It keeps the answer's bytes; records are decoded when :attr:`messages` is read.
 
     Attributes:
         status: see :class:`PullStatus`.
@@ -42,8 +42,8 @@ class PullResult:
         lacks_offset: whether the offset lies outside what the broker has, and the broker, a slave, cannot decide whether
             it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
         missing: messages before ``next_offset`` that the broker did not give though no filter was asked for: it has deleted
-            them from its log, while its queue still lists them. 0 with a filter, where they cannot be told from others.
-        was_reset: whether an operator has reset the group, to ``next_offset``, as a broker of RocketMQ 5 says at the next
+            them from its log, while its queue still lists them. 0 with a filter, which leaves out messages, too.
+        was_reset: whether an operator has reset the group, to ``next_offset``, as a broker of RocketMQ 5 reports at the next
             pull of each queue. The status is ``OFFSET_ILLEGAL`` then.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one behind the other.

@@ -1,4 +1,4 @@
-"""A message as a consumer sees it: the stored record's bytes, decoded field by field when asked.
+"""A message as a consumer gets it: the stored record's bytes, decoded field by field on access.
 
 Upstream: ``MessageExt``, ``MessageClientExt``, ``MessageDecoder`` (docs/protocol/messages.md §14.1).
 """
@@ -51,7 +51,7 @@ class Page:
 
 
 class ReceivedMessage:
-    """A stored message; nothing of it is decoded before it is asked for.
+    """A stored message; each field is decoded when it is first read.
 
     Args:
         record: the stored record.
@@ -102,7 +102,7 @@ class ReceivedMessage:
 
     @property
     def max_offset(self) -> int:
-        """Offset behind the last one then."""
+        """Offset behind the queue's last message when it was pulled."""
         return self.page.max_offset
 
     @property
@@ -141,7 +141,7 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> str | None:
-        """The tag."""
+        """The tag that it was sent with."""
         return self.record.tags
 
     @property
@@ -166,14 +166,14 @@ class ReceivedMessage:
 
     @property
     def queue_offset(self) -> int:
-        """Its place in the queue."""
+        """Its offset in the queue."""
         if self._record is None:
             return queue_offset_at(self.page.body, self._at)
         return self._record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """Its place in the broker's commit log."""
+        """Its offset in the broker's commit log, in bytes."""
         return self.record.physical_offset
 
     @property
@@ -193,7 +193,7 @@ class ReceivedMessage:
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """Who sent it, as the broker saw it."""
+        """Address of the sender, as the broker saw it."""
         return self.record.born_host
 
     @property
@@ -208,7 +208,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was sent back."""
+        """How often it was sent back to be retried."""
         return self.record.reconsume_times
 
     @property

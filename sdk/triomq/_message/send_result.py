@@ -1,4 +1,4 @@
-"""What a send gives back (docs/protocol/client.md §6.12; upstream ``SendResult``, ``SendStatus``)."""
+"""The result of a send (docs/protocol/client.md §6.12; upstream ``SendResult``, ``SendStatus``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triomq.errors import MQError
 
 
 class SendStatus(enum.IntEnum):
-    """How far the broker got; everything but :attr:`SEND_OK` means: stored, but not as safely as asked."""
+    """How safely the broker stored a message; all but :attr:`SEND_OK` mean: stored, but less safely than configured."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -28,8 +28,8 @@ class SendResult(msgspec.Struct, frozen=True):
         status: whether flush and replication went as configured.
         message_id: the client's id, property ``UNIQ_KEY``; comma-joined for a batch.
         offset_message_id: the broker's id: its address and the offset in its commit log, in hex; comma-joined for a batch.
-        queue: the queue it lies in.
-        queue_offset: its place there; the first one's for a batch.
+        queue: the queue it is in.
+        queue_offset: its offset there; the first one's for a batch.
         transaction_id: set by brokers for half messages only.
         region_id: the broker's region.
         trace_on: whether the broker wants traces.
@@ -46,10 +46,10 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 class SendCallback(Protocol):
-    """Is called when a send has ended: exactly one of the two methods, exactly once, also when the producer closes.
+    """Called when a send has ended: exactly one of the two methods, exactly once, also when the producer closes.
 
     Either method may be a plain function, called from the link's reader and therefore fast, or an async one, which
-    runs as a task of the client.  What they raise is logged and goes no further.
+    runs as a task of the client.  What they raise is logged and not propagated.
     """
 
     def on_success(self, result: SendResult, /) -> Awaitable[None] | None:

@@ -146,7 +146,7 @@ def tags_taken(asked: Subscription, announced: Subscription | None) -> frozenset
 
     Args:
         asked: the subscription when the pull was sent.
-        announced: what brokers were told since; None: nothing.
+        announced: the newest subscription that was sent to brokers since; None: there is none.
     """
     if announced is None:
         return asked.exact_tags

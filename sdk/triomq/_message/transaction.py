@@ -1,4 +1,4 @@
-"""Transactions as users see them: a half message, what became of the local transaction, and who answers for it later.
+"""Transactions as users see them: a half message, the state of the local transaction, and the listener for checks.
 
 Upstream: ``TransactionListener``, ``LocalTransactionState``, ``TransactionSendResult`` (docs/protocol/client.md §6.13).
 """
@@ -19,10 +19,10 @@ from triomq._message.send_result import SendResult
 
 
 class TransactionState(enum.IntEnum):
-    """What became of a local transaction."""
+    """The state of a local transaction."""
 
     UNKNOWN = 0
-    """Not known yet: the broker asks again, up to its ``transactionCheckMax``."""
+    """Not known yet: the broker checks again, up to ``transactionCheckMax`` times."""
 
     COMMIT = 8
     """Consumers get the message."""
@@ -71,7 +71,7 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
     Args:
         result: of sending the half message.
-        state: what the broker was told.
+        state: what was reported to the broker.
     """
 
     result: SendResult
@@ -99,11 +99,11 @@ LocalTransaction = Callable[[Transaction], TransactionState | Awaitable[Transact
 """Carries out a local transaction; an async one is awaited, a plain one runs in a thread."""
 
 TransactionCheck = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
-"""Says what became of the local transaction of a message; an async one is awaited, a plain one runs in a thread."""
+"""Returns the state of the local transaction of a message; an async one is awaited, a plain one runs in a thread."""
 
 
 class TransactionListener(Protocol):
-    """Carries out local transactions, and answers for them; an object with these two methods is enough.
+    """Carries out local transactions, and answers brokers' checks; an object with these two methods is enough.
 
     Either method may be async, and is awaited, or plain, and runs in a thread.
     """
@@ -112,16 +112,16 @@ class TransactionListener(Protocol):
         """The half message is stored: carry out the local transaction."""
 
     def check(self, message: ReceivedMessage, /) -> TransactionState | Awaitable[TransactionState]:
-        """A broker asks what became of the local transaction with the id ``message.transaction_id``.
+        """Return the state of the local transaction with the id ``message.transaction_id``; called when a broker checks it.
 
-        Any client with a producer of the group may be asked, also one that has been started since.  What it raises is
+        A broker may ask any client with a producer of the group, also one that has been started since.  What it raises is
         logged and counts as ``UNKNOWN``.
         """
 
 
 @attrs.frozen(kw_only=True)
 class TransactionEnd:
-    """What a broker is told of a transaction, for message traces.
+    """The end of a transaction as it is sent to a broker, for message traces.
 
     Args:
         group: producer group.
@@ -131,9 +131,9 @@ class TransactionEnd:
         tags: the message's tag.
         keys: its keys, joined by blanks.
         region: of the broker.
-        broker_address: who is told.
-        state: what became of it.
-        from_check: whether the broker had asked.
+        broker_address: the broker it is sent to.
+        state: the transaction's state.
+        from_check: whether it answers a broker's check.
     """
 
     group: str
@@ -149,4 +149,4 @@ class TransactionEnd:
 
 
 OnTransactionEnd = Callable[[TransactionEnd], None]
-"""Called with every end that a broker is told; plain and quick."""
+"""Called with every end that is sent to a broker; plain and quick."""

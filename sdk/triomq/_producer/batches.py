@@ -40,8 +40,8 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
     """Raise unless brokers take these messages as one batch (docs/protocol/client.md §6.11).
 
     Raises:
-        InvalidCall: none at all, something else among them, several topics or wait flags, a delay level, a retry topic.
-        MessageIllegal: one of them breaks a rule of its own, or they are too many.
+        InvalidCall: no message, something else among them, several topics or wait flags, a delay level, a retry topic.
+        MessageIllegal: a message breaks a rule of its own, or there are too many.
     """
     if not messages:
         raise InvalidCall("the batch is empty")
@@ -105,9 +105,9 @@ def element_bytes(message: Message) -> int:
 def split_batch(
     messages: Iterable[Message], *, max_bytes: int = MAX_BODY_BYTES, max_count: int = 1024
 ) -> Iterator[list[Message]]:
-    """Cut many messages into batches that brokers accept, in order.
+    """Split messages into batches that brokers accept, in order.
 
-    A batch ends where topic or ``wait_store_ok`` change, too.
+    A batch also ends where the topic or ``wait_store_ok`` changes.
 
     Args:
         messages: any number, also a generator.

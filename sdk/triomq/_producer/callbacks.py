@@ -186,7 +186,7 @@ class CallbackSend(Attempt):
 
 
 def _is_given_up(send: CallbackSend) -> bool:
-    """Whether nobody waits for a send that a task has waited for: no further attempt is made."""
+    """Whether the task that waited for a send has been cancelled: no further attempt is made."""
     return isinstance(send.callback, AwaitedSend) and send.callback.given_up
 
 
@@ -216,7 +216,7 @@ class InFlight:
     Attributes:
         closing: no more are accepted.
         aborted: those that were are given up.
-        room: how many there are, plain ones that have joined a batch included.
+        window: how many there are, plain ones that have joined a batch included.
     """
 
     def __init__(
@@ -229,14 +229,14 @@ class InFlight:
         self._attempts: Attempts = sender.attempts
         self._spawn = spawn
         self._hooks = hooks
-        self.room = plain_sends.Room(max_count, max_bytes)
+        self.window = plain_sends.Window(max_count, max_bytes)
         self._sends: set[CallbackSend] = set()
         self._latest_callback: tuple[object, SendCallback | None] = None, None
         self._running: set[trio.CancelScope] = set()
         self._waiting = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
-        return self.room.count
+        return self.window.count
 
     async def wait_capacity(self, size_bytes: int) -> None:
         """Wait until a body of this size can be accepted.
@@ -244,7 +244,7 @@ class InFlight:
         Raises:
             ClientClosed: the producer closed meanwhile.
         """
-        while not self.room.has(size_bytes):
+        while not self.window.has(size_bytes):
             await self._waiting.park()
             self.check_open()
 
@@ -274,14 +274,14 @@ class InFlight:
 
     async def wait_empty(self) -> None:
         """Wait until every send and every callback has ended."""
-        while self.room.count:
+        while self.window.count:
             await self._waiting.park()
         await trio.lowlevel.checkpoint()
 
     def accept(self, message: Message, send: CallbackSend) -> None:
         """From now on the callback will be called; nothing may wait between here and the send's first request."""
         self._sends.add(send)
-        self.room.take(send.size_bytes)
+        self.window.take(send.size_bytes)
         if self._hooks:
             send.context = context_of(self._group, message, send.out)
             sent = call_before_send(self._hooks, send.context)
@@ -289,7 +289,7 @@ class InFlight:
                 use_properties(send.out, sent)
 
     def adopt(self, send: CallbackSend) -> None:
-        """Take over a plain send, whose place in the room it has already."""
+        """Take over a plain send, which the window counts already."""
         self._sends.add(send)
 
     def attempt_ended(self, send: CallbackSend) -> None:
@@ -338,7 +338,7 @@ class InFlight:
         if send not in self._sends:
             return
         self._sends.discard(send)
-        self.room.give(send.size_bytes)
+        self.window.give(send.size_bytes)
         self.left()
         if send.context is not None:
             call_after_send(self._hooks, send.context, outcome)
@@ -354,7 +354,7 @@ class InFlight:
             self.finish_later(later, send.out.unique_key)
 
     def left(self) -> None:
-        """Sends have left the room: who waits for it looks again."""
+        """Sends have ended: tasks that wait for capacity look again."""
         if self._waiting:
             self._waiting.unpark_all()
 
@@ -369,7 +369,7 @@ class InFlight:
             # Shielded: an async callback that was started is not cut off by its client's cancel.
             scope = trio.CancelScope(shield=True)
             self._running.add(scope)
-            self.room.take(0)
+            self.window.take(0)
             self._spawn(self._run, later, scope, unique_key)
 
     async def _run(self, later: Awaitable[None], scope: trio.CancelScope, unique_key: str) -> None:
@@ -381,7 +381,7 @@ class InFlight:
             log.exception("the callback of message %s failed", unique_key, extra=fields)
         finally:
             self._running.discard(scope)
-            self.room.give(0)
+            self.window.give(0)
             self._waiting.unpark_all()
 
     def _closed_error(self, send: CallbackSend | None = None) -> ClientClosed:

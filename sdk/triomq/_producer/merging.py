@@ -138,7 +138,7 @@ class Merging:
         if settings.compressor is not None:
             body_bytes_max = min(body_bytes_max, settings.compress_from_bytes - 1)
         self._joins = plain_sends.Joins(
-            in_flight.room,
+            in_flight.window,
             message_type=Message,
             callback_of=in_flight.callback_of,
             properties_of=self._properties_of,
@@ -298,7 +298,7 @@ class Merging:
             self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
     def taken_out(self, batch: plain_sends.OpenBatch) -> list[CallbackSend]:
-        """The sends of a batch that have not ended; from now on each stands for itself."""
+        """The sends of a batch that have not ended; from now on each is sent alone."""
         self._written.discard(batch)
         return [send if isinstance(send, CallbackSend) else self._whole_send(send, batch) for send in batch.rest()]
 

@@ -13,7 +13,7 @@ from triomq._producer.batches import ELEMENT_BYTES
 from triomq_protocol.record.batch import encode_batch_element
 
 
-class Room:
+class Window:
     """How many sends with a callback are in flight, and how many may be.
 
     Args:
@@ -71,7 +71,7 @@ class OpenBatch:
     """Messages to one queue that share a request, from the first one until each has ended.
 
     Args:
-        room: what its plain sends take a place of.
+        window: counts its plain sends.
         pinned: the queue that its messages must go to, if they must.
         target: the queue that they go to.
         link: its broker.
@@ -89,14 +89,14 @@ class OpenBatch:
     """
 
     __slots__ = (
-        "_parts", "_room", "deadline", "due", "ended", "link", "opaque", "pinned", "plain_body_bytes", "plain_count",
+        "_parts", "_window", "deadline", "due", "ended", "link", "opaque", "pinned", "plain_body_bytes", "plain_count",
         "sends", "size_bytes", "target", "wait_store_ok",
     )  # fmt: skip
 
     def __init__(
-        self, room: Room, pinned: Any, target: Any, link: Any, deadline: float, due: float, wait_store_ok: bool
+        self, window: Window, pinned: Any, target: Any, link: Any, deadline: float, due: float, wait_store_ok: bool
     ) -> None:
-        self._room = room
+        self._window = window
         self._parts: list[bytes] = []
         self.pinned = pinned
         self.target = target
@@ -140,7 +140,7 @@ class OpenBatch:
             failed: called with what a callback has raised.
             later: called with what a callback has returned.
         """
-        sends, room, make = self.sends, self._room, type(whole)
+        sends, window, make = self.sends, self._window, type(whole)
         status, queue, queue_offset = whole.status, whole.queue, whole.queue_offset
         shared = whole.transaction_id, whole.region_id, whole.trace_on
         # A callback may give up its producer, which takes the rest.
@@ -154,7 +154,7 @@ class OpenBatch:
                 send.outcome = result
                 send.ended()
                 continue
-            room.give(len(send.message.body))
+            window.give(len(send.message.body))
             try:
                 found = send.callback.on_success(result)
             except Exception as error:  # noqa: BLE001 - a user's; it is logged with its traceback
@@ -184,10 +184,10 @@ def lone_frame(
 
 
 class Joins:
-    """The open batches of one producer, and the sends that may join them without further ado.
+    """The open batches of one producer, and the plain sends that join them.
 
     Args:
-        room: the producer's.
+        window: the producer's.
         message_type: the class of messages; subclasses are not plain.
         callback_of: makes a callback an object with methods, or raises.
         properties_of: checks a message, and encodes its properties with the unique key that it is given. None: it cannot
@@ -206,12 +206,12 @@ class Joins:
 
     __slots__ = (
         "_batch_bytes_max", "_body_bytes_max", "_callback_of", "_key_number", "_key_stamp", "_keys_left",
-        "_message_bytes_max", "_message_type", "_messages_max", "_now", "_properties_of", "_reserve_keys", "_room", "open",
+        "_message_bytes_max", "_message_type", "_messages_max", "_now", "_properties_of", "_reserve_keys", "_window", "open",
     )  # fmt: skip
 
     def __init__(
         self,
-        room: Room,
+        window: Window,
         *,
         message_type: type[Any],
         callback_of: Callable[[Any], Any],
@@ -224,7 +224,7 @@ class Joins:
         messages_max: int,
         adds_properties: bool,  # noqa: ARG002 - of interest to the compiled twin, which does without `properties_of`
     ) -> None:
-        self._room = room
+        self._window = window
         self._message_type: type[Any] = message_type
         self._callback_of = callback_of
         self._properties_of = properties_of
@@ -249,9 +249,9 @@ class Joins:
         wait_store_ok: bool,
     ) -> OpenBatch:
         """Open a batch for one topic and queue."""
-        # Ids tell when they were made.
+        # Ids contain the time when they were made.
         self._keys_left = 0
-        batch = self.open[key] = OpenBatch(self._room, key[1], target, link, deadline, due, wait_store_ok)
+        batch = self.open[key] = OpenBatch(self._window, key[1], target, link, deadline, due, wait_store_ok)
         return batch
 
     def has_room(self, batch: OpenBatch, size_bytes: int) -> bool:
@@ -267,10 +267,10 @@ class Joins:
         if type(message) is not self._message_type or not self.open:
             return False
         batch = self.open.get((message.topic, queue))
-        body, room = message.body, self._room
+        body, window = message.body, self._window
         if batch is None or type(body) is not bytes or not 0 < len(body) <= self._body_bytes_max:
             return False
-        if message.delay_level != 0 or message.wait_store_ok is not batch.wait_store_ok or not room.has(len(body)):
+        if message.delay_level != 0 or message.wait_store_ok is not batch.wait_store_ok or not window.has(len(body)):
             return False
         if type(message.flag) is not int or not -(2**31) <= message.flag < 2**31:
             return False
@@ -291,5 +291,5 @@ class Joins:
         )
         batch.plain_count += 1
         batch.plain_body_bytes += len(body)
-        room.take(len(body))
+        window.take(len(body))
         return True

@@ -51,8 +51,8 @@ CHECKPOINT_EVERY = 32
 class Producer(metaclass=NoPublicConstructor):
     """Sends the messages of one producer group; handed out by ``client.producer(group)``.
 
-    May be used as an async context manager: its end waits until everything in flight has ended, or,
-    when it ends by an error, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
+    May be used as an async context manager: at its end it waits until everything in flight has ended, or,
+    when the block raises, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Producer(metaclass=NoPublicConstructor):
             max_in_flight_bytes: the sum of their bodies.
             linger_s: how long they wait for others to share a request with; None: each has its own.
             hooks: see :class:`triomq.plugins.SendHook`.
-            asked: producer group -> who answers brokers that ask about its transactions; this producer enters itself.
+            asked: producer group -> what answers brokers' checks of its transactions; this producer enters itself.
             desk: where replies to the client come in.
             transactions: answers for the group's transactions.
             max_checks: how many of its checks may run at the same time.
-            on_transaction_end: told what brokers are told.
+            on_transaction_end: called with every end that is sent to a broker.
         """
         self._sender = sender
         self._targets = sender.targets
@@ -125,7 +125,7 @@ class Producer(metaclass=NoPublicConstructor):
 
     @property
     def in_flight(self) -> int:
-        """Sends with a callback that has not been called yet, or still runs; and awaited sends that share a request."""
+        """How many sends have a callback that was not called yet or still runs; and awaited sends that share a request."""
         return len(self._in_flight)
 
     @overload
@@ -309,19 +309,19 @@ class Producer(metaclass=NoPublicConstructor):
 
         Args:
             message: without a delay level; consumers get it when it is committed.
-            execute: carries out the local transaction and answers what became of it; an async function is awaited, a
+            execute: carries out the local transaction and returns its state; an async function is awaited, a
                 plain one runs in a thread. By default the method of the producer's listener.
 
         Returns:
-            What the broker was told. A half message that is stored less safely than configured, as its ``status`` says,
-            is rolled back without a call of ``execute``.
+            The state that was sent to the broker. A half message that is stored less safely than configured, as its
+            ``status`` says, is rolled back without a call of ``execute``.
 
         Raises:
             InvalidCall: the producer has no ``transactions=``, or the message cannot be sent in a transaction.
             MQError: the half message could not be sent; nothing is delivered.
 
-        What ``execute`` raises is raised here; the broker is told ``UNKNOWN``, and asks the listener later.  When
-        cancelled, it is told nothing, and asks too.
+        What ``execute`` raises is raised here; the broker gets ``UNKNOWN``, and checks with the listener later.  When
+        cancelled, it gets nothing, and checks too.
         """
         return await self._transactional().run(message, execute)
 
@@ -329,7 +329,7 @@ class Producer(metaclass=NoPublicConstructor):
     async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
         """Send a half message; the end of the block commits it, an exception rolls it back.
 
-        A block that is cancelled, or whose process dies, says neither: the broker asks the producer's listener later.
+        A block that is cancelled, or whose process dies, does neither: the broker checks with the producer's listener later.
 
         Args:
             message: without a delay level; consumers get it when it is committed.
@@ -352,7 +352,7 @@ class Producer(metaclass=NoPublicConstructor):
     async def send_half(self, message: Message) -> HalfMessage:
         """Send a half message whose transaction is ended later, perhaps by another process: :meth:`end_half`.
 
-        Until then brokers ask producers of the group about it, as after a crash.
+        Until then brokers check its transaction with producers of the group, as after a crash.
 
         Args:
             message: without a delay level; consumers get it when it is committed.
@@ -377,7 +377,7 @@ class Producer(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: the producer has no ``transactions=``, or the state is ``UNKNOWN``.
             MQError: the broker refuses, as for a transaction that has ended before, or cannot be reached, or its answer is
-                missing: then it may have been done. A Java broker that is told twice to commit delivers the message twice.
+                missing: then it may have been done. A Java broker that gets ``COMMIT`` twice delivers the message twice.
         """
         if not isinstance(half, HalfMessage):
             raise InvalidCall(f"the half message is {type(half).__name__}, not what send_half returns")
@@ -421,8 +421,8 @@ class Producer(metaclass=NoPublicConstructor):
         """Send a message, and wait until a consumer replies to it.
 
         Args:
-            message: what is asked.
-            timeout_s: until the reply is here, sending included.
+            message: the request.
+            timeout_s: seconds until the reply has arrived, sending included.
 
         Returns:
             The first reply; later ones, as of another consumer group, are dropped.
@@ -445,11 +445,11 @@ class Producer(metaclass=NoPublicConstructor):
 
         Args:
             request: the message, as a consumer got it.
-            body: the reply.
+            body: the body of the reply.
             properties: user properties of the reply.
 
         Returns:
-            Whether the client that asked is there and has it; False when it has gone, which is not an error.
+            Whether the client that sent the request has got the reply; False when it is gone, which is no error.
 
         Raises:
             InvalidCall: the message asks for no reply.
@@ -546,7 +546,7 @@ class Producer(metaclass=NoPublicConstructor):
         ready = self._targets.ready_nowait(out)
         if ready is not None:
             target, link, timeout_s = ready
-            if self._in_flight.room.has(len(out.body)) and not merging.goes_alone(out, link):
+            if self._in_flight.window.has(len(out.body)) and not merging.goes_alone(out, link):
                 awaited = AwaitedSend()
                 send = CallbackSend(self._in_flight, out, awaited, now)
                 self._in_flight.accept(message, send)
@@ -585,7 +585,7 @@ class Producer(metaclass=NoPublicConstructor):
         in_flight, attempts, merging = self._in_flight, self._attempts, self._merging
         send = CallbackSend(in_flight, out, callback, now)
         await trio.lowlevel.checkpoint_if_cancelled()
-        if not in_flight.room.has(send.size_bytes):
+        if not in_flight.window.has(send.size_bytes):
             self._since_checkpoint = 0
             if merging is not None:
                 merging.flush()

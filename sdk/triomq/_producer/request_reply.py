@@ -1,4 +1,4 @@
-"""Request-reply: a message that asks, the reply that comes back past all queues, and those who wait for one.
+"""Request-reply: messages that are requests, the replies to them, which go through no queue, and the calls that wait for one.
 
 The request is a message like any other; the reply is sent to a broker, which pushes it to the client that asked
 (docs/protocol/client.md §6.14).  Upstream: ``DefaultMQProducerImpl.request``, ``RequestFutureHolder``, ``MessageUtil``.
@@ -59,7 +59,7 @@ class ReplyDesk:
     Args:
         client_id: by which brokers find it.
         waiting: correlation id -> who waits for the reply.
-        heartbeats: tell brokers of the client.
+        heartbeats: make the client known to brokers.
         routes: where topics live.
         clock: wall clock.
         chance: makes correlation ids.
@@ -121,7 +121,9 @@ class Requests:
         """Send a request and wait for its reply; see :meth:`triomq.Producer.request`."""
         check_seconds("timeout_s", timeout_s)
         if math.isinf(timeout_s):
-            raise InvalidCall("timeout_s is inf, but the broker and the one who replies are told a number of ms")
+            raise InvalidCall(
+                "timeout_s is inf, but a request carries its timeout as a number of ms; give a finite one"
+            )
         sender, desk = self._sender, self._desk
         if len(desk.waiting) >= REQUESTS_MAX:
             raise Overloaded(f"{len(desk.waiting)} requests of this client wait for their replies")

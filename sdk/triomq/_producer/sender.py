@@ -246,7 +246,7 @@ class Sender:
         return out
 
     def unwritten(self, topic: str, now: float) -> Outgoing:
-        """A message that only stands for its deadlines, for calls that send none."""
+        """A message that is not sent: it has the deadlines for calls that send none."""
         out = Outgoing(topic, b"", "", "", 0, now + self.settings.timeout_s)
         self._let_wait(out, now)
         return out

@@ -160,7 +160,7 @@ class Tracer:
 
 
 class SendTrace:
-    """A send hook that traces; also told the ends of transactions.
+    """A send hook that traces; it also traces the ends of transactions.
 
     Args:
         tracer: takes the records.
@@ -206,7 +206,7 @@ class SendTrace:
         tracer.add(record, context.message_id, keys)
 
     def transaction_ended(self, end: TransactionEnd) -> None:
-        """Trace what a broker is told."""
+        """Trace an end that is sent to a broker."""
         if not self._tracer.covers(end.topic):
             return
         record = encode_transaction_end(

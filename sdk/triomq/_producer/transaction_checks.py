@@ -1,6 +1,6 @@
-"""Checks of transactions: brokers ask what became of them, a user's function knows, and the broker is told.
+"""Checks of transactions: brokers ask for their state, a user's function returns it, and the broker gets the answer.
 
-So many checks run at the same time and so many wait; a broker asks again about those that find no place.  Upstream:
+A bounded number of checks runs, and a bounded number waits; a broker repeats those that find no place.  Upstream:
 ``ClientRemotingProcessor.checkTransactionState``, ``DefaultMQProducerImpl`` (docs/protocol/client.md §6.13).
 """
 
@@ -89,7 +89,7 @@ class TransactionChecks:
         check: the user's function.
         spawn: starts tasks.
         at_once: how many checks may run at the same time.
-        on_end: told what brokers are told.
+        on_end: called with every end that is sent to a broker.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TransactionChecks:
         self.abort()
 
     def abort(self) -> None:
-        """Take no more checks, and cancel those that run; nobody is told anything about them."""
+        """Take no more checks, and cancel those that run; brokers get no answer to them."""
         self._close()
         for scope in self._running:
             scope.cancel()
@@ -209,13 +209,15 @@ class TransactionChecks:
         try:
             check.link.notify(Command.request(RequestCode.END_TRANSACTION, end, oneway=True, remark=remark))
         except MQError as error:
-            log.info("%s was not told the end of transaction %s: %s", check.link.address, message.message_id, error)
+            log.info(
+                "could not send the end of transaction %s to %s: %s", message.message_id, check.link.address, error
+            )
         else:
             if self._on_end is not None:
                 with suppress(MQError, ProtocolError):  # what the broker sent may not be readable
-                    self._on_end(self._told(check, state))
+                    self._on_end(self._end_of(check, state))
 
-    def _told(self, check: _Check, state: TransactionState) -> TransactionEnd:
+    def _end_of(self, check: _Check, state: TransactionState) -> TransactionEnd:
         message = check.message
         return TransactionEnd(
             group=self._group,

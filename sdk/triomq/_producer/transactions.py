@@ -1,6 +1,6 @@
-"""Transactions of one producer group: half messages, and what brokers are told of their end.
+"""Transactions of one producer group: half messages, and the requests that end them.
 
-The end is told one way, as Java's client does: should it be lost, the broker asks (``transaction_checks.py``).  Upstream:
+The end is sent one way, as by Java's client: if it is lost, the broker checks (``transaction_checks.py``).  Upstream:
 ``DefaultMQProducerImpl.sendMessageInTransaction`` (docs/protocol/client.md §6.13).
 """
 
@@ -44,8 +44,8 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.producer")
 
 END_TIMEOUT_S: Final = 3.0
-"""How long a broker may take to answer an end, and telling it one that has no answer, whose connection may have to be opened
-again; nothing cancels that."""
+"""Seconds a broker may take to answer an end. Sending one that has no answer may take as long, as the connection may have to be
+opened again; nothing cancels that."""
 
 _INNER_GROUPS: Final = ("DEFAULT_PRODUCER", "CLIENT_INNER_PRODUCER")
 _MADE_UP: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
@@ -83,7 +83,7 @@ class Transactions:
         deliver: sends half messages.
         spawn: starts tasks for checks.
         checks_at_once: how many checks may run at the same time.
-        on_end: told what brokers are told.
+        on_end: called with every end that is sent to a broker.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Transactions:
         return transaction
 
     async def run(self, message: Message, execute: LocalTransaction | None) -> TransactionResult:
-        """Send a half message, carry out the local transaction, tell the broker; see ``send_in_transaction``."""
+        """Send a half message, carry out the local transaction, send its end; see ``send_in_transaction``."""
         execute = execute if execute is not None else self._execute
         if not callable(execute):
             raise InvalidCall(
@@ -173,13 +173,13 @@ class Transactions:
     async def end(
         self, transaction: Transaction, state: TransactionState, remark: str | None = None
     ) -> TransactionState:
-        """Tell the broker the end, one way; that it cannot be told is logged, and it asks later.
+        """Send the end to the broker, one way; if that fails, it is logged, and the broker checks later.
 
         While the broker's set has no master that can be reached, it waits for one, as a send to a given queue does.
         Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended already.
 
         Returns:
-            What it is told: ``COMMIT`` becomes ``ROLLBACK`` after :meth:`Transaction.rollback`.
+            The state that is sent: ``COMMIT`` becomes ``ROLLBACK`` after :meth:`Transaction.rollback`.
         """
         if state is TransactionState.COMMIT and transaction.rolled_back:
             state = TransactionState.ROLLBACK
@@ -206,13 +206,13 @@ class Transactions:
                 why = error
             else:
                 if self._on_end is not None:
-                    self._on_end(self._told(transaction, state, link.address))
+                    self._on_end(self._end_of(transaction, state, link.address))
                 return state
         log.warning(
-            "broker %s was not told %s of transaction %s, and will ask about it: %s",
-            result.queue.broker_name,
+            "could not send %s of transaction %s to broker %s, which will check it: %s",
             state.name,
             result.message_id,
+            result.queue.broker_name,
             why,
         )
         return state
@@ -256,7 +256,7 @@ class Transactions:
             bname=half.queue.broker_name,
         )
 
-    def _told(self, transaction: Transaction, state: TransactionState, address: str) -> TransactionEnd:
+    def _end_of(self, transaction: Transaction, state: TransactionState, address: str) -> TransactionEnd:
         message, result = transaction.message, transaction.result
         keys = message.keys
         return TransactionEnd(

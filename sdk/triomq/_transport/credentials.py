@@ -29,7 +29,7 @@ _PLAIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/+=@-]*)[ \t]*(?:[ \t]#.*)?
 _OTHER_IN_YAML: Final = re.compile(
     r"(?!(?:0|[1-9][0-9]*)$)[0-9][0-9A-Fa-fxo_.eE+-]*|true|false|yes|no|on|off|null|y|n", re.IGNORECASE
 )
-"""Plain text that YAML may read as a number, a date, a truth value or nothing."""
+"""Plain text that YAML may read as a number, a date, a boolean or null."""
 
 
 def _text(_credentials: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -47,7 +47,7 @@ class Credentials:
     Args:
         access_key: the account's name.
         secret_key: its secret.
-        security_token: of a temporary account; it is sent with every request.
+        security_token: the token of a temporary account; it is sent with every request.
 
     Raises:
         InvalidCall: a value is empty, or no text.

@@ -37,7 +37,7 @@ class NowaitStream(Protocol):
     """A stream whose next bytes can be read, or written, without waiting."""
 
     def send_nowait(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Hand over what fits now; returns the number of bytes taken, 0 when it would block."""
+        """Write what fits now; returns the number of bytes taken, 0 when it would block."""
 
     def receive_nowait(self, max_bytes: int, /) -> bytes:
         """Bytes that have already arrived, b"" at the end of the stream; raises ``trio.WouldBlock``."""

@@ -49,10 +49,10 @@ class PeerLog:
 
         Args:
             level: of `logging`.
-            peer: address of who caused it; the line begins with it.
-            message: the line, with places for `args`; it tells the kinds apart.
+            peer: address of the peer that caused it; the line begins with it.
+            message: the line, with places for `args`; each message is a kind.
             args: what goes into it.
-            kind: tells lines with this message apart as well; of few values.
+            kind: further distinguishes lines with this message; of few values.
             failure: an error of ours, whose traceback is written with the line.
         """
         if not self._log.isEnabledFor(level):

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 import triomq
-from triomq._consumer.group.pull_loop import FRUITLESS_PAUSE_MAX_S, FRUITLESS_REPORTED_FROM
+from triomq._consumer.group.pull_loop import EMPTY_PAUSE_MAX_S, EMPTY_REPORTED_FROM
 from triomq_protocol.codes import RequestCode
 
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
@@ -65,7 +65,7 @@ async def test_the_master_is_gone(autojump_clock, group_cluster, open_consumer, 
         before = pulls(slave)
         await trio.sleep(300)
         # Beside it there are the queue 1 and the retry topic's, whose pulls the slave holds.
-        assert FRUITLESS_REPORTED_FROM < pulls(slave) - before < 300 / FRUITLESS_PAUSE_MAX_S + 2 * 300 / 15 + 30
+        assert EMPTY_REPORTED_FROM < pulls(slave) - before < 300 / EMPTY_PAUSE_MAX_S + 2 * 300 / 15 + 30
         assert events.kinds() == ["offset_unavailable"]
         assert events[0].queue == QUEUE
         assert "T" in events[0].text
@@ -74,7 +74,7 @@ async def test_the_master_is_gone(autojump_clock, group_cluster, open_consumer, 
         # The slave gets them after all: from a master that is back, or as a master of new ones.
         for number in range(8, 11):
             slave.store("T", 0, b"again %d" % number)
-        with trio.fail_after(2 * FRUITLESS_PAUSE_MAX_S):
+        with trio.fail_after(2 * EMPTY_PAUSE_MAX_S):
             assert await next_body(consumer) == b"again 10"
         assert events.kinds() == ["offset_unavailable"]
 
@@ -86,7 +86,7 @@ async def test_a_slave_alone_may_be_read(autojump_clock, group_cluster, open_con
     async with open_consumer(kind, read_preference="slave"):
         await trio.sleep(60)
         assert events.kinds() == ["offset_unavailable"]
-        assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
+        assert pulls(slave) < 60 / EMPTY_PAUSE_MAX_S + 30
     assert pulls(group_cluster.broker) == 0
 
 
@@ -126,7 +126,7 @@ async def test_an_offset_before_a_slave_s_first(autojump_clock, group_cluster, o
     group_cluster.broker.offsets["G", "T", 0] = 3
     async with open_consumer(kind, read_preference="slave"):
         await trio.sleep(60)
-        assert pulls(slave) < 60 / FRUITLESS_PAUSE_MAX_S + 30
+        assert pulls(slave) < 60 / EMPTY_PAUSE_MAX_S + 30
     assert events.kinds() == ["offset_unavailable"]
 
 
@@ -140,9 +140,9 @@ async def test_a_broker_that_does_not_hold_pulls(autojump_clock, group_cluster, 
         before = pulls(group_cluster.broker)
         await trio.sleep(60)
         # Two queues, and the retry topic's.
-        assert pulls(group_cluster.broker) - before < 3 * (60 / FRUITLESS_PAUSE_MAX_S + 10)
+        assert pulls(group_cluster.broker) - before < 3 * (60 / EMPTY_PAUSE_MAX_S + 10)
         fill(group_cluster, 1, first=1)
-        with trio.fail_after(2 * FRUITLESS_PAUSE_MAX_S):
+        with trio.fail_after(2 * EMPTY_PAUSE_MAX_S):
             assert await next_body(consumer) == b"1"
     assert "broker-a-0:10911 holds no pulls of" in caplog.text
 
@@ -192,7 +192,7 @@ async def test_a_blocking_pull_waits_with_growing_pauses(autojump_clock, cluster
         started = trio.current_time()
         result = await consumer.pull(QUEUE, 9, block=True, suspend_s=20)
         assert [message.body for message in result] == [b"9"]
-        assert trio.current_time() - started < 7 + FRUITLESS_PAUSE_MAX_S + 0.5
+        assert trio.current_time() - started < 7 + EMPTY_PAUSE_MAX_S + 0.5
 
 
 async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock, cluster):
@@ -202,7 +202,7 @@ async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock
         with trio.move_on_after(60):
             while not await consumer.pull(QUEUE, block=True):
                 pass
-        assert 5 < pulls(cluster.broker) < 60 / FRUITLESS_PAUSE_MAX_S + 10
+        assert 5 < pulls(cluster.broker) < 60 / EMPTY_PAUSE_MAX_S + 10
         cluster.broker.store("T", 0, b"x")
         assert await consumer.pull(QUEUE, block=True)
         # The pauses start again, and none is longer than the pull may take.

@@ -66,7 +66,7 @@ CASES = [
     ),
     (
         brokers(change(MASTER, namesrvAddr="n:1;n:l"), SLAVE, OTHER),
-        "name_server_unseen", "notice", "The setting namesrvAddr of a:0 (h:1) names n:l, which the doctor was not told of",
+        "name_server_unseen", "notice", "The setting namesrvAddr of a:0 (h:1) names n:l, which the doctor was not given",
     ),
     (
         brokers(change(MASTER, namesrvAddr="one:1;two:1"), SLAVE, OTHER),

@@ -25,7 +25,7 @@ VIRTUAL_NODES: Final = 10
 
 
 class AllocateStrategy(Protocol):
-    """A rule that shares queues out; the plug point for rules of one's own.
+    """A strategy that shares queues out among the members of a group; a plug point.
 
     Pure and quick: called by every member with the same lists, it must give shares that do not overlap.
     """
@@ -77,7 +77,7 @@ def check_inputs(client_id: str, queues: Sequence[MessageQueue], members: Sequen
 
 @attrs.frozen
 class Average:
-    """``AVG``, the default: each member takes neighbouring queues, the first members one more if it does not divide."""
+    """``AVG``, the default: each member takes adjacent queues, the first members one more if they do not divide evenly."""
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:
         """The share of one member."""
@@ -141,12 +141,12 @@ def _names(names: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class ByConfig:
-    """``CONFIG``: this member takes a fixed list, whatever other members there are.
+    """``CONFIG``: this member takes a fixed list of queues, whatever other members there are.
 
-    Nothing checks that lists do not overlap.
+    Nothing checks that the lists of members do not overlap.
 
     Args:
-        queues: the list; of each topic its own are taken.
+        queues: the list, of one or more topics.
     """
 
     queues: tuple[MessageQueue, ...] = attrs.field(converter=_queues)
@@ -240,7 +240,7 @@ def _room(room_of: Callable[[str], str], name: str) -> str:
 
 @attrs.frozen
 class Sticky:
-    """Ours, for groups of Python members only: even shares, of which a join or leave moves few queues.
+    """A strategy for groups of Python members only: even shares, and a member that joins or leaves moves few queues.
 
     Every pair of queue and member has a weight that depends on their names alone; pairs are taken heaviest first
     while the member may take more (rendezvous hashing with limits).  No share differs by more than one from another.

@@ -1,4 +1,4 @@
-"""The user's callbacks of push and lite pull consumers: queues that come and go, and events worth knowing.
+"""The user's callbacks of push and lite pull consumers: for queues that are assigned or revoked, and for events.
 
 What a callback raises is logged and changes nothing.  Upstream: ``MessageQueueListener``; events have no Java class.
 """
@@ -46,9 +46,9 @@ class ConsumerEvent:
     """Something that happened to a consumer; see :class:`triomq.ConsumerCallbacks`.
 
     Args:
-        kind: what.
+        kind: what happened.
         text: one line that names cause and consequence.
-        queue: which queue, if it is about one.
+        queue: the queue that it is about, if it is about one.
     """
 
     kind: EventKind
@@ -74,7 +74,7 @@ OnEvent = Callable[[ConsumerEvent], object]
 """Called with each event; plain and quick."""
 
 OnQueues = Callable[[Sequence[MessageQueue]], Awaitable[None] | None]
-"""Called with queues that come or go; async ones are awaited before the queue moves."""
+"""Called with queues that are assigned or revoked; async ones are awaited before the queue moves."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,8 +84,8 @@ class ConsumerCallbacks:
     Args:
         on_assigned: called with queues before they are pulled; may be async.
         on_revoked: called with queues before they are given up; may be async.
-        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator would want to know; plain. Not for
-            ``share``: a pull consumer takes it itself.
+        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator should know; a plain function. Not for
+            ``share``: :meth:`triomq.Client.pull_consumer` takes it.
 
     Raises:
         InvalidCall: one of them is not a function, or ``on_event`` is async.

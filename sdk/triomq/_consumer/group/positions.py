@@ -58,13 +58,13 @@ class IllegalOffset(enum.Enum):
     """What to do when a broker does not have the offset that is to be pulled."""
 
     BROKER = "broker"
-    """Go on where the broker says: at the queue's nearer end."""
+    """Go on at the offset that the broker proposes: the queue's nearer end."""
 
     EARLIEST = "earliest"
-    """Go on at the first message that is there: some may come again, none is skipped."""
+    """Go on at the queue's first message: some may be delivered again, none is skipped."""
 
     LATEST = "latest"
-    """Go on behind the last message."""
+    """Go on after the queue's last message; those before it are skipped."""
 
     RAISE = "raise"
     """End the consumer with :class:`~triomq.errors.OffsetIllegal`."""

@@ -121,9 +121,9 @@ class HeldPage(Page):
 
 
 class HeldMessage(ReceivedMessage):
-    """A message that a consumer group member was given; see :class:`ReceivedMessage` for its fields.
+    """A message of a consumer group's member; see :class:`ReceivedMessage` for its fields.
 
-    Its topic is the one it was sent to, also when it comes back by the group's retry topic.
+    Its topic is the one it was sent to, also when it was delivered by the group's retry topic.
     """
 
     # One object for handler and bookkeeping both: at 100,000 messages a second a second one would show.

@@ -43,22 +43,22 @@ ERROR_PAUSE_S: Final = 1.0
 HELD_S: Final = 0.1
 """An answer without messages that came sooner was not held by the broker."""
 
-FRUITLESS_PAUSE_MAX_S: Final = 3.0
-"""The longest pause after answers that lead nowhere."""
+EMPTY_PAUSE_MAX_S: Final = 3.0
+"""The longest pause after answers that make no progress."""
 
-_FRUITLESS_PAUSES: Final = Backoff(first_s=0.05, max_s=FRUITLESS_PAUSE_MAX_S)
+_EMPTY_PAUSES: Final = Backoff(first_s=0.05, max_s=EMPTY_PAUSE_MAX_S)
 
-FRUITLESS_REPORTED_FROM: Final = 4
-"""After so many such answers in a row it is reported: a slave that lags for a moment is nothing to report."""
+EMPTY_REPORTED_FROM: Final = 4
+"""After so many such answers in a row the queue is reported; a slave that lags for a moment is not."""
 
 QUARANTINE_S: Final = 10.0
 """How long a queue rests after an illegal offset, so that handlers under way can end
 (docs/protocol/consumer.md §6.2)."""
 
 
-def fruitless_pause_s(number: int) -> float:
-    """The pause after so many answers in a row that led nowhere."""
-    return _FRUITLESS_PAUSES.pause_s(number, 0.0)
+def empty_pause_s(number: int) -> float:
+    """The pause after so many answers in a row that made no progress."""
+    return _EMPTY_PAUSES.pause_s(number, 0.0)
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +91,7 @@ class PullSettings:
 
 
 class PullSink(Protocol):
-    """Takes what was pulled; all plain and quick."""
+    """Takes pulled messages; all its methods are plain and quick."""
 
     def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
         """New messages of a queue, in order, at least one."""
@@ -117,7 +117,7 @@ class PulledQueue:
         next_offset: where the next pull starts.
         paused: nothing is pulled while it is set.
         failures: pulls in a row that no broker answered.
-        fruitless: answers in a row that led nowhere and were not held.
+        empty_answers: answers in a row that made no progress and that the broker did not hold.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
         limits: when its pulling pauses.
@@ -133,7 +133,7 @@ class PulledQueue:
         self.next_offset = offset
         self.paused = False
         self.failures = 0
-        self.fruitless = 0
+        self.empty_answers = 0
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
         self.scope = trio.CancelScope()
@@ -190,10 +190,10 @@ class PullEngine:
         counters: the client's.
         positions: the group's offsets.
         subscription: topic -> what is wanted of it; None: not subscribed (any more).
-        announced: topic -> what brokers were told of it last, which may be newer; None: nothing.
+        announced: topic -> the subscription sent to brokers last, which may be newer; None: there is none.
         sink: takes the messages.
         settings: see :class:`PullSettings`.
-        beat: sends heartbeats now: brokers that do not know a subscription yet learn it by them.
+        beat: sends heartbeats now: they carry subscriptions that brokers do not know yet.
         report: called with events ``offset_unavailable`` and ``messages_missing``.
         held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
         filter_hooks: choose among what was pulled.
@@ -388,7 +388,7 @@ class PullEngine:
         def take(result: PullResult) -> bool:
             source.counters.pulling_s += trio.current_time() - source.pulled_s
             source.failures = 0
-            if source.fruitless:
+            if source.empty_answers:
                 self._note_progress(source)
             self._take(source, process, subscription, result)
             if (
@@ -493,9 +493,9 @@ class PullEngine:
             await trio.sleep(ERROR_PAUSE_S)
 
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
-        """Pause after an answer that led nowhere: pulled again at once, it would come again at once."""
-        source.fruitless += 1
-        if source.fruitless == FRUITLESS_REPORTED_FROM:
+        """Pause after an answer that made no progress: a pull at once would get the same answer at once."""
+        source.empty_answers += 1
+        if source.empty_answers == EMPTY_REPORTED_FROM:
             if result.lacks_offset:
                 self._report(offset_unavailable(result))
             else:
@@ -503,16 +503,16 @@ class PullEngine:
                     "%s holds no pulls of %s; pauses between them grow to %g s",
                     result.broker_address,
                     source.queue,
-                    FRUITLESS_PAUSE_MAX_S,
+                    EMPTY_PAUSE_MAX_S,
                 )
-        await trio.sleep(fruitless_pause_s(source.fruitless))
+        await trio.sleep(empty_pause_s(source.empty_answers))
 
     def _note_progress(self, source: PulledQueue) -> None:
-        if source.fruitless >= FRUITLESS_REPORTED_FROM:
+        if source.empty_answers >= EMPTY_REPORTED_FROM:
             log.info(
                 "%s is pulled again at offset %d", source.queue, source.next_offset, extra=queue_fields(source.queue)
             )
-        source.fruitless = 0
+        source.empty_answers = 0
 
     async def _correct(self, source: PulledQueue, result: PullResult) -> None:
         self.note_position(source)
@@ -529,5 +529,5 @@ class PullEngine:
         source.process.drop()
         source.process = ProcessQueue(source.queue, source)
         source.next_offset = offset
-        source.fruitless = 0
+        source.empty_answers = 0
         self._sink.restarted(source)

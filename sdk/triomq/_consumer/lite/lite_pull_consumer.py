@@ -31,7 +31,7 @@ POLL_S: Final = 5.0
 
 
 class LitePullConsumer(AssignedQueues):
-    """Polls messages of one group; handed out by ``client.lite_pull_consumer(group)``, used in ``async with``.
+    """Polls messages of one group; made by ``client.lite_pull_consumer(group)``, used in ``async with``.
 
     ::
 
@@ -57,13 +57,13 @@ class LitePullConsumer(AssignedQueues):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether what was polled is committed without being asked."""
+        """Whether what was polled is committed without a call of :meth:`commit`."""
         return self._member.auto_commit
 
     # --- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin; ``async with`` and every other method do it by themselves.
+        """Start the consumer; ``async with`` and every other method do it by themselves.
 
         Raises:
             ClientClosed: the consumer is closed.
@@ -122,7 +122,7 @@ class LitePullConsumer(AssignedQueues):
         self._member.rebalance.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Give a topic's queues back."""
+        """Stop to consume a topic, and give its queues up."""
         self._check_open()
         self._member.subscriptions.pop(topic, None)
         await self._member.withdraw(topic, look_up=True)
@@ -133,7 +133,7 @@ class LitePullConsumer(AssignedQueues):
 
         Args:
             queues: which; ``fetch_queues`` of a pull consumer lists a topic's.
-            expression: what of them.
+            expression: which of their messages; as for :meth:`subscribe`.
 
         Raises:
             InvalidCall: a topic was subscribed before.
@@ -171,11 +171,11 @@ class LitePullConsumer(AssignedQueues):
         What the poll before gave out counts as consumed now.
 
         Args:
-            wait_s: how long to wait for the first message.
+            wait_s: how many seconds to wait for the first message.
 
         Raises:
             ClientClosed: the consumer is closed.
-            OffsetIllegal: an offset is not there, and the policy is to raise.
+            OffsetIllegal: a broker does not have the offset to be pulled, and the policy is ``"raise"``.
         """
         if type(wait_s) is not float or not wait_s >= 0:
             # The call alone costs a hundredth of a poll.
@@ -204,7 +204,7 @@ class LitePullConsumer(AssignedQueues):
     # --- offsets ---------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit now: everything that was given out, or these offsets.
+        """Commit now: everything that was polled, or these offsets.
 
         An offset of a queue that is not this member's, or not any more, is refused with the event ``offset_refused``,
         since another member may be further; so is one behind what another member has committed while this one was cut

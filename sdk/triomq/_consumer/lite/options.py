@@ -21,7 +21,7 @@ class LiteOptions:
     """The arguments of ``client.lite_pull_consumer`` that push consumers do not have.
 
     Args:
-        auto_commit: whether what was polled is committed without being asked.
+        auto_commit: whether what was polled is committed without a call of ``commit``.
         batch_max: messages per pull.
         held_max: messages fetched ahead over all queues.
         tracer: takes traces of what is polled; None: there are none.

@@ -21,18 +21,18 @@ from triomq.errors import InvalidCall
 
 
 class Delivery:
-    """One message and its answer; what ``async for`` over a push consumer yields.
+    """One message and its answer; ``async for`` over a push consumer yields these.
 
-    Leaving ``async with delivery:`` means success; an exception in the block is logged, does not leave it, and
-    means failure; :class:`Later` in the block means what it says.  A block that is cancelled says neither, and
-    the message comes again.  Without the block, call :meth:`done` or :meth:`later`; a delivery without an answer
+    Leaving ``async with delivery:`` means success; an exception in the block is logged, is not propagated, and
+    means failure; :class:`Later` also sets when the message is retried.  A block that is cancelled means neither, and
+    the message is delivered again.  Without the block, call :meth:`done` or :meth:`later`; a delivery without an answer
     is not consumed.
 
     Args:
         message: the message.
         dispatch: takes the answer.
         sender: sends replies.
-        hooks: are told now that it is given out; None: there are none.
+        hooks: called now, as it is given out; None: there are none.
     """
 
     __slots__ = ("_answered", "_context", "_dispatch", "_hooks", "_sender", "_wrapped", "message")
@@ -49,7 +49,7 @@ class Delivery:
         self._wrapped: AbstractContextManager[None] | None = None
 
     async def done(self) -> None:
-        """It is consumed. When cancelled, it is delivered again at once.
+        """Acknowledge it: it is consumed. When this call is cancelled, it is delivered again at once.
 
         Raises:
             InvalidCall: it was answered before.
@@ -60,7 +60,7 @@ class Delivery:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def commit(self) -> None:
-        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it. When cancelled, see :meth:`done`.
+        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it. When cancelled, see :meth:`done`.
 
         Raises:
             InvalidCall: it was answered before.
@@ -72,7 +72,7 @@ class Delivery:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def rollback(self, *, suspend_s: float | None = None) -> None:
-        """With ``auto_commit=False``: everything since the last commit is to be delivered again; see :class:`Rollback`.
+        """With ``auto_commit=False``: deliver everything since the last commit again; see :class:`Rollback`.
 
         Raises:
             InvalidCall: it was answered before.
@@ -81,11 +81,11 @@ class Delivery:
 
     @property
     def answered(self) -> bool:
-        """Whether it was: consumed, failed, or given back."""
+        """Whether it was answered: consumed, failed, or given back."""
         return self._answered
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """It failed and is to be delivered again; see :class:`Later`. When cancelled, it is delivered again at once.
+        """Report that it failed, to be delivered again; see :class:`Later`. When cancelled, it is delivered again at once.
 
         Raises:
             InvalidCall: it was answered before.
@@ -96,7 +96,7 @@ class Delivery:
         """Reply to the client that asked by :meth:`triomq.Producer.request`; the message is not answered by it.
 
         Returns:
-            Whether that client is there and has it; False when it has gone, which is not an error.
+            Whether that client has got the reply; False when it is no longer connected, which is no error.
 
         Raises:
             InvalidCall: the message asks for no reply.

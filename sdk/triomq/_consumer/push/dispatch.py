@@ -23,13 +23,13 @@ Ready = TypeVar("Ready")
 
 
 class Later(Exception):  # noqa: N818 - an answer, not an error
-    """A handler's answer: not now, bring it again.
+    """A handler's answer: the message failed, deliver it again later.
 
     Args:
-        delay_level: 1-18 of the broker's table (1 s to 2 h); 0 lets the broker choose, later at every failure;
-            negative: no more tries, to the dead letters. Not for ordered consumers.
-        suspend_s: ordered consumers: how long the queue rests before the message is tried again in place, 0.01-30,
-            and what is outside counts as the nearer of the two; default: the consumer's ``retries.suspend_s``.
+        delay_level: 1-18 of the broker's table (1 s to 2 h); 0 lets the broker choose, longer at every failure;
+            negative: no more retries, to the dead letters. Not for ordered consumers.
+        suspend_s: ordered consumers: seconds until the message is retried in place, 0.01-30,
+            and a value outside counts as the nearer of the two; default: the consumer's ``retries.suspend_s``.
 
     Raises:
         InvalidCall: there is no such level. A handler that raises it has failed, as with any other error.
@@ -44,12 +44,12 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
 
 
 class Rollback(Later):
-    """An ordered handler's answer with ``auto_commit=False``: give out everything again since the last commit.
+    """An ordered handler's answer with ``auto_commit=False``: deliver everything since the last commit again.
 
-    With ``auto_commit``, and to concurrent consumers, it is the same as :class:`Later`.
+    With ``auto_commit``, and for concurrent consumers, it is the same as :class:`Later`.
 
     Args:
-        suspend_s: how long the queue rests before; as for :class:`Later`.
+        suspend_s: seconds the queue is suspended before; as for :class:`Later`.
     """
 
     def __init__(self, *, suspend_s: float | None = None) -> None:

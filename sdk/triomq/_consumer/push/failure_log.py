@@ -21,7 +21,7 @@ LINES_MAX: Final = 10
 """Lines about one kind of failure in a period, the one with the traceback included; more are counted."""
 
 KINDS_APART: Final = 64
-"""Kinds of failures that are told apart; further ones are counted together."""
+"""Kinds of failures that are counted separately; further ones are counted together."""
 
 _Kind = tuple[type[BaseException], str, int]
 """What was raised, in which file and line."""

@@ -27,9 +27,9 @@ class PullOptions:
 
     Args:
         max_messages: messages per pull, 1-1024 (``pullBatchSize``).
-        interval_s: pause between two pulls of a queue, up to 65.535 (``pullInterval``).
+        interval_s: pause between two pulls of a queue in seconds, up to 65.535 (``pullInterval``).
         expression_in_pulls: each pull carries this member's own expression (``postSubscriptionWhenPull``). Otherwise brokers
-            take what the group's heartbeats said last, and members that subscribe differently overwrite each other.
+            take the subscription of the group's last heartbeat, and members that subscribe differently overwrite each other.
     """
 
     max_messages: int = attrs.field(default=32, validator=counts(1, 1024))
@@ -43,10 +43,10 @@ class ConsumeRetries:
 
     Args:
         max_times: how often a message is delivered again before it becomes a dead letter, so that its handler is called
-            once more than that; -1 or None: 16 times, when ordered without end (``maxReconsumeTimes``).
-        suspend_s: how long an ordered queue rests after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
-        timeout_s: a message that a handler has had for longer is sent back, and delivered again (``consumeTimeout``); not
-            for ordered and broadcasting consumers.
+            once more than that; -1 or None: 16 times, or without limit if ordered (``maxReconsumeTimes``).
+        suspend_s: seconds an ordered queue is suspended after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
+        timeout_s: a message that a handler has had for more seconds is sent back and delivered again (``consumeTimeout``);
+            not for ordered and broadcasting consumers.
     """
 
     max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))

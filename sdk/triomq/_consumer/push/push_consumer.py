@@ -1,4 +1,4 @@
-"""The push consumer: a group member that is given messages as they come (docs/protocol/consumer.md §6-§10, §14, §18).
+"""The push consumer: its handler or loop gets messages as they arrive (docs/protocol/consumer.md §6-§10, §14, §18).
 
 What users call.  What brokers and rebalancing ask is in ``membership.py``.  Upstream: ``DefaultMQPushConsumer``.
 """
@@ -31,9 +31,9 @@ log = logging.getLogger("triomq.consumer")
 
 
 class PushConsumer(AssignedQueues):
-    """A member of a consumer group; handed out by ``client.push_consumer(group)``, used by ``async with``.
+    """A group member whose handler or loop gets messages as they arrive; made by ``client.push_consumer(group)``.
 
-    Messages come by ``async for delivery in consumer`` or to a handler by :meth:`run`; either way at least once.
+    It is used in ``async with``. Messages come by ``async for delivery in consumer``, or to a handler by :meth:`run`; either way at least once.
     """
 
     _member: PushMembership
@@ -54,7 +54,7 @@ class PushConsumer(AssignedQueues):
         """Take messages of a topic; all members of a group must subscribe alike.
 
         Args:
-            topic: its name; it may come into being later.
+            topic: its name; it may be created later.
             expression: ``"a || b"`` for tags, :class:`triomq.Sql` for properties; by default all messages.
 
         Raises:
@@ -77,7 +77,7 @@ class PushConsumer(AssignedQueues):
         self._member.rebalance.wake()
 
     async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
-        """Give every message to a handler until the consumer drains; see :meth:`drain`.
+        """Call a handler with every message until the consumer drains; see :meth:`drain`.
 
         Args:
             handler: takes a message (with ``batch_max`` above 1 a list of messages of one queue). An async one is
@@ -85,7 +85,8 @@ class PushConsumer(AssignedQueues):
                 :class:`triomq.Later` says when to try again.
             concurrency: how many handlers may be at work at the same time.
 
-        If nothing is subscribed yet, a warning says so, and the handler waits for a subscription. Cancelling says neither success nor failure: messages in flight are given out again, nothing is committed.
+        If nothing is subscribed yet, that is logged as a warning, and the handler waits for a subscription. Cancelling
+        means neither success nor failure: messages in flight are delivered again, nothing is committed.
 
         Raises:
             InvalidCall: it is not a function, or runs already.
@@ -164,10 +165,10 @@ class PushConsumer(AssignedQueues):
             await waiters.wait()
 
     async def poll(self, wait_s: float = 0.0) -> Delivery | None:
-        """The next message, or None when none comes in time or the consumer drains; for loops that wait elsewhere, too.
+        """The next message, or None when none comes in time or the consumer drains; for loops with other work, too.
 
         Args:
-            wait_s: how long to wait; 0 takes only what has been fetched before.
+            wait_s: how many seconds to wait; 0 takes only what has been fetched before.
 
         Raises:
             InvalidCall: it is a negative time.
@@ -185,7 +186,7 @@ class PushConsumer(AssignedQueues):
         return None
 
     def drain(self) -> None:
-        """Begin to end: pull no more and give nothing more out; :meth:`run` returns when its handlers have."""
+        """Begin to stop: pull no more, and deliver nothing more; :meth:`run` returns when its handlers have."""
         self._member.drain()
 
     async def aclose(self) -> None:

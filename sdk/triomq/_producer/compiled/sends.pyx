@@ -6,7 +6,7 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 4085578691
+VERSION = 1287487962
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -188,7 +188,7 @@ def lone_frame(tuple parts not None, message, str unique_key not None, int64_t b
     return frame
 
 
-cdef class Room:
+cdef class Window:
     cdef public Py_ssize_t count
     cdef public Py_ssize_t size_bytes
     cdef readonly Py_ssize_t max_count
@@ -222,7 +222,7 @@ cdef class PlainSend:
 
 @cython.final
 cdef class OpenBatch:
-    cdef Room _room
+    cdef Window _window
     cdef char* _data
     cdef Py_ssize_t _reserved
     cdef readonly Py_ssize_t size_bytes
@@ -238,8 +238,8 @@ cdef class OpenBatch:
     cdef readonly double due
     cdef readonly bint wait_store_ok
 
-    def __init__(self, Room room not None, pinned, target, link, double deadline, double due, bint wait_store_ok):
-        self._room = room
+    def __init__(self, Window window not None, pinned, target, link, double deadline, double due, bint wait_store_ok):
+        self._window = window
         self.pinned = pinned
         self.target = target
         self.link = link
@@ -282,7 +282,7 @@ cdef class OpenBatch:
         return sends
 
     def end(self, whole, list offset_message_ids not None, failed, later):
-        cdef Room room = self._room
+        cdef Window window = self._window
         cdef Py_ssize_t number
         cdef PlainSend plain
         make = type(whole)
@@ -306,7 +306,7 @@ cdef class OpenBatch:
                 status, plain.unique_key, offset_message_ids[number], queue, queue_offset + number,
                 transaction_id, region_id, trace_on,
             )
-            room.give(plain.body_bytes)
+            window.give(plain.body_bytes)
             try:
                 found = plain.callback.on_success(result)
             except Exception as error:
@@ -318,7 +318,7 @@ cdef class OpenBatch:
 
 @cython.final
 cdef class Joins:
-    cdef Room _room
+    cdef Window _window
     cdef object _message_type
     cdef object _callback_of
     cdef object _properties_of
@@ -336,11 +336,11 @@ cdef class Joins:
     cdef readonly dict open
 
     def __init__(
-        self, Room room not None, *, message_type, callback_of, properties_of, reserve_keys, now,
+        self, Window window not None, *, message_type, callback_of, properties_of, reserve_keys, now,
         Py_ssize_t body_bytes_max, Py_ssize_t message_bytes_max, Py_ssize_t batch_bytes_max, Py_ssize_t messages_max,
         bint adds_properties,
     ):
-        self._room = room
+        self._window = window
         self._message_type = message_type
         self._callback_of = callback_of
         self._properties_of = properties_of
@@ -355,7 +355,7 @@ cdef class Joins:
 
     def begin(self, tuple key not None, target, link, double deadline, double due, *, bint wait_store_ok):
         self._keys_left = 0
-        batch = self.open[key] = OpenBatch(self._room, key[1], target, link, deadline, due, wait_store_ok)
+        batch = self.open[key] = OpenBatch(self._window, key[1], target, link, deadline, due, wait_store_ok)
         return batch
 
     cpdef bint has_room(self, OpenBatch batch, Py_ssize_t size_bytes):
@@ -406,7 +406,7 @@ cdef class Joins:
         if type(body) is not bytes:
             return False
         body_bytes = PyBytes_GET_SIZE(body)
-        if not 0 < body_bytes <= self._body_bytes_max or not self._room.has(body_bytes):
+        if not 0 < body_bytes <= self._body_bytes_max or not self._window.has(body_bytes):
             return False
         wait_store_ok = message.wait_store_ok
         given_flag = message.flag
@@ -481,6 +481,6 @@ cdef class Joins:
         batch.size_bytes += size_bytes
         batch.plain_count += 1
         batch.plain_body_bytes += body_bytes
-        self._room.take(body_bytes)
+        self._window.take(body_bytes)
         return True
 

@@ -1,4 +1,4 @@
-"""Which broker the next attempt of a send goes to: plain round robin, or around brokers that were slow or failed.
+"""Which broker the next attempt of a send goes to: plain round robin, or avoiding brokers that were slow or failed.
 
 The time and the counter are arguments; the only state is the memory of a strategy, one for all sends of a producer.
 Upstream: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl`` (docs/protocol/client.md §6.7).
@@ -15,7 +15,7 @@ from triomq._message.message import MessageQueue
 
 
 class FaultStrategy(Protocol):
-    """Remembers slow and broken brokers, and chooses queues around them."""
+    """Records slow and failing brokers, and chooses queues of others."""
 
     def choose(
         self, queues: Sequence[MessageQueue], last_broker: str | None, count: Callable[[], int], now: float, /
@@ -36,7 +36,7 @@ class FaultStrategy(Protocol):
             broker_name: where it went.
             latency_s: how long it took.
             now: seconds on the same clock.
-            isolate: it failed in a way that the broker may be the cause of.
+            isolate: whether it failed, and the broker may be the cause.
         """
 
 

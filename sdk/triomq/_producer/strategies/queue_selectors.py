@@ -66,10 +66,10 @@ def _java_remainder(value: int, count: int) -> int:
 
 
 class SelectAtRandom:
-    """Any queue, each as likely as the others.
+    """Chooses a queue at random, each as likely as the others.
 
     Args:
-        chance: where the chance comes from.
+        chance: the source of random choices.
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:
@@ -81,7 +81,7 @@ class SelectAtRandom:
 
 
 class SelectRoundRobin:
-    """One queue after the other, from a random start.
+    """Chooses one queue after the other, from a random start.
 
     Args:
         chance: gives the start.

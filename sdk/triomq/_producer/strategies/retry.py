@@ -44,7 +44,7 @@ RETRY_CODES: Final[frozenset[int]] = frozenset(
 
 
 class RetryPolicy(Protocol):
-    """Decides whether and how a send is tried again; one object serves all sends of a producer."""
+    """Decides whether and how a send is retried; one object serves all sends of a producer."""
 
     @property
     def attempts(self) -> int:
@@ -71,7 +71,7 @@ class RetryPolicy(Protocol):
 
 @attrs.frozen
 class Retries:
-    """The default policy.
+    """The default retry policy.
 
     Args:
         attempts: attempts per send (upstream ``retryTimesWhenSendFailed`` + 1).

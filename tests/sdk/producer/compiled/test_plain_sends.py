@@ -55,11 +55,11 @@ class Callback:
 class Run:
     """One twin with all it is given."""
 
-    def __init__(self, twin, *, room=(1000, 10_000), adds_properties=False, wait_store_ok=True):
-        self.room = twin.Room(*room)
+    def __init__(self, twin, *, window=(1000, 10_000), adds_properties=False, wait_store_ok=True):
+        self.window = twin.Window(*window)
         self.reserved = 0xFFFD
         self.joins = twin.Joins(
-            self.room,
+            self.window,
             message_type=triomq.Message,
             callback_of=lambda callback: callback,
             properties_of=self.properties_of,
@@ -102,17 +102,17 @@ class Run:
 def test_both_ways_are_the_same(messages, adds, safe, most):
     from triomq._producer.compiled import sends
 
-    runs = [Run(twin, room=(most, 300), adds_properties=adds, wait_store_ok=safe) for twin in (plain_sends, sends)]
+    runs = [Run(twin, window=(most, 300), adds_properties=adds, wait_store_ok=safe) for twin in (plain_sends, sends)]
     seen = []
     for run in runs:
         callbacks = [Callback() for _ in messages]
         outcomes = [run.join(message, callback) for message, callback in zip(messages, callbacks, strict=True)]
         batch = run.batch
-        counts = batch.size_bytes, batch.plain_count, batch.plain_body_bytes, run.room.count, run.room.size_bytes
+        counts = batch.size_bytes, batch.plain_count, batch.plain_body_bytes, run.window.count, run.window.size_bytes
         kept = [(send.message, send.unique_key, send.started) for send in batch.sends]
         elements = batch.elements()
         batch.end(RESULT, [f"at{n}" for n in range(len(kept))], None, None)
-        left = run.room.count, run.room.size_bytes, batch.ended
+        left = run.window.count, run.window.size_bytes, batch.ended
         seen.append((outcomes, counts, kept, elements, left, [callback.results for callback in callbacks]))
     assert seen[0] == seen[1]
     outcomes, counts, kept, elements, left, results = seen[0]
@@ -150,7 +150,7 @@ async def test_messages_that_do_not_join(sends_twin):
         assert run.join(message) is False
     assert run.join(plain, queue=RESULT.queue) is False
     assert isinstance(run.join(triomq.Message("T", b"x", tags="a||b")), str)
-    assert run.room.count == run.batch.plain_count == 0
+    assert run.window.count == run.batch.plain_count == 0
     assert [run.join(plain) for _ in range(COUNT_MAX + 1)] == [True] * COUNT_MAX + [False]
     run.joins.open.clear()
     assert run.join(plain) is False
@@ -195,7 +195,7 @@ async def test_a_callback_that_fails_and_one_that_takes_the_rest(sends_twin):
     assert failed == [("FFFD", "ValueError(7)")]
     assert later == [(STAMP + "FFFE",) * 2]
     assert [send.unique_key[-4:] for send in taken] == ["0000"]
-    assert (run.room.count, run.room.size_bytes) == (1, 2)
+    assert (run.window.count, run.window.size_bytes) == (1, 2)
     assert run.batch.rest() == []
 
 
