@@ -19,6 +19,7 @@ from triomq_protocol.requests.registration import RegisterBrokerRequest, TopicCo
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
+from triomq_server.broker.roles import returning
 from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.master import HaMaster, SourceLog
@@ -271,8 +272,16 @@ async def test_offsets_of_a_stranger_are_not_taken(
     assert named == (stranger != "an address that is not listed")
 
 
-async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(open_broker: Any) -> None:
+async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """haSlaveAddresses has IP addresses only."""
+
+    async def look_up(_address: str) -> frozenset[str]:
+        return frozenset({"127.0.0.1"})
+
+    # The real one asks in a thread, over which the virtual clock jumps.
+    monkeypatch.setattr(returning, "ips_of", look_up)
     network, disk = MemoryNetwork(), MemoryDisk()
     real_dial = network.dial
     network.dial = lambda address: real_dial(address.replace("localhost", "127.0.0.1"))  # type: ignore[method-assign]
