@@ -182,9 +182,8 @@ class Flusher:
                         _log.error("the log cannot be forced to the disk for the time being: %s", error)
                     self._owed = True
                     return target
-                _log.critical(
-                    "the disk refused to take the log; the store accepts no messages until it does", exc_info=True
-                )
+                message = "the disk refused to take the log; the store accepts no messages until it does: %s"
+                _log.critical(message, error)
                 self._broken = True
                 self._pauses.reset()
                 self._look_at = trio.current_time() + self._pauses.next_s()
@@ -308,6 +307,7 @@ class Flusher:
         config = self._config
         thorough_s = config.flush_consume_queue_thorough_interval / 1000
         last_thorough = trio.current_time()
+        logged = None
         while True:
             await trio.sleep(config.flush_interval_consume_queue / 1000)
             thorough = trio.current_time() >= last_thorough + thorough_s
@@ -317,8 +317,17 @@ class Flusher:
                 await self.flush_queues(0 if thorough else config.flush_consume_queue_least_pages, checkpoint=thorough)
                 await self._flush_filled_index_files()
             except OSError as error:
-                _log.exception("queues or index could not be forced to the disk")
+                if logged != error.errno:  # this is tried again each second
+                    logged = error.errno
+                    _log.error(
+                        "queues or index cannot be forced to the disk, which is tried again and again: %s", error
+                    )
                 await self._doubt_queues(error)
+            else:
+                # A pass that is not thorough may not touch the file that was refused.
+                if logged is not None and thorough:
+                    logged = None
+                    _log.warning("queues and index are forced to the disk again")
 
     async def _doubt_queues(self, error: OSError) -> None:
         """A later flush may succeed although the disk never got the pages. Queues can be built again from the log, so the

@@ -329,7 +329,8 @@ async def test_a_disk_that_refuses(
         with pytest.raises(OSError, match="on disk only up to"):
             await store.flush()
     assert disk.exists(f"{ROOT}/abort")
-    assert "refused to take the log" in caplog.text
+    assert "refused to take the log; the store accepts no messages until it does: [Errno 5]" in caplog.text
+    assert "Traceback" not in caplog.text
     assert caplog.text.count("the disk still refuses") == 3
 
 
@@ -465,6 +466,25 @@ async def test_the_checkpoint_stays_behind_queues_that_the_disk_refused(
     assert disk.exists(f"{ROOT}/abort")
     async with open_store(make_config(ROOT), disk=disk.after_power_loss(random.Random(1)), clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, 2)
+
+
+async def test_queues_that_the_disk_refuses_are_logged_once(
+    autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """They are tried each second: the log of a broker would fill what is left of the disk."""
+    disk = MemoryDisk()
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        for fault in (1, 2):
+            store.append(make_record(fault))
+            store.notify_arrivals()
+            await store.flusher.flush_log()
+            disk.failing_syncs = True
+            await trio.sleep(300)
+            assert caplog.text.count("queues or index cannot be forced to the disk") == fault
+            assert "Traceback" not in caplog.text
+            disk.failing_syncs = False
+            await trio.sleep(130)
+            assert caplog.text.count("are forced to the disk again") == fault
 
 
 async def test_many_queues_are_flushed_side_by_side_at_the_end(
