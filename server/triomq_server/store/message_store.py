@@ -7,6 +7,7 @@ changes of the role, and what drops the end of the log.
 
 from __future__ import annotations
 
+import errno
 import logging
 import mmap
 from collections.abc import Callable, Collection, Generator
@@ -55,6 +56,7 @@ _PENDING_MAX = 4096
 _ALL = 1 << 62
 _DISPATCHED_AT_ONCE = 1 << 18
 """Bytes of a master's records that a change of the role dispatches before others have their turn."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _UNAVAILABLE = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
 _ILLEGAL = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
 
@@ -133,7 +135,7 @@ class MessageStore:
         self.append_listeners = self.dispatcher.append_listeners
         self.delay_listener: Callable[[int], None] = lambda _: None
         self.commitlog.time_went_back = self.checkpoint.went_back
-        self.dispatcher.index_full = self._no_space
+        self.dispatcher.index_full = self._index_full
         self.flusher.failed = self._disk_failed
         self.flusher.recovered = self._disk_recovered
         self.cleaner.space_checked = self._space_checked
@@ -197,10 +199,13 @@ class MessageStore:
     def _disk_recovered(self) -> None:
         self.clear_flag(NOT_WRITEABLE)
 
-    def _no_space(self) -> None:
+    def _no_space(self, why: str = "no space left for the store") -> None:
         if not self.running_flags & DISK_FULL and self._space_lacks.add("") is not None:
-            _log.error("no space left for the store; messages are refused until there is, reading goes on")
+            _log.error("%s; messages are refused until that has changed, reading goes on", why)
         self.set_flag(DISK_FULL)
+
+    def _index_full(self) -> None:
+        self._no_space("the index has no new file")  # which has been logged with the reason
 
     def _space_checked(self, refuse: bool) -> None:
         if refuse:
@@ -452,7 +457,10 @@ class MessageStore:
     def _refuse(self, error: OSError) -> AppendResult:
         if self._refusals.add("") is not None:
             _log.error("the store cannot grow: %s", error)
-        self._no_space()
+        if error.errno in _NO_SPACE:
+            self._no_space()
+        else:
+            self._no_space("a file of the store cannot be made or extended")
         return _UNAVAILABLE
 
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:

@@ -64,18 +64,20 @@ async def test_full_disk_is_answered_and_reading_goes_on(
         assert {q: store.queue_bounds("T", q)[1] for q in stored} == {q: len(v) for q, v in stored.items()}
 
 
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EMFILE])
 async def test_files_that_cannot_be_made_are_logged_now_and_then(
+    number: int,
     autojump_clock: Any,
     make_config: MakeConfig,
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As with a quota: a look at the disk sees space."""
+    """As with a quota, or too many open files: a look at the disk sees space."""
     disk = MemoryDisk()
 
     def refuse(path: str, *_: object, **__: object) -> NoReturn:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
+        raise OSError(number, os.strerror(number), path)
 
     async with open_store(make_config(ROOT, clean_file_forcibly_enable=False), disk=disk) as store:
         with monkeypatch.context() as patched:
@@ -84,7 +86,10 @@ async def test_files_that_cannot_be_made_are_logged_now_and_then(
                 store.append(make_record(n))
                 store.notify_arrivals()
                 await trio.sleep(1)
-        assert 1 <= caplog.text.count("no space left for the store") <= 10
+        lacking = "no space left for the store", "a file of the store cannot be made or extended"
+        counts = [caplog.text.count(text) for text in (lacking if number == errno.EDQUOT else lacking[::-1])]
+        assert 1 <= counts[0] <= 10
+        assert counts[1] == 0
         assert 1 <= caplog.text.count("the store cannot grow") <= 10
         assert caplog.text.count("no new index file") <= 1
         await trio.sleep(25)
