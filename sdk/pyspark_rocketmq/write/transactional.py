@@ -9,6 +9,7 @@ by two at once.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -36,6 +37,9 @@ from triomq.errors import RouteNotFound
 
 ATTEMPT: Final = "spark_attempt"
 """The property with the task attempt: query/trigger/partition/name."""
+
+_ATTEMPT_FORM: Final = re.compile(r"([^/]+)/([0-9]{1,19})/[0-9]+/[^/]+")
+"""Query and trigger; other programs of the producer group may write anything."""
 
 COMMIT_LIMIT_S: Final = 120.0
 """How long committing a trigger may take while masters are away; then the trigger fails, and is finished after a
@@ -81,11 +85,11 @@ def answer_about(attempt: str, decision: Decision | None) -> TransactionState:
         attempt: the task attempt that sent it.
         decision: the newest one of the query.
     """
-    _, batch, *_ = attempt.split("/")
-    if decision is None or int(batch) > decision.batch:
+    named = _ATTEMPT_FORM.fullmatch(attempt)
+    if named is None or decision is None or (batch := int(named[2])) > decision.batch:
         return TransactionState.UNKNOWN
     # A decision about a later trigger is made when this one's messages are all delivered.
-    if int(batch) < decision.batch or attempt not in decision.attempts:
+    if batch < decision.batch or attempt not in decision.attempts:
         return TransactionState.ROLLBACK
     return TransactionState.UNKNOWN
 
@@ -101,14 +105,14 @@ def checker(consumer: PullConsumer, topic: str) -> Callable[[ReceivedMessage], A
     known: TTLCache[str, Decision | None] = TTLCache(CHECKED_QUERIES, CHECK_AGE_S, timer=trio.current_time)
 
     async def check(message: ReceivedMessage) -> TransactionState:
-        attempt = message.properties.get(ATTEMPT)
-        if attempt is None:
+        named = _ATTEMPT_FORM.fullmatch(message.properties.get(ATTEMPT, ""))
+        if named is None:
             return TransactionState.UNKNOWN
-        query = attempt.split("/")[0]
+        query = named[1]
         if query not in known:
             queue = await decision_queue(consumer, topic)
             known[query] = await newest_decision(consumer, queue, query)
-        return answer_about(attempt, known.get(query))
+        return answer_about(named[0], known.get(query))
 
     return check
 

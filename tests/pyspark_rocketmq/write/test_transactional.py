@@ -19,7 +19,14 @@ from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.row_messages import RowMessage
 from pyspark_rocketmq.write import transactional
 from pyspark_rocketmq.write.decisions import Decision, DecisionReader, messages_of
-from pyspark_rocketmq.write.transactional import ATTEMPT, TaskHalves, answer_about, attempt_name, commit_trigger
+from pyspark_rocketmq.write.transactional import (
+    ATTEMPT,
+    TaskHalves,
+    answer_about,
+    attempt_name,
+    checker,
+    commit_trigger,
+)
 from triomq import HalfMessage, Message, MessageQueue, PullStatus, TransactionState
 from triomq.errors import LinkLost
 
@@ -297,3 +304,22 @@ def test_what_brokers_are_told(attempt: str, state: TransactionState) -> None:
     decision = Decision("q", 5, "run", frozenset({"q/5/0/winner"}), {}, ())
     assert answer_about(attempt, decision) is state
     assert answer_about(attempt, None) is TransactionState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "attempt", ["", "q", "q/x/0/a", "q/\u0665/0/a", "q/5/0", "q/-1/0/a", "q/" + "9" * 5000 + "/0/a"]
+)
+def test_a_half_message_of_another_program_is_not_answered(attempt: str) -> None:
+    asked: list[str] = []
+
+    class Decisions:
+        async def fetch_queues(self, topic: str) -> list[MessageQueue]:
+            asked.append(topic)
+            return []
+
+    check = checker(Decisions(), "decisions")  # type: ignore[arg-type]
+    message: Any = SimpleNamespace(properties={ATTEMPT: attempt})
+    assert trio.run(check, message) is TransactionState.UNKNOWN
+    assert not asked, "nor is the topic of decisions read for it"
+    decision = Decision("q", 5, "run", frozenset(), {}, ())
+    assert answer_about(attempt, decision) is TransactionState.UNKNOWN
