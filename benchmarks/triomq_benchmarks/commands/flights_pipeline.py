@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.spark.environment import check_slots
 from triomq_benchmarks.spark.flights_pipeline import PipelineError, PipelineResult, measure
 from triomq_benchmarks.workload.flights import NoDataError
 
@@ -22,6 +23,10 @@ from triomq_benchmarks.workload.flights import NoDataError
 def flights_pipeline(rows: int, per_trigger: int | None, master: str, as_json: bool) -> None:
     """Flights through a topic, a streaming query and a second topic; the query is stopped once, and a master killed, on
     the way."""
+    try:
+        check_slots(master, None)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--master") from None
     console = Console(stderr=as_json)
     try:
         result = measure(rows, per_trigger or max(10, rows // 8), master, lambda text: console.print(f"[dim]{text}"))

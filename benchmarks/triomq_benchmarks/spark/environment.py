@@ -102,12 +102,14 @@ def local_slots(master: str) -> int | None:
     """How many tasks a master of the form `local[N]` runs at once; None for a cluster, which has to be asked.
 
     Raises:
-      ValueError: the text is not a master that Spark knows.
+      ValueError: the text is not a master that Spark knows, or one without slots.
     """
     if found := _LOCAL_MASTER.match(master):
         slots = found["slots"]
         if slots == "*":
             return os.cpu_count() or 1
+        if slots is not None and not int(slots):
+            raise ValueError(f"{master} runs no task; give local[1] or more")
         return int(slots or 1)
     if re.match(r"(spark|k8s)://.+|yarn$|local-cluster\[", master):
         return None

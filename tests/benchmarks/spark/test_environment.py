@@ -85,6 +85,11 @@ def test_a_master_that_is_none_is_refused(master: str) -> None:
         local_slots(master)
 
 
+def test_a_master_without_slots_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"local\[0\] runs no task; give local\[1\] or more"):
+        local_slots("local[0]")
+
+
 def test_the_users_variables_win() -> None:
     environment = {"PYSPARK_PYTHON": "/opt/python"}
     prepare_environment("local[2]", environment)

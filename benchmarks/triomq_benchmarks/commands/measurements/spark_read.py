@@ -12,6 +12,7 @@ from rich.table import Table
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.figures.beside import beside
+from triomq_benchmarks.spark.environment import check_slots
 from triomq_benchmarks.spark.read import GOAL, SparkReadRates, measure
 
 
@@ -28,6 +29,10 @@ from triomq_benchmarks.spark.read import GOAL, SparkReadRates, measure
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def spark_read(rows: int, body_bytes: int, queues: int, rounds: int, master: str, as_json: bool) -> None:
     """Rows per second that Spark reads from a topic, beside a pull loop and beside Parquet."""
+    try:
+        check_slots(master, None)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--master") from None
     console = Console(stderr=True)
     try:
         rates = measure(

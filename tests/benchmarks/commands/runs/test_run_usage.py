@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from triomq_benchmarks.commands.measurements import hotpath
+from triomq_benchmarks.commands import flights_pipeline
+from triomq_benchmarks.commands.measurements import hotpath, spark_read
 from triomq_benchmarks.commands.runs import compare, run
 
 
@@ -52,3 +54,18 @@ def test_limits_are_numbers(command: click.Command, given: tuple[str, ...]) -> N
     done = CliRunner().invoke(command, given)
     assert done.exit_code == 2
     assert f"Invalid value for '{given[-2]}'" in done.stderr
+
+
+@pytest.mark.parametrize("module", [spark_read, flights_pipeline])
+@pytest.mark.parametrize("master", ["nonsense", "local[0]"])
+def test_what_is_no_master_of_spark_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, master: str
+) -> None:
+    def start(*_: object) -> NoReturn:
+        raise AssertionError("it has started")
+
+    monkeypatch.setattr(module, "measure", start)
+    done = CliRunner().invoke(getattr(module, module.__name__.rpartition(".")[2]), ["--master", master])
+    assert done.exit_code == 2, done.exception
+    assert "Invalid value for --master" in done.stderr
+    assert master in done.stderr
