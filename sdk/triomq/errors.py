@@ -169,7 +169,7 @@ class TransientError(MQError):
     """The request may succeed at another broker, or a little later."""
 
     retriable = True
-    advice = "try again; another broker or a later moment may do"
+    advice = "try again; another broker may succeed, or the same one later"
 
 
 class ConnectFailed(TransientError):

@@ -1,4 +1,4 @@
-"""Waits of any length, made of the levels that brokers have: a message that comes before it is due is sent on.
+"""Delays of any length, made of the levels that brokers have: a message that arrives before it is due is sent on.
 
 A stock broker delays by 18 levels, the longest 2 hours. A longer wait takes several; so does one between two levels.
 """
@@ -68,6 +68,6 @@ def message_due(
 
 
 def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """How long a received message still has to wait; what anybody else wrote there is no wait."""
+    """How long a received message still has to wait, in ms; 0 where the property is not a time."""
     due = properties.get(DUE_PROPERTY, "")
     return int(due) - now_ms if due.isascii() and due.isdecimal() and len(due) < 20 else 0

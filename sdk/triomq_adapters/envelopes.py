@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[\w.:@-]+", re.ASCII)
 
 
 def legal_name(name: str) -> str:
-    """A name of Kombu's as one that topics may have: ``a.b`` is ``a%2Eb``."""
+    """A name of Kombu's, escaped to be a topic's: ``a.b`` is ``a%2Eb``."""
     return _ILLEGAL.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
@@ -53,7 +53,7 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 
 def routing_key(message: Mapping[str, Any]) -> str:
-    """By which bindings choose it."""
+    """The key by which bindings select the message."""
     return str(message["properties"]["delivery_info"].get("routing_key") or "")
 
 

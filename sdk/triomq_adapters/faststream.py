@@ -8,7 +8,7 @@
     @broker.publisher("bills")
     async def bill(order: Order) -> Bill: ...
 
-A handler that returns has consumed its message; when it raises, the message comes again later, and is a dead letter of the
+A handler that returns has consumed its message; when it raises, the message is delivered again later, and is a dead letter of the
 group after 16 times. ``TestRocketMQBroker`` runs handlers without a server.
 """
 
@@ -125,7 +125,7 @@ class _SubscriberConfig(SubscriberUsecaseConfig):
 
 
 def _schema(shown: Any, kind: type[Any], description: str | None, extra: str = "") -> dict[str, Any]:
-    """What AsyncAPI says of a subscriber or publisher."""
+    """The description of a subscriber or publisher for AsyncAPI."""
     message = Message(title=f"{shown.name}:Message", payload=resolve_payloads(shown.get_payloads(), extra))
     operation = Operation(message=message, bindings=None)
     return {shown.name: kind(address=shown.address, description=description, operation=operation, bindings=None)}
@@ -167,7 +167,7 @@ def _command(config: Any, *bodies: Any, **options: Any) -> RocketMQPublishComman
 
 
 class _Reply(FakePublisher):
-    """Sends what a handler returned to who asked."""
+    """Sends what a handler returned to the client that asked."""
 
     def __init__(self, producer: Any, message: StreamMessage[Any]) -> None:
         super().__init__(producer=producer)
@@ -197,7 +197,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     @property
     def topic(self) -> str:
-        """Where messages come from."""
+        """The topic that messages come from."""
         return f"{self._outer_config.prefix}{self._config.topic}"
 
     @property
@@ -212,7 +212,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         return message.topic == self.topic and (tags is None or message.tags in tags)
 
     async def start(self) -> None:
-        """Become a member of the group, and call handlers if there are any."""
+        """Join the group, and call handlers if there are any."""
         await super().start()
         self._post_start()
         if self.calls and not isinstance(self._outer_config.producer, _MemoryProducer):
@@ -255,13 +255,13 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     @staticmethod
     async def _readable(delivery: triomq.aio.Delivery) -> list[Incoming]:
-        """The message in a list; none if its body cannot be read, and it comes again later."""
+        """The message in a list; none if its body cannot be read, and it is delivered again later."""
         try:
             return [incoming(delivery.message, delivery)]
         except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
             # It is damaged, or compressed by a library that is missing here. Another member may have it, and a message
             # that nobody can read becomes a dead letter.
-            log.error("%r cannot be read, and comes again later: %s", delivery.message, error)  # noqa: TRY400
+            log.error("%r cannot be read, and is delivered again later: %s", delivery.message, error)  # noqa: TRY400
             await delivery.later()
             return []
 
@@ -301,7 +301,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         return (_Reply(self._outer_config.producer, message),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        """What log lines say of a message."""
+        """The fields of a message in log lines."""
         return {"topic": self.topic, "group": self.group, **super().get_log_context(message)}
 
 
@@ -325,7 +325,7 @@ class RocketMQPublisher(PublisherUsecase):
 
     @property
     def topic(self) -> str:
-        """Where messages go."""
+        """The topic that messages go to."""
         return f"{self._outer_config.prefix}{self._topic}"
 
     async def publish(self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]) -> Any:
@@ -409,12 +409,12 @@ class _Endpoints(Registrator[Any, Any]):
             group: the consumer group; default: the topic and ``-subscribers``. Two subscribers of one program need two.
             tags: ``"a || b"``; default: all messages.
             start_from: where a new group begins.
-            retries: what becomes of messages whose handler fails or takes too long.
+            retries: when and how often messages are retried whose handler fails or takes too long.
             max_workers: how many messages are handled at the same time.
-            batch: whether a handler gets a list of messages, as many as are there.
-            batch_max: at most so many.
-            ack_policy: default: what fails comes again later.
-            no_reply: whether what handlers return is not sent to who asked.
+            batch: whether a handler gets a list of the messages that have arrived.
+            batch_max: how many a list has at most.
+            ack_policy: default: what fails is delivered again later.
+            no_reply: whether what handlers return is not sent to the client that asked.
             dependencies: of FastDepends.
             parser: makes a message of a received one.
             decoder: decodes bodies.
@@ -466,7 +466,7 @@ class _Endpoints(Registrator[Any, Any]):
         """Send what a handler returns to a topic; or messages by its ``publish``.
 
         Args:
-            topic: where to.
+            topic: the topic to send to.
             tags: one tag for consumers to filter by.
             headers: of every message; they are user properties.
             batch: whether a handler returns a list of messages, which go in one request.
@@ -540,11 +540,11 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
     """Connects an application of FastStream to RocketMQ.
 
     Args:
-        name_servers: as for :func:`triomq.open_client`; None: the environment says.
+        name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
         group: the producer group.
         queues: queues per broker of a topic that is created for a subscriber.
-        send_timeout_s: how long a publication may take.
-        graceful_timeout: how many seconds the end waits for handlers.
+        send_timeout_s: how many seconds a publication may take.
+        graceful_timeout: for how many seconds ``stop`` waits for handlers.
         client_options: further arguments of :func:`triomq.open_client`.
         routers: included from the start.
         logger: where the broker's log lines go.
@@ -654,8 +654,8 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         """Send a message; it is stored when this returns.
 
         Args:
-            message: bytes, text, or what FastStream makes JSON of.
-            topic: where to.
+            message: bytes, text, or what FastStream encodes as JSON.
+            topic: the topic to send to.
             options: tags, keys, headers, a delay: all of :class:`PublishOptions`.
 
         Raises:

@@ -31,7 +31,7 @@ _OF_ROUTES: dict[str, Any] = {
     **dict.fromkeys(("response_model", "response_model_include", "response_model_exclude"), None),
     **{f"response_model_exclude_{what}": False for what in ("unset", "defaults", "none")},
 }
-"""What FastStream wants to be given."""
+"""The argument that FastStream requires."""
 
 
 class RocketMQRouter(StreamRouter[Any]):

@@ -1,4 +1,4 @@
-"""Messages of FastStream as RocketMQ's, and what a handler's answer does to them."""
+"""Messages of FastStream as RocketMQ's, and how a handler acknowledges them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = "(the client that asked)"
 
 @attrs.define(eq=False)
 class Incoming:
-    """A message as it was received, or as a test made it up; middlewares may change it.
+    """A message as it was received, or as a test made it; middlewares may change it.
 
     Args:
         topic: it was received from.
@@ -51,7 +51,7 @@ def incoming(message: triomq.ReceivedMessage, delivery: triomq.aio.Delivery | No
 
 
 class ReceivedStreamMessage(StreamMessage[Any]):
-    """A message, or with ``batch=True`` several, as a handler gets it; ``raw_message`` has what RocketMQ said."""
+    """A message, or with ``batch=True`` several, as a handler gets it; ``raw_message`` is RocketMQ's."""
 
     async def ack(self) -> None:
         """It is consumed."""
@@ -59,7 +59,7 @@ class ReceivedStreamMessage(StreamMessage[Any]):
         await super().ack()
 
     async def nack(self) -> None:
-        """It failed, and comes again later."""
+        """It failed, and is delivered again later."""
         await self._answer(triomq.aio.Delivery.later)
         await super().nack()
 
@@ -116,7 +116,7 @@ async def decode_batch(message: StreamMessage[Any]) -> Any:
 
 
 class PublishOptions(TypedDict, total=False):
-    """What can be said of a message that is published.
+    """Options of a message that is published.
 
     Attributes:
         tags: one tag for consumers to filter by.

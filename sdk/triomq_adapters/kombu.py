@@ -18,10 +18,10 @@ Transport options:
 ``queues``
     Queues per broker of a topic that is created; so many workers can share it. Default: 16.
 ``commit_interval``
-    How often a worker commits what it has acknowledged, in seconds; default: 1. After it was killed, others do again what
-    it has acknowledged since.
+    How often a worker commits what it has acknowledged, in seconds; default: 1. After it was killed, other workers repeat
+    what it has acknowledged since.
 ``visibility_timeout``
-    A message that was not acknowledged for so many seconds is given out again; default: 3600.
+    A message that was not acknowledged for so many seconds is delivered again; default: 3600.
 ``max_retries``
     How often this may happen before it becomes a dead letter; default: 16.
 ``send_timeout``
@@ -237,7 +237,7 @@ class Transport(virtual.Transport):
         return triomq.__version__
 
     def establish_connection(self) -> Any:
-        """Open the client, and see that a name server answers."""
+        """Open the client, and check that a name server answers."""
         if self._client is None:
             self._client = self._open()
         return super().establish_connection()
@@ -286,11 +286,11 @@ class Transport(virtual.Transport):
     # --- what channels do with the client
 
     def topic(self, queue: str) -> str:
-        """Of a queue that workers share."""
+        """The topic of a queue that workers share."""
         return f"{self.client.transport_options.get('topic_prefix', '')}{legal_name(queue)}"
 
     def exchange_topic(self, exchange: str) -> str:
-        """Of what is read by each connection for itself."""
+        """The topic of an exchange, which each connection reads for itself."""
         return f"{self.client.transport_options.get('topic_prefix', '')}exchange-{legal_name(exchange)}"
 
     def declare(self, queue: str) -> None:
@@ -317,7 +317,7 @@ class Transport(virtual.Transport):
             exchanges.append(exchange)
 
     def unbind(self, queue: str) -> None:
-        """Read for a queue no more."""
+        """Stop reading for a queue."""
         for exchange in self._read_by.pop(queue, []):
             if self._readers[exchange].unbind(queue):
                 self._readers.pop(exchange).close()
@@ -347,7 +347,7 @@ class Transport(virtual.Transport):
         return WorkQueue(consumer, topic, self.sender)
 
     def lag(self, queue: str) -> int:
-        """How many messages of a queue no worker has acknowledged; 0 when nobody knows."""
+        """How many messages of a queue no worker has acknowledged; 0 when that is unknown."""
         topic = self.topic(queue)
         try:
             progress = self._opened.groups.progress(_group(topic), topic)

@@ -1,8 +1,8 @@
-"""The two kinds of queues that Kombu has, over one client: those that workers share, and those of one reader.
+"""The two kinds of Kombu's queues, over one client: those that workers share, and those of one reader.
 
 Queues that workers share are topics with a consumer group each. Queues that live as long as their connection, such as
-those of ``celery inspect`` and its replies, are not topics of their own: who has one reads the topic of its exchange from
-the time on at which it was bound, and takes what its binding matches.
+those of ``celery inspect`` and its replies, are not topics of their own: their owner reads the topic of the exchange from
+the time on at which the queue was bound, and takes what its binding matches.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class WorkQueue:
                     continue
                 message = unpack(body)
             except ValueError as error:
-                log.error("%r is not a message of Kombu, and comes again later: %s", delivery.message, error)  # noqa: TRY400
+                log.error("%r is not a message of Kombu, and is delivered again later: %s", delivery.message, error)  # noqa: TRY400
                 delivery.later()
                 continue
             except triomq.MQError:
@@ -117,7 +117,7 @@ class WorkQueue:
         return None
 
     def has(self, tag: str) -> bool:
-        """Whether a message was taken here and not answered."""
+        """Whether a message was taken here and not acknowledged."""
         return tag in self._unacknowledged
 
     def done(self, tag: str, *, again: bool = False) -> bool:
@@ -136,7 +136,7 @@ class WorkQueue:
         return self._cancelled and not self._unacknowledged
 
     def cancel(self) -> bool:
-        """Take nothing more; the group is left when the last message is answered.
+        """Take nothing more; the group is left when the last message is acknowledged.
 
         Returns:
             Whether it can be left now.
@@ -149,7 +149,7 @@ class WorkQueue:
         self._cancelled = False
 
     def close(self) -> None:
-        """Leave the group; what was not answered is given to other workers."""
+        """Leave the group; what was not acknowledged is given to other workers."""
         self._consumer.close()
 
 

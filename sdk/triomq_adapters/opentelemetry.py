@@ -131,7 +131,7 @@ class _SendSpans:
 
 
 def _attributes(operation: str, topic: str, queue: MessageQueue | None = None, group: str = "") -> Attributes:
-    """What every span says, and of those of consumers the queue and the group."""
+    """The attributes of every span; those of consumers also have the queue and the group."""
     attributes: Attributes = {
         "messaging.system": "rocketmq",
         "messaging.operation.name": operation,
@@ -253,7 +253,7 @@ def _partition(queue: MessageQueue) -> str:
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
-    """The contexts in which messages were sent, of those that say."""
+    """The contexts in which messages were sent, of those that carry one."""
     found = []
     for message in messages[:LINKS_MAX]:
         context = trace.get_current_span(propagate.extract(message.properties, Context())).get_span_context()

@@ -7,7 +7,7 @@
     @broker.task
     async def resize(path: str) -> None: ...
 
-A task is acknowledged when Taskiq says so; what a worker took and did not acknowledge comes again, to this one or another.
+A task is acknowledged when Taskiq acknowledges it; what a worker took and did not acknowledge is delivered again, to it or another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["RocketMQBroker"]
 log = logging.getLogger("triomq.adapters.taskiq")
 
 COMMIT_EVERY_S: Final = 1.0
-"""How often a worker commits what it has acknowledged; after it was killed, others do again what came since."""
+"""How often a worker commits what it has acknowledged; after it was killed, others repeat what came since."""
 
 
 class RocketMQBroker(AsyncBroker):
@@ -40,14 +40,14 @@ class RocketMQBroker(AsyncBroker):
     number; it is late by up to a second, and never early.
 
     Args:
-        name_servers: as for :func:`triomq.open_client`; None: the environment says.
+        name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
         topic: where tasks are; it is created if there is none.
         group: the consumer group of the workers. Members of one group share the tasks, two groups both get all.
         queues: queues per broker of a topic that is created; so many workers can share the tasks.
-        send_timeout_s: how long ``kiq`` may take.
-        retries: after how long an unacknowledged task is given out again, and how often before it becomes a dead letter;
+        send_timeout_s: how many seconds ``kiq`` may take.
+        retries: after how long an unacknowledged task is delivered again, and how often before it becomes a dead letter;
             default: after 900 s, 16 times.
-        drain_s: how long the end of a worker waits for the group.
+        drain_s: for how many seconds a worker waits at its end for tasks to be acknowledged.
         client_options: further arguments of :func:`triomq.open_client`.
         clock: the time in ms since 1970.
     """
@@ -150,7 +150,7 @@ class RocketMQBroker(AsyncBroker):
             key = message.keys[0] if message.keys else None
             await self._send(message.body, message.tags, key, int(message.properties[DUE_PROPERTY]))
         except triomq.MQError:
-            log.exception("%r could not be taken, and comes again later", message)
+            log.exception("%r could not be taken, and is delivered again later", message)
             await delivery.later()
         else:
             await delivery.done()

@@ -14,8 +14,8 @@ log = logging.getLogger("triomq.adapters")
 async def ensure_topic(admin: triomq.aio.Admin, topic: str, queues: int) -> None:
     """Create a topic unless there is one; what exists is not changed.
 
-    A worker that starts before the first task is sent would else learn of the topic up to half a minute later. When the
-    broker does not allow it, the log says so; the broker may still create the topic when something is sent to it.
+    Otherwise a worker that starts before the first task is sent would find the topic up to half a minute later. When the
+    broker does not allow it, that is logged; the broker may still create the topic when something is sent to it.
     """
     try:
         await admin.route(topic)

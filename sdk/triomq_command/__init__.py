@@ -28,7 +28,7 @@ def main() -> None:
             try:
                 run_command = import_module("triomq_testing.command").run
             except ImportError:
-                pass  # the other way says what is not installed
+                pass  # the command line below reports what is not installed
             else:
                 run_command.main(sys.argv[2:], prog_name="triomq run")
         import_module("triomq.__main__").main()

@@ -1,4 +1,4 @@
-"""The options by which commands sign requests and speak TLS, and what the running command was given of them.
+"""The options by which commands sign requests and use TLS, and their values in the running command.
 
 The commands of the SDK and those of the servers have the same ones. What is made of them, accounts and dialers, belongs
 to the package of the command.
@@ -72,7 +72,7 @@ _ACCOUNT_OPTIONS: Final = (
 
 _TLS_OPTIONS: Final = (
     _tls_option(
-        "--tls", "ROCKETMQ_TLS", "Speak TLS, and verify the servers. Each of the following does so, too.", is_flag=True
+        "--tls", "ROCKETMQ_TLS", "Use TLS, and verify the servers. Each of the following does so, too.", is_flag=True
     ),
     _tls_option(
         "--tls-ca", "ROCKETMQ_TLS_CA", "PEM file: the authorities to trust, instead of the system's.", metavar="FILE"
@@ -101,7 +101,7 @@ def with_connection_options(command: T) -> T:
 
 
 def tls_given() -> Mapping[str, Any]:
-    """What the running command was given of TLS, such as ``tls_ca``; empty: plain TCP."""
+    """The TLS options that the running command was given, such as ``tls_ca``; empty: plain TCP."""
     given: Mapping[str, Any] = click.get_current_context().meta.get(_TLS, {})
     return given
 

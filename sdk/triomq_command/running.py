@@ -1,4 +1,4 @@
-"""How a command of ``triomq`` runs and ends, the SDK's and the servers' alike: what is said, and the exit code."""
+"""How a command of ``triomq`` runs and ends, the SDK's and the servers' alike: its error message, and its exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ codecs.register_error(ESCAPED, _escape)
 
 
 class QuietGroup(click.Group):
-    """A group of commands that Ctrl-C ends without a word."""
+    """A group of commands that Ctrl-C ends without output."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; click would answer Ctrl-C with an empty line of output."""
@@ -42,7 +42,7 @@ class QuietGroup(click.Group):
 
 
 class ClosedOutput(io.TextIOBase):
-    """Stands for a standard output that was closed before the start (``>&-``), and fails where something is written.
+    """Replaces a standard output that was closed before the start (``>&-``), and fails when something is written.
 
     Python has None there, and what is printed is lost without an error: messages, too, that are then committed.
     """

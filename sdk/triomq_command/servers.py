@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int | None:
         running = import_module("triomq_command.running")
         command = getattr(import_module(COMMANDS[name]), name)
     except ImportError:
-        return None  # the other way says what is not installed
+        return None  # the other commands report what is not installed
     group = running.QuietGroup(
         "triomq", commands={name: command}, context_settings={"help_option_names": ["-h", "--help"]}
     )

@@ -45,7 +45,7 @@ async def place_offsets(
     """A number for each queue of `bounds`.
 
     Raises:
-        BadOption: an offset or a time is given for a queue that is not read, or no message is as young as it has to be.
+        BadOption: an offset or a time is given for a queue that is not read, or no message is as new as required.
     """
     given, times = place.by_queue, dict(place.times)
     unknown = sorted((given.keys() | times.keys()) - queues.keys())

@@ -146,7 +146,7 @@ class DecisionReader:
         if len(pieces) != last["pieces"]:
             raise WriteFailed(
                 f"the decision about trigger {last['batch']} of query {self._query} has {len(pieces)} of its "
-                f"{last['pieces']} messages: the others have expired; keep messages longer than streams stand still"
+                f"{last['pieces']} messages: the others have expired; keep messages longer than a stream is stopped"
             )
         halves = [half for number in sorted(pieces) for half in pieces[number]["halves"]]
         return Decision(

@@ -149,7 +149,7 @@ async def send_halves(
         in_flight: how many are sent at the same time.
 
     Raises:
-        WriteFailed: one was not stored; those that were are rolled back when brokers ask about them.
+        WriteFailed: one was not stored; those that were are rolled back when brokers check them.
     """
     halves: list[HalfMessage] = []
 

@@ -167,8 +167,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """A task of a trigger has failed; the trigger is run again, so the rows of the others are sent twice.
 
-        Of a transactional stream nobody sees them; they stay half messages until brokers ask, for Spark calls this also
-        when a commit has failed, and then they may be decided.
+        In a transactional stream no consumer gets them; they stay half messages until brokers check them, because Spark calls
+        this also when a commit has failed, and then they may be decided.
         """
         if self._options.decisions is not None:
             _log.warning("trigger %d has failed, and is finished or run again after a restart", batchId)

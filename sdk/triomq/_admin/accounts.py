@@ -252,7 +252,7 @@ def _header_of(account: Account) -> CreateAccessConfigRequest:
     for name, key in (("access_key", account.access_key), ("secret_key", secret)):
         check_text(name, key)
         if len(key) < KEY_CHARS_MIN:
-            raise InvalidCall(f"{name} has {len(key)} characters; brokers want {KEY_CHARS_MIN} or more")
+            raise InvalidCall(f"{name} has {len(key)} characters; brokers require {KEY_CHARS_MIN} or more")
     for name, perm in (
         ("default_topic_perm", account.default_topic_perm),
         ("default_group_perm", account.default_group_perm),

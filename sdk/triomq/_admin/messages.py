@@ -228,7 +228,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         broker_name = await self._broker_at(address, needed=not any_address)
         if broker_name is None and not any_address:
             raise InvalidCall(
-                f"the id {offset_message_id} has the address {address}, which is that of no broker of this cluster, so nobody "
+                f"the id {offset_message_id} has the address {address}, which is that of no broker of this cluster, so no broker "
                 "was asked; `any_address=True` (--any-address) asks there"
             )
         link = await self._links.get(address, patient=False)

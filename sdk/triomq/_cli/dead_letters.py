@@ -31,7 +31,7 @@ PROGRESS_EVERY = 1000
 
 @click.group()
 def dlq() -> None:
-    """Look at the dead letters of a consumer group, and redrive them."""
+    """Show the dead letters of a consumer group, and redrive them."""
 
 
 @dlq.command("list")

@@ -24,13 +24,13 @@ WIDTH_MIN = 30
 @click.command()
 @name_servers_option
 @click.option("--timeout", "timeout_s", type=float, callback=positive, default=30.0, show_default=True,
-              help="Seconds to look at most.")  # fmt: skip
+              help="Seconds that the examination may take.")  # fmt: skip
 @click.option("--lag", type=click.IntRange(1), default=FindingLimits().lag, show_default=True,
               help="Messages that a group may lag by.")  # fmt: skip
-@click.option("--problems", "only_problems", is_flag=True, help="Leave out what may be on purpose.")
+@click.option("--problems", "only_problems", is_flag=True, help="Leave out notices, which may be intended.")
 @json_option
 def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, as_json: bool) -> None:
-    """Look at a whole cluster: say what is wrong, and what to do.
+    """Examine a whole cluster: report what is wrong, and what to do.
 
     Nothing is changed. Exit status: 0 there is no problem, 1 there are problems, 2 no name server answers.
     """

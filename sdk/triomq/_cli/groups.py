@@ -271,7 +271,7 @@ async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -
 @click.option("--broadcast/--no-broadcast", default=None, help="Whether its members may pull in broadcasting mode.")
 @click.option("--retry-queues", type=click.IntRange(0), help="Queues of its retry topic.")
 @click.option(
-    "--max-retries", type=click.IntRange(0), help="How often a message comes again before it is a dead letter."
+    "--max-retries", type=click.IntRange(0), help="How often a message is delivered again before it is a dead letter."
 )
 @click.option("--broker-when-slow", type=click.IntRange(0), metavar="ID", help="Id of the broker for members that lag.")
 @click.option("--notify/--no-notify", "notify_members", default=None,
@@ -556,7 +556,7 @@ def offsets() -> None:
 @name_servers_option
 @json_option
 def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers: str, as_json: bool) -> None:
-    """Show how far GROUP is in each queue, of all topics or of TOPIC."""
+    """Show the progress of GROUP in each queue, of all topics or of TOPIC."""
 
     async def work(client: Client) -> None:
         progress = await client.groups.progress(group, topic)
@@ -585,8 +585,8 @@ def show_offsets(group: str, topic: str | None, with_owners: bool, name_servers:
 @click.argument("to", metavar="earliest|latest|TIME|OFFSET")
 @name_servers_option
 @click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue, with an OFFSET.")
-@click.option("--force", is_flag=True, help="Set an OFFSET although members are online, who may overwrite it.")
-@click.option("--new-group", is_flag=True, help="No broker knows GROUP yet: set where its first start begins.")
+@click.option("--force", is_flag=True, help="Set an OFFSET although members are online; they may overwrite it.")
+@click.option("--new-group", is_flag=True, help="Also if no broker knows GROUP yet: set where its first start begins.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option
 def reset_offsets(
@@ -642,7 +642,7 @@ def reset_offsets(
 @name_servers_option
 @click.option("--dry-run", is_flag=True, help="Show what would be set, and set nothing.")
 @click.option(
-    "--force", is_flag=True, help="Set offsets although members of TARGET are online, who may overwrite them."
+    "--force", is_flag=True, help="Set offsets although members of TARGET are online; they may overwrite them."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @json_option

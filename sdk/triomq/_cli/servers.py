@@ -15,7 +15,7 @@ _yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 @click.group()
 def brokers() -> None:
-    """Look at brokers and change their settings.
+    """Show brokers and change their settings.
 
     BROKER is NAME (the master of a set), NAME:ID or HOST:PORT, as `triomq cluster-status` shows them.
     """
@@ -26,7 +26,7 @@ def brokers() -> None:
 @name_servers_option
 @json_option
 def status(broker: str, name_servers: str, as_json: bool) -> None:
-    """Show what BROKER says about its version, traffic and disk."""
+    """Show the version, traffic and disk use that BROKER reports."""
 
     async def work(client: Client) -> None:
         _say_table(await client.servers.status(broker), as_json=as_json)
@@ -131,7 +131,7 @@ def producers(broker: str, name_servers: str, as_json: bool) -> None:
 @name_servers_option
 @json_option
 def consume_stats(broker: str, ordered: bool, least: int, name_servers: str, as_json: bool) -> None:
-    """Show how far each group of BROKER is, queue by queue."""
+    """Show the progress of each group of BROKER, queue by queue."""
 
     async def work(client: Client) -> None:
         found = await client.servers.consume_stats(broker, ordered=ordered)
@@ -162,7 +162,7 @@ def consume_stats(broker: str, ordered: bool, least: int, name_servers: str, as_
 @name_servers_option
 @json_option
 def write_permission(name: str, state: str, yes: bool, name_servers: str, as_json: bool) -> None:
-    """Take the write permission of the topics of broker set NAME from the routes (off), or give it back (on).
+    """Remove the write permission of the topics of broker set NAME from the routes (off), or restore it (on).
 
     With off, producers send elsewhere within 30 s, and consumers read what there is: so a set is emptied before its
     maintenance.

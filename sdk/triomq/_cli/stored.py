@@ -118,9 +118,9 @@ def by_key(
 @name_servers_option
 @json_option
 def trace(message_id: str, trace_topic: str, name_servers: str, as_json: bool) -> None:
-    """Show what producers and consumers have written down about a message.
+    """Show what producers and consumers have recorded about a message.
 
-    MESSAGE_ID is the id that its sender gave. Only clients whose traces are on write them down.
+    MESSAGE_ID is the id that its sender gave. Only clients whose traces are on record them.
     """
 
     async def work(client: Client) -> None:

@@ -109,7 +109,12 @@ class BrokerOffsets:
                 what = f"committing offset {offset} of group {self._group} in {queue}"
                 raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
             if answer.remark == RESET_BEFORE:
-                log.info("offset %d of group %s in %s is not kept: an operator's reset is", offset, self._group, queue)
+                log.info(
+                    "offset %d of group %s in %s is not committed: an operator's reset applies",
+                    offset,
+                    self._group,
+                    queue,
+                )
                 if self._overruled is not None:
                     await self._overruled(queue, offset, link.address)
 

@@ -144,7 +144,9 @@ class FileOffsets:
             if error.errno not in NO_LOCKS:
                 os.close(file)
                 raise
-            log.warning("%s is on a file system without locks: nothing keeps other consumers from it", self._path)
+            log.warning(
+                "%s is on a file system without locks: nothing prevents other consumers from writing it", self._path
+            )
         self._lock = weakref.finalize(self, os.close, file)
 
     async def read(self, queue: MessageQueue, /) -> int | None:

@@ -287,7 +287,11 @@ class Producer(metaclass=NoPublicConstructor):
             try:
                 return encode_batch(sent, unique_keys, settings.max_body_bytes)
             except MessageIllegal as error:
-                log.warning("a batch of %d messages goes without what hooks added: %s", len(batch), error.reason)
+                log.warning(
+                    "a batch of %d messages is sent without the properties that hooks added: %s",
+                    len(batch),
+                    error.reason,
+                )
                 return plain
 
         out = self._sender.prepare_batch(
@@ -384,7 +388,7 @@ class Producer(metaclass=NoPublicConstructor):
         if not isinstance(state, TransactionState):
             raise InvalidCall(f"the state is {state!r}, neither COMMIT nor ROLLBACK of triomq.TransactionState")
         if state is TransactionState.UNKNOWN:
-            raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; UNKNOWN is what it is in until then")
+            raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; until then its state is UNKNOWN")
         await self._transactional().end_half(half, state)
 
     async def send_elements(
@@ -526,7 +530,7 @@ class Producer(metaclass=NoPublicConstructor):
         self._in_flight.check_open()
         if self._transactions is None:
             raise InvalidCall(
-                f"the producer of group {self.group} has nobody to answer for transactions; make it with "
+                f"the producer of group {self.group} has no listener for transactions; make it with "
                 "client.producer(group, transactions=listener)"
             )
         return self._transactions

@@ -128,7 +128,7 @@ def _value_of(text: str, where: str) -> str:
         plain = _PLAIN.fullmatch(text)
         value = plain[1] if plain is not None else ""
         if text and not text.startswith("#") and (plain is None or _OTHER_IN_YAML.fullmatch(value)):
-            raise InvalidCall(f"{where} cannot be read for certain; put the value in quotes, without escapes")
+            raise InvalidCall(f"{where} is ambiguous in YAML; put the value in quotes, without escapes")
     if not value.strip():
         raise InvalidCall(f"{where} is empty")
     return str(value)

@@ -370,7 +370,7 @@ def test_an_unreadable_body_stops_no_subscriber(rocketmq: RocketMQ, caplog, batc
             assert sorted([await seen.get() for _ in range(9)]) == [f"body {number}" for number in range(9)]
 
     run(main)
-    assert "cannot be read, and comes again later" in caplog.text
+    assert "cannot be read, and is delivered again later" in caplog.text
 
 
 def test_a_subscriber_without_handlers_passes_over_an_unreadable_body(rocketmq: RocketMQ) -> None:

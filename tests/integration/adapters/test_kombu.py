@@ -98,7 +98,7 @@ def test_an_unreadable_body_does_not_stop_a_worker(connect, rocketmq, caplog) ->
     send(connection, *range(5))
     receiver = Receiver(connection)
     assert sorted(receiver.until(5)) == list(range(5))
-    assert "is not a message of Kombu, and comes again later" in caplog.text
+    assert "is not a message of Kombu, and is delivered again later" in caplog.text
 
 
 def test_rejected_messages_are_dropped_or_come_again(connect) -> None:

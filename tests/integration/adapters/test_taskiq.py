@@ -54,7 +54,7 @@ def test_an_unreadable_body_does_not_stop_a_worker(rocketmq: RocketMQ, caplog) -
         await broker.shutdown()
 
     asyncio.run(main())
-    assert "could not be taken, and comes again later" in caplog.text
+    assert "could not be taken, and is delivered again later" in caplog.text
 
 
 def test_a_task_is_taken_once_when_it_is_acknowledged(rocketmq: RocketMQ) -> None:

@@ -422,7 +422,7 @@ class Rebalance:
                 self._changed()
             await self._assignee.topic_changed(topic)
             log.info(
-                "group %s: %d queues of %s are ours, of %d members",
+                "group %s: this member has %d queues of %s, shared among %d members",
                 self._group,
                 len(now),
                 topic,

@@ -43,7 +43,7 @@ class SendBack:
         group: consumer group.
         brokers: how the queues' masters are reached.
         sender: sends copies itself when a broker does not take a message back.
-        max_times: how often a message comes again before it is a dead letter.
+        max_times: how often a message is delivered again before it is a dead letter.
         unit_mode: whether the group belongs to a unit.
     """
 

@@ -111,4 +111,4 @@ def use_properties(out: Outgoing, message: Message) -> None:
     try:
         out.properties = properties_text(message, out.unique_key, out.own_properties)
     except MessageIllegal as error:
-        log.warning("message %s goes without what hooks added: %s", out.unique_key, error.reason)
+        log.warning("message %s is sent without the properties that hooks added: %s", out.unique_key, error.reason)
