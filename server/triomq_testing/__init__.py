@@ -1,4 +1,4 @@
-"""RocketMQ for tests: pytest fixtures, a cluster with a clock and faults in the test's hand, and `triomq run`.
+"""RocketMQ for tests: pytest fixtures, a cluster whose clock and faults the test controls, and `triomq run`.
 
 The fixtures are in `plugin`, which pytest finds by itself. `Servers` does the same without pytest.
 """

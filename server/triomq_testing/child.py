@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 LEFT_BEHIND_GRACE_S = 1.0
-"""How long what it has left behind may take."""
+"""How long the processes that it has left behind may take to end."""
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -48,7 +48,7 @@ class Child:
     Args:
         command: the program and its arguments.
         environment: of the command.
-        grace_s: how long it may take to end after a signal.
+        grace_s: how many seconds it may take to end after a signal.
 
     Attributes:
         pid: the command's.
@@ -154,7 +154,7 @@ def _watch(
             from triomq_testing.directories import remove_left_behind
 
             remove_left_behind()
-    except Exception:  # noqa: BLE001 - told here, since nothing is above
+    except Exception:  # noqa: BLE001 - reported here, since nothing is above
         status = 1
         sys.excepthook(*sys.exc_info())
     finally:

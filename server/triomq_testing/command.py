@@ -156,7 +156,7 @@ def _lend(child: Child, options: dict[str, Any]) -> Exception | None:
 
     try:
         lend(child, **options)
-    except Exception as error:  # noqa: BLE001 - told when the command has ended
+    except Exception as error:  # noqa: BLE001 - reported when the command has ended
         child.send(signal.SIGTERM)
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]

@@ -34,7 +34,7 @@ REQUEST_BYTES_MOST = 8192
 REQUEST_WITHIN_S = 10.0
 
 FAULTS = ("kill", "stop", "start", "freeze", "cut", "slow", "fill_disk", "mend")
-"""What can be done to nodes."""
+"""The actions on nodes."""
 
 _REMARKS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Headers Too Large"}
 _TIMES = ("days", "hours", "minutes", "seconds")
@@ -42,7 +42,7 @@ _TIMES = ("days", "hours", "minutes", "seconds")
 
 @attrs.frozen
 class _RefusedError(Exception):
-    """What is wrong with a request."""
+    """A request cannot be carried out; the text names the reason."""
 
     code: int
     text: str

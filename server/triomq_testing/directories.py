@@ -16,7 +16,7 @@ _LOCK = "in-use"
 
 @contextlib.contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """A directory as long as the block lasts. What is in use is locked, so that no other process removes it."""
+    """A directory as long as the block lasts. It is locked while it is in use, so that no other process removes it."""
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX))
         lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

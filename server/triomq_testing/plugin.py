@@ -24,7 +24,7 @@ _NAME_CHARACTERS = 40
 
 @pytest.hookimpl
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker is for."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "rocketmq(masters=1, slaves=0, topics=(), settings=None): what the broker of the fixture `rocketmq` is like",
@@ -62,7 +62,7 @@ def _rocketmq_servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def rocketmq(request: pytest.FixtureRequest, _rocketmq_servers: Servers) -> Iterator[RocketMQ]:
-    """A name server and a broker of the test's own, gone when the test ends; the marker `rocketmq` changes them."""
+    """A name server and a broker of the test's own, stopped when the test ends; the marker `rocketmq` configures them."""
     options: dict[str, Any] = {}
     for marker in request.node.iter_markers("rocketmq"):
         if marker.args:

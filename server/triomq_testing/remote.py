@@ -35,20 +35,20 @@ class Remote:
         return self._ask("GET", "")
 
     def do(self, what: str, **query: str | float) -> dict[str, str]:
-        """Have something done, such as ``clock/advance``; what it is like afterwards."""
+        """Have something done, such as ``clock/advance``; returns the state afterwards."""
         return self._ask("POST", what, **query)
 
     def now_ms(self) -> int:
-        """What the clock shows."""
+        """The time by the clock, in ms since 1970."""
         return round(datetime.fromisoformat(self.state()["time"]).timestamp() * 1000)
 
     def advance(self, by_ms: int) -> None:
-        """Let the clock go forward."""
+        """Set the clock forward."""
         self.do("clock/advance", seconds=by_ms / 1000)
 
     @contextlib.contextmanager
     def fast_forward(self) -> Iterator[None]:
-        """Let no message wait as long as the block lasts."""
+        """Deliver delayed messages without waiting, as long as the block lasts."""
         with self._asked("POST", "clock/fast-forward", {}) as (connection, response):
             try:
                 yield

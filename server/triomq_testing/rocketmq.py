@@ -1,4 +1,4 @@
-"""A running cluster as a test sees it: its address, its topics, what is stored in them."""
+"""A running cluster as a test sees it: its address, its topics, and their messages."""
 
 from __future__ import annotations
 

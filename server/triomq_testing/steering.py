@@ -87,7 +87,7 @@ def advance(by: timedelta, as_json: bool) -> None:
 
 @clock.command("fast-forward")
 def fast_forward() -> None:
-    """Let no message wait, until Ctrl-C or SIGTERM.
+    """Deliver delayed messages without waiting, until Ctrl-C or SIGTERM.
 
     The clock goes to the next due time whenever there is one. Prints a line when it begins.
     """
@@ -121,9 +121,9 @@ def _add(verb: str, text: str) -> None:
 
 
 _add("kill", "End NODE as SIGKILL would.")
-_add("stop", "End NODE in order.")
+_add("stop", "Stop NODE cleanly.")
 _add("start", "Start NODE again, on its files.")
-_add("freeze", "Let NODE do nothing: its connections stay open, and nobody gets an answer.")
+_add("freeze", "Stop NODE's work: its connections stay open, and requests get no answer.")
 _add("cut", "Break NODE's connections; new ones end at once.")
 _add("fill-disk", "Leave NODE no space: it refuses messages.")
 _add("mend", "Undo freeze, cut, slow and fill-disk.")
@@ -131,10 +131,10 @@ _add("mend", "Undo freeze, cut, slow and fill-disk.")
 
 @faults.command()
 @_node
-@click.option("--by", type=Duration(), required=True, help="How long each piece of data is held up: 200ms.")
+@click.option("--by", type=Duration(), required=True, help="How long each piece of data is delayed: 200ms.")
 @_json
 def slow(node: str | None, by: timedelta, as_json: bool) -> None:
-    """Hold up everything that NODE sends and receives."""
+    """Delay everything that NODE sends and receives."""
     query: dict[str, str | float] = {} if node is None else {"node": node}
     with _remote() as remote:
         state = remote.do("faults/slow", seconds=by.total_seconds(), **query)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "Default: this machine's first other address, on all interfaces, as RocketMQ's broker.",
 )  # fmt: skip
 @click.option("--store", metavar="DIR", help="storePathRootDir.")
-@click.option("--memory-bytes", type=int, help="Memory size that the 40 % rule of pulls reckons with.")
+@click.option("--memory-bytes", type=int, help="Memory size that the 40 % rule of pulls is based on.")
 @options.assignments
 @options.strict
 @options.as_json

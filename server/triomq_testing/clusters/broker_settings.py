@@ -1,4 +1,4 @@
-"""How brokers of tests differ from those of a cluster for trying things out."""
+"""How brokers of tests differ from those of a cluster for experiments."""
 
 SETTINGS = {
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),

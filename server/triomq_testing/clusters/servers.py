@@ -258,7 +258,7 @@ class _Running:
 
 
 def _only(error: Exception) -> Exception:
-    """What is alone in groups of one."""
+    """The exception that is alone in groups of one."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

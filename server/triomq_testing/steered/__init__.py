@@ -1,1 +1,1 @@
-"""What a test steers in a cluster: the clock, disk and network of its nodes, and the faults that are made of them."""
+"""What a test controls in a cluster: the clock, disk and network of its nodes, and the faults made of them."""

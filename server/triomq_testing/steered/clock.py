@@ -1,4 +1,4 @@
-"""The wall clock of a cluster in the hand of a test.
+"""The wall clock of a cluster that a test controls.
 
 Only times move that brokers compare with their wall clock: delayed messages, retries, retention, checks of
 transactions, time stamps. Heartbeats, held pulls and time-outs stay on real time, so that clients, whose clocks do not
@@ -52,8 +52,8 @@ class SteeredClock:
             full_hour_ms = (max(now_ms, next_ms - 25 * _HOUR_MS) // _HOUR_MS + 1) * _HOUR_MS
             self._set(min(next_ms, full_hour_ms))
             await self.waits.wait_idle()
-        for tell in self.passed:
-            await tell()
+        for notify in self.passed:
+            await notify()
 
     async def fast_forward(self) -> None:
         """Go to the next time that a task waits for, whenever there is one, until cancelled."""
@@ -115,9 +115,9 @@ class Clock:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Go forward; what is due meanwhile is done, in order, when this returns.
+        """Set the clock forward; what is due meanwhile has been done, in order, when this returns.
 
-        A message that a consumer sends back afterwards waits from then on: `fast_forward` plays many retries.
+        A message that a consumer sends back afterwards waits from then on: for many retries there is `fast_forward`.
 
         Args:
             by: how far, or in days, hours, minutes and seconds; all of them are added.
@@ -129,7 +129,7 @@ class Clock:
         self._hand.advance(whole_ms(total))
 
     def fast_forward(self) -> contextlib.AbstractContextManager[None]:
-        """Let no message wait: as long as the block lasts, the clock goes to the next due time whenever there is one.
+        """Deliver delayed messages without waiting: as long as the block lasts, the clock goes to each due time at once.
 
         The test, and clients in other processes, go on meanwhile. Between two due times nothing waits for them.
         """

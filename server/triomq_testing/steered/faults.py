@@ -12,7 +12,7 @@ from triomq_testing.steered.disk import SteeredDisk
 from triomq_testing.steered.network import SteeredNetwork
 
 SILENT_MS = 120_000
-"""How long a name server keeps a broker that says nothing."""
+"""How long a name server keeps a broker that sends nothing."""
 
 
 @attrs.define
@@ -69,7 +69,7 @@ class Faults:
         self._calls.call(kill)
 
     def stop(self, name: str | None = None) -> None:
-        """End a node in order, as SIGTERM would."""
+        """Stop a node cleanly, as SIGTERM would."""
 
         async def stop() -> None:
             for node, _ in self._chosen(name):
@@ -87,7 +87,7 @@ class Faults:
         self._calls.call(start)
 
     def freeze(self, name: str | None = None) -> None:
-        """Let a node do nothing: its connections stay open, and nobody gets an answer.
+        """Stop a node's work: its connections stay open, and requests get no answer.
 
         When `Clock.advance` has gone on by two minutes, the name servers drop a frozen broker.
         """
@@ -109,7 +109,7 @@ class Faults:
         self._calls.call(cut)
 
     def slow(self, name: str | None = None, *, seconds: float) -> None:
-        """Hold up everything that a node sends and receives for some time each."""
+        """Delay each piece of data that a node sends or receives by some seconds."""
 
         async def slow() -> None:
             for _, weak in self._chosen(name):

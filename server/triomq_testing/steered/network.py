@@ -17,7 +17,7 @@ class SteeredNetwork:
         dial: how it connects.
 
     Attributes:
-        delay_s: how long each piece of data is held up, in both directions.
+        delay_s: how long each piece of data is delayed, in both directions.
     """
 
     def __init__(self, dial: Dial = dial_tcp) -> None:
@@ -105,7 +105,7 @@ class SteeredStream(trio.abc.Stream):
             self.peer = ("127.0.0.1", 0)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, after the time that data is held up."""
+        """Send, after the delay."""
         await self._network.hold_up()
         await self._stream.send_all(data)
 
@@ -114,7 +114,7 @@ class SteeredStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Receive, after the time that data is held up."""
+        """Receive, after the delay."""
         data = await self._stream.receive_some(max_bytes)
         await self._network.hold_up()
         return data
