@@ -21,6 +21,7 @@ from triomq_server.config.network import (
     first_address,
     host_name,
     unusable_address,
+    unusable_host,
     unusable_name,
     unusable_region,
 )
@@ -62,9 +63,9 @@ class BrokerConfig(ServerNetworkConfig):
     broker_cluster_name: str = setting("DefaultCluster", fixed=True, check=unusable_name)
     broker_name: str = setting(factory=host_name, fixed=True, check=unusable_name)
     broker_id: int = setting(0, fixed=True)
-    broker_ip1: str = setting(factory=first_address, key="brokerIP1", fixed=True)
+    broker_ip1: str = setting(factory=first_address, key="brokerIP1", fixed=True, check=unusable_host)
     """Address for clients, and the STOREHOST of every message."""
-    broker_ip2: str = setting(factory=first_address, key="brokerIP2", fixed=True)
+    broker_ip2: str = setting(factory=first_address, key="brokerIP2", fixed=True, check=unusable_host)
     """Address for slaves; ``brokerIP1`` where only that one is given, except with ``compat=4.9``."""
     listen_port: int = setting(10_911, least=0, most=65535, fixed=True)
     namesrv_addr: str | None = setting(factory=lambda: os.environ.get("NAMESRV_ADDR"), check=unusable_address)
@@ -242,6 +243,12 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.misread(misread),
             *findings.without_effect(_without_effect(config)),
             *findings.slaves_sent_elsewhere(config.broker_ip1, config.broker_ip2, only_ip1=only_ip1),
+            *findings.address_of_no_host("brokerIP1", config.broker_ip1),
+            *(
+                []
+                if config.broker_ip2 == config.broker_ip1
+                else findings.address_of_no_host("brokerIP2", config.broker_ip2)
+            ),
             *([] if config.store.is_slave else findings.id_of_master(config.broker_id, config.store.broker_role)),
             *findings.hours(config.store.delete_when),
             *findings.name_with_separators(config.broker_name),

@@ -9,6 +9,7 @@ the others are warnings, unless all are to be errors.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterable
 
@@ -104,6 +105,22 @@ def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -
         return []
     problem = f"brokerIP1={shown(broker_ip1)} is set and brokerIP2 is not"
     return [Finding("brokerIP2", problem, f"slaves are sent to this machine's first address, {broker_ip2}")]
+
+
+def address_of_no_host(key: str, address: str) -> list[Finding]:
+    """An address to listen on, where one to connect to is meant: it would be registered.
+
+    Args:
+        key: brokerIP1 or brokerIP2.
+        address: its value, an IP address or a name.
+    """
+    try:
+        if not ipaddress.ip_address(address).is_unspecified:
+            return []
+    except ValueError:
+        return []
+    problem = f"{key}={address} is registered, and who connects to it from another machine reaches itself"
+    return [Finding(key, problem, "give this machine's address; the broker listens on all interfaces all the same")]
 
 
 def id_of_master(broker_id: int, role: str) -> list[Finding]:

@@ -56,6 +56,11 @@ def unusable_address(text: str) -> str | None:
     return None
 
 
+def unusable_host(text: str) -> str | None:
+    """Why a text is not an address without its port, or a name; None if it may be one. Whether a name is known shows later."""
+    return "IPv6 addresses are written without brackets here" if text.startswith("[") else None
+
+
 def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     """The networks of a list of IP addresses and networks, ``10.0.0.7;10.1.0.0/16``. ValueError for another text."""
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(";") if part.strip())

@@ -429,6 +429,29 @@ def test_slaves_are_sent_to_the_one_address_that_is_given(
 
 
 @pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"brokerIP1": "0.0.0.0"}, ["brokerIP1=0.0.0.0"]),
+        ({"brokerIP1": "::"}, ["brokerIP1=::"]),
+        ({"brokerIP1": "10.0.0.7", "brokerIP2": "0.0.0.0"}, ["brokerIP2=0.0.0.0"]),
+        ({"brokerIP1": "10.0.0.7"}, []),
+        ({"brokerIP1": "broker-a.example"}, []),
+        ({"brokerIP1": "::1"}, []),
+    ],
+)
+def test_an_address_to_listen_on_is_not_one_to_connect_to(values: dict[str, str], warned: list[str]) -> None:
+    _, warnings = BrokerConfig.from_properties(values)
+    assert [line.partition(" is registered")[0] for line in warnings] == warned
+
+
+@pytest.mark.parametrize("key", ["brokerIP1", "brokerIP2"])
+def test_brackets_around_an_address_prevent_the_start(key: str) -> None:
+    """They would be looked up as the name of a host."""
+    with pytest.raises(ConfigError, match=rf"{key}=\[::1\]: IPv6 addresses are written without brackets here"):
+        BrokerConfig.from_properties({key: "[::1]"})
+
+
+@pytest.mark.parametrize(
     ("values", "slave_ms", "flush_ms"),
     [
         ({}, 1200, 1200),
