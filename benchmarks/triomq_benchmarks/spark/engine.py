@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -29,7 +28,15 @@ from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, EngineError, OnRow, RunPlan, check_workers
 from triomq_benchmarks.spark.class_archive import ClassArchive
 from triomq_benchmarks.spark.collector import Collector, Peer, open_collector
-from triomq_benchmarks.spark.environment import check_slots, check_spark, class_archive, end_java, open_session, too_few
+from triomq_benchmarks.spark.environment import (
+    check_reachable,
+    check_slots,
+    check_spark,
+    class_archive,
+    end_java,
+    open_session,
+    too_few,
+)
 from triomq_benchmarks.spark.worker import OTHERS_FAILURE, Order, Report, decode_report, generate, probe
 
 if TYPE_CHECKING:
@@ -53,8 +60,6 @@ PATIENCE_S: Final = 30.0
 
 WAITING_S: Final = 5.0
 """How often it is said what is being waited for."""
-
-REACH_LIMIT_S: Final = 5.0
 
 SETTINGS: Final = {
     "spark.dynamicAllocation.enabled": "false",
@@ -142,16 +147,9 @@ def _check(master: str, workers: int | None) -> None:
     try:
         check_slots(master, workers)
         check_spark()
+        check_reachable(master)
     except (ValueError, ToolUnavailableError) as error:
         raise EngineError(str(error)) from error
-    found = re.match(r"spark://([^:/,]+):(\d+)", master)
-    if found:
-        try:
-            socket.create_connection((found[1], int(found[2])), REACH_LIMIT_S).close()
-        except OSError as error:
-            raise EngineError(
-                f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
-            ) from error
 
 
 def _slots(session: SparkSession) -> int:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,8 @@ _JAVA_LIMIT_S = 30.0
 _ARCHIVE_LIMIT_S = 180.0
 """A JVM takes 8 s to write its classes, and several times as long on a busy machine."""
 SHORT_LIVED = " ".join(QUICK_JVM)
+_REACH_LIMIT_S = 5.0
+
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
 # To standard error, as Spark's default does; `open_session` has it written to a file.
@@ -127,6 +130,24 @@ def check_slots(master: str, workers: int | None) -> None:
     slots = local_slots(master)
     if slots is not None and workers is not None and workers > slots:
         raise ValueError(too_few(master, slots, workers))
+
+
+def check_reachable(master: str) -> None:
+    """Make sure that something listens at a `spark://host:port`: Spark itself tries for a minute and a half, and its error
+    does not name the master. Of several masters one is enough, which is left to Spark.
+
+    Raises:
+      ToolUnavailableError: nothing does.
+    """
+    found = re.fullmatch(r"spark://([^:/,]+):(\d+)", master)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), _REACH_LIMIT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # no such port, no such name
+        raise ToolUnavailableError(
+            f"no Spark master answers at {master}: {error}. `triomq bench spark-cluster` starts one on this machine"
+        ) from error
 
 
 def too_few(master: str, slots: int, workers: int) -> str:
@@ -224,11 +245,12 @@ def open_session(
       archive: of such a JVM's classes; what it writes is kept by `end_java`.
 
     Raises:
-      ToolUnavailableError: pyspark or Java is missing.
+      ToolUnavailableError: pyspark or Java is missing, or no master answers.
       ValueError: `master` is none.
     """
     check_spark()
     local_slots(master)
+    check_reachable(master)
     prepare_environment(master)
     from pyspark.sql import SparkSession
 

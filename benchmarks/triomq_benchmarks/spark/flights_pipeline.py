@@ -27,7 +27,7 @@ import trio
 import triomq
 from pyspark_rocketmq.write.sending import wait_replicated
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
-from triomq_benchmarks.spark.environment import check_spark, open_session
+from triomq_benchmarks.spark.environment import check_reachable, check_spark, open_session
 from triomq_benchmarks.workload.flights import Row, flights, flights_archive
 
 if TYPE_CHECKING:
@@ -253,11 +253,12 @@ def measure(rows: int, per_trigger: int, master: str, say: Callable[[str], None]
     """Start a cluster and a session, and run the pipeline once.
 
     Raises:
-        ToolUnavailableError: Spark or Java is missing.
+        ToolUnavailableError: Spark or Java is missing, or no master answers.
         NoDataError: the flights are not installed.
         PipelineError: the query failed.
     """
     check_spark()
+    check_reachable(master)
     flights_archive()
     settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     with (

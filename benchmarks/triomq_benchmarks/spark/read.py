@@ -21,7 +21,7 @@ import trio
 
 import triomq
 from triomq_benchmarks.clusters.cluster import open_cluster
-from triomq_benchmarks.spark.environment import check_spark, open_session
+from triomq_benchmarks.spark.environment import check_reachable, check_spark, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,10 +84,11 @@ def measure(
     """Run everything.
 
     Raises:
-        ToolUnavailableError: Spark or Java is missing.
+        ToolUnavailableError: Spark or Java is missing, or no master answers.
         ChildError: the broker did not start.
     """
     check_spark()
+    check_reachable(master)
     with open_cluster(slaves=0) as cluster, tempfile.TemporaryDirectory(prefix="triomq-read-") as scratch:
         say(f"sending {rows:,} messages of {body_bytes} bytes")
         trio.run(_fill, cluster.name_servers, rows, body_bytes, queues)

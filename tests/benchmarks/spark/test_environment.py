@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -12,6 +14,7 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.spark.engine import PATIENCE_S, QUIET_MAX_S, QUIET_S, SlotsRule, open_spark_engine
 from triomq_benchmarks.spark.environment import (
+    check_reachable,
     check_spark,
     find_java,
     java_version,
@@ -143,6 +146,35 @@ async def test_a_master_that_is_not_there_is_named(tmp_path: Path, monkeypatch: 
     text = await refusal("spark://127.0.0.1:1", None)
     assert text.startswith("no Spark master answers at spark://127.0.0.1:1: ")
     assert text.endswith("`triomq bench spark-cluster` starts one on this machine")
+
+
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "spark://127.0.0.1:99999", "spark://a..b:7077"])
+def test_masters_that_do_not_answer(master: str) -> None:
+    with pytest.raises(
+        ToolUnavailableError, match=f"no Spark master answers at {master}: .* starts one on this machine"
+    ):
+        check_reachable(master)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://127.0.0.1:1,127.0.0.1:2"])
+def test_masters_that_are_not_asked(master: str) -> None:
+    check_reachable(master)
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("read", (1000, 1, 1, 1)), ("flights_pipeline", (100, 10))])
+def test_a_measurement_needs_its_master_first(
+    monkeypatch: pytest.MonkeyPatch, name: str, numbers: tuple[int, ...]
+) -> None:
+    pytest.importorskip("pyspark")
+    module = importlib.import_module(f"triomq_benchmarks.spark.{name}")
+
+    def start(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it has started")
+
+    monkeypatch.setattr(module, "check_spark", lambda: None)
+    monkeypatch.setattr(module, "open_cluster", start)
+    with pytest.raises(ToolUnavailableError, match="no Spark master answers"):
+        module.measure(*numbers, "spark://127.0.0.1:1", print)
 
 
 def begun_at(
