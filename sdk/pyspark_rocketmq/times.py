@@ -24,7 +24,7 @@ def time_ms_of(text: str) -> int:
             VALUE, ".
     """
     if text.isascii() and text.isdecimal():
-        # Brokers take a time as 64 bits, and nobody means the year 10,000.
+        # Brokers take a time as 64 bits, but a year after 9999 is a mistake.
         if len(text) > len(str(_LATEST_MS)) or int(text) > _LATEST_MS:
             raise ValueError("which is after the year 9999; times are in milliseconds since 1970")
         return int(text)

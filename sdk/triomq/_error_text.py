@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing, as many of trio's do."""
+    """The text of an error, or its class where it has no text, as many of trio's."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a method of the user's error; it must not end the task that writes of it

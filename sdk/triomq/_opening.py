@@ -155,7 +155,7 @@ def _check_loop() -> None:
     """Raise :class:`InvalidCall` where trio cannot run, and name what can be used there."""
     if trio.lowlevel.in_trio_run():
         return
-    asyncio = sys.modules.get("asyncio")  # who runs such a loop has imported it; for others it would take time
+    asyncio = sys.modules.get("asyncio")  # a program with such a loop has imported it; for others it would take time
     try:
         running = asyncio is not None and asyncio.get_running_loop() is not None
     except RuntimeError:

@@ -260,7 +260,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
             return [incoming(delivery.message, delivery)]
         except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
             # It is damaged, or compressed by a library that is missing here. Another member may have it, and a message
-            # that nobody can read becomes a dead letter.
+            # that cannot be read becomes a dead letter.
             log.error("%r cannot be read, and is delivered again later: %s", delivery.message, error)  # noqa: TRY400
             await delivery.later()
             return []

@@ -69,7 +69,7 @@ class Logins:
     """Passwords that are tried, and sessions.
 
     Args:
-        password: the one that is right; None: nobody needs one.
+        password: the right one; None: no visitor needs one.
         now: a clock in seconds.
     """
 

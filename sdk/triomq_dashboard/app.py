@@ -1,4 +1,4 @@
-"""The application: its routes, and what stands before every page — who may see it, how much at one time, which headers.
+"""The application: its routes, and the checks before every page — who may see it, how much at one time, which headers.
 
 Errors of the cluster are a sentence in the usual page; errors of the dashboard itself are logged, and their text stays
 here.
@@ -55,7 +55,7 @@ class DashboardSettings:
     """How a dashboard is served.
 
     Args:
-        password: what visitors must know; None: nobody is asked, for a port of this machine alone.
+        password: what visitors must give; None: none is asked for, on a port of this machine alone.
         allow_changes: whether pages have forms that change something.
         hosts: names by which browsers may call it, beside loopback's; any name where there is a password.
     """

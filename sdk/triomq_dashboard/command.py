@@ -91,7 +91,7 @@ def dashboard(
 
 
 def _tls(certificate: str, key: str) -> ssl.SSLContext | None:
-    """What HTTPS is spoken with.
+    """The context for HTTPS.
 
     Raises:
         click.UsageError: the files cannot be used.
@@ -149,7 +149,7 @@ async def serve_until(
         nursery.start_soon(board.run)
         async with trio.open_nursery() as serving:
             await serving.start(partial(serve, board, listener, end, tls=tls))
-            with contextlib.suppress(OSError):  # nobody reads it, as behind `| head -0`: it serves all the same
+            with contextlib.suppress(OSError):  # the output is closed, as behind `| head -0`: it serves nevertheless
                 click.echo(
                     f"the dashboard is at {'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
                 )

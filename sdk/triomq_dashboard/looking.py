@@ -138,7 +138,7 @@ class BrokerRow:
 
 
 def _rate(status: Mapping[str, str], key: str) -> float | None:
-    """The first of the rates that a broker says, that of the last ten seconds."""
+    """The first of the rates that a broker reports, that of the last ten seconds."""
     try:
         return float(status.get(key, "").split()[0])
     except (IndexError, ValueError):
@@ -207,7 +207,7 @@ class TopicFigures:
 
 
 def merged(answers: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """What several answers say of the same brokers, each broker once."""
+    """The brokers of several answers, each broker once."""
     return {name: why for each in answers for name, why in each.items()}
 
 
@@ -249,7 +249,7 @@ class GroupFigures:
         members: those online.
         members_error: why they are not known.
         more_members: how many were not asked for their queues.
-        consume_type: how members get messages, as they say.
+        consume_type: how members get messages, as they report it.
         model: clustering or broadcasting.
         subscriptions: topic -> expression.
         queues: by topic and broker.

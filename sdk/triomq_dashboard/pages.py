@@ -39,7 +39,7 @@ class Render(Protocol):
 
 
 class Kept:
-    """A value that is asked for once for all who want it at nearly the same time.
+    """A value that is asked for once for all requests that need it at nearly the same time.
 
     Args:
         fresh_s: how long it counts.
@@ -351,7 +351,7 @@ def _name(request: Request) -> str:
 
 
 def _done(request: Request) -> int | None:
-    """How much the change before has done; a number alone, as anybody may write a link."""
+    """How much the change before has done; a number alone, as links can be forged."""
     value = request.query_params.get("done", "")
     return _whole(value, "What was done") if value else None
 

@@ -105,7 +105,7 @@ class Connection(trio.abc.HalfCloseableStream):
         await self._stream.aclose()
 
     def cut(self) -> None:
-        """Close at once: who sends or receives gets a ClosedResourceError."""
+        """Close at once: tasks that send or receive get a ClosedResourceError."""
         self.socket.close()
 
 

@@ -163,7 +163,7 @@ class AccountAdmin(metaclass=NoPublicConstructor):
 
         Args:
             addresses: patterns such as ``10.1.2.3``, ``10.1.*.*`` or ``10.1.2.{3,4}``; none for an empty list.
-            brokers: which brokers; by default all.
+            brokers: the brokers to change; by default all.
             path: the file, on the brokers' machines; by default ``plain_acl.yml``.
 
         Returns:

@@ -73,7 +73,7 @@ class Redriven:
     """One dead letter that was sent again.
 
     Args:
-        letter: which.
+        letter: the dead letter.
         result: where the copy is.
     """
 
@@ -118,7 +118,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         """The group's dead letters, oldest first in each queue.
 
         Args:
-            group: which.
+            group: the group's name.
             limit: how many to return at most.
             again: also those that a redrive has passed.
         """
@@ -158,7 +158,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         none is lost.
 
         Args:
-            group: whose.
+            group: the group's name.
             to: ``"origin"``: to the topic that they come from, so that all groups of it get them; ``"group"``: to the
                 group's retry topic, so that it alone does.
             limit: how many to send at most.

@@ -77,7 +77,7 @@ class ResetQueue:
     """What a reset did to one queue.
 
     Args:
-        queue: which.
+        queue: the queue.
         offset: where the group goes on.
         online: members are online: the broker notified them, and they take about ten seconds; a broker of RocketMQ 5 notifies
             each by its next answer to a pull, within half a minute. False: the broker's offset was set.
@@ -153,7 +153,7 @@ class TopicTraffic:
     """The rates at which a topic gets messages, and at which one group pulls them.
 
     Args:
-        topic: which.
+        topic: the topic's name.
         group: the group; None if no group consumes the topic.
         lag: how far the group is behind; None if it is unknown.
         in_per_s: messages that were sent, per second of the last minute.
@@ -289,7 +289,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """Delete a group with its offsets and its retry topic from all masters; its dead letters stay.
 
         Args:
-            group: which.
+            group: the group's name.
             force: delete it although members are online, for which brokers would soon create it again.
 
         Returns:
@@ -375,8 +375,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """The progress of the group in each queue that it has an offset in.
 
         Args:
-            group: which.
-            topic: of which topic; default of all.
+            group: the group's name.
+            topic: only this topic; default: all.
 
         Returns:
             The offsets, and the sets without a master or that refuse the account, whose lag is unknown.
@@ -463,7 +463,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 try:
                     info = await self.running_info(group, client_id)
                 except MQError as error:
-                    log.warning("%s in group %s does not say what it consumes: %s", client_id, group, error)
+                    log.warning("%s in group %s does not report what it consumes: %s", client_id, group, error)
                     return
             for queue, state in info.mq_table.items():
                 if not state.droped:
@@ -530,8 +530,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Members that are online are notified by the broker and go there; where none is, the broker's offsets are set.
 
         Args:
-            group: which.
-            topic: of which topic.
+            group: the group's name.
+            topic: the topic's name.
             time_ms: ms since 1970; 0 is the beginning, ``-1`` the end.
             new_group: also set the offsets of a group that no broker knows yet; otherwise that is an error.
 
@@ -580,7 +580,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             try:
                 return await self._reset_members(address, group, topic, time_ms)
             except BrokerFault as error:
-                # RocketMQ says so of any group that has no offset yet in one of the queues: of a new queue, or an idle one.
+                # RocketMQ answers so for any group that has no offset yet in one of the queues: of a new queue, or an idle one.
                 if f"<{self._wrap(group)}> not exist" not in (error.remark or "") or not await self._is_known(group):
                     raise
             await self._set_first_offsets(group, topic, name, time_ms)
@@ -622,7 +622,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         """Set the brokers' offsets of a group of which no member is online.
 
         Args:
-            group: which.
+            group: the group's name.
             offsets: queue -> offset where the group goes on; at most the end of the queue, which means new messages only.
             force: set them although members are online, which will soon overwrite them.
 
@@ -661,7 +661,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Args:
             source: the group whose offsets are taken; its retry topic is left out.
             target: the group that gets them.
-            topic: of which topic; default of all.
+            topic: only this topic; default: all.
             force: set them although members of ``target`` are online, which will soon overwrite them.
 
         Returns:

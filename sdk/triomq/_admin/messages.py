@@ -115,7 +115,7 @@ class MessageTrack:
     """What one group did with a message.
 
     Args:
-        group: which.
+        group: the group's name.
         track: the state.
         reason: why it is unknown; empty else.
     """
@@ -270,7 +270,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """The messages of a topic with an index key, the first stored first.
 
         Args:
-            topic: which; brokers index by topic and key.
+            topic: the topic's name; brokers index by topic and key.
             key: one of the message's ``keys``.
             start_ms: only messages stored then or later, in ms since 1970.
             end_ms: only messages stored until then, in ms since 1970.
@@ -348,9 +348,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """The entries of a consume queue as its broker stores them, from an offset on.
 
         Args:
-            queue: which.
+            queue: the queue.
             offset: of the first entry.
-            max_entries: at most so many; brokers may have a limit of their own.
+            max_entries: how many entries at most; brokers may have a limit of their own.
 
         Raises:
             NotFound: the queue has no such offset, or no longer.
@@ -385,10 +385,10 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         """The messages of a queue that were stored at a time or later, in the queue's order.
 
         Args:
-            queue: which.
+            queue: the queue.
             start_ms: only messages stored then or later, in ms since 1970.
             end_ms: only messages stored until then, in ms since 1970.
-            max_messages: at most so many.
+            max_messages: how many messages at most.
         """
         check_count("max_messages", max_messages, 1)
         if end_ms is not None:

@@ -179,7 +179,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """The progress of every group of a broker in the queues that it has an offset in.
 
         Args:
-            broker: which.
+            broker: the broker.
             ordered: whether to return only topics with the setting `order`.
 
         Returns:
@@ -205,7 +205,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """The settings of name servers.
 
         Args:
-            name_servers: which, as HOST:PORT; by default all that the client was given.
+            name_servers: their addresses, as HOST:PORT; by default all that the client was given.
 
         Returns:
             Name server -> its settings.
@@ -224,7 +224,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
         Args:
             settings: name -> value.
-            name_servers: which, as HOST:PORT; by default all that the client was given.
+            name_servers: their addresses, as HOST:PORT; by default all that the client was given.
 
         Returns:
             Name server -> the settings with other values than before.

@@ -176,7 +176,7 @@ class Admin(metaclass=NoPublicConstructor):
             self._topic_header(topic, queues, queues, PERM_READ_WRITE), topic, None, None
         )
         if queues < last:
-            # Where a broker had more, nobody would read what they hold. From now on nothing comes to them.
+            # Where a broker had more, no consumer would read what they hold. From now on nothing comes to them.
             await side_by_side(*(partial(self._show_queues, address, topic, queues, last) for address in created))
         if error is not None:
             raise error

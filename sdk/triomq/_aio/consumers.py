@@ -42,7 +42,7 @@ class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether what was polled is committed without being asked."""
+        """Whether what was polled is committed without a call of ``commit``."""
         return self._core.auto_commit
 
     def __aiter__(self) -> Self:
@@ -57,7 +57,7 @@ class Delivery(metaclass=NoPublicConstructor):
     """One message and its answer; see :class:`triomq.Delivery`.
 
     Leaving ``async with delivery:`` means success, an exception or :class:`triomq.Later` in it failure; a block that is
-    cancelled says neither, and the message comes again.
+    cancelled means neither, and the message is delivered again.
     """
 
     def __init__(self, session: ClientSession, core: TrioDelivery) -> None:
@@ -70,24 +70,24 @@ class Delivery(metaclass=NoPublicConstructor):
         return self._core.message
 
     async def done(self) -> None:
-        """It is consumed."""
+        """Acknowledge it: it is consumed."""
         await self._session.call(self._core.done)
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """It is to come again; see :class:`triomq.Later`."""
+        """Report that it failed, to be delivered again; see :class:`triomq.Later`."""
         await self._session.call(lambda: self._core.later(delay_level, suspend_s=suspend_s))
 
     async def commit(self) -> None:
-        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it."""
+        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it."""
         await self._session.call(self._core.commit)
 
     async def rollback(self, *, suspend_s: float | None = None) -> None:
-        """With ``auto_commit=False``: everything since the last commit is to come again; see :class:`triomq.Rollback`."""
+        """With ``auto_commit=False``: deliver everything since the last commit again; see :class:`triomq.Rollback`."""
         await self._session.call(lambda: self._core.rollback(suspend_s=suspend_s))
 
     @property
     def answered(self) -> bool:
-        """Whether it was: consumed, failed, or given back."""
+        """Whether it was answered: consumed, failed, or given back."""
         return self._core.answered
 
     async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
@@ -162,7 +162,7 @@ class PushConsumer(ClosingProxy[_push.PushConsumer]):
         return self._core.assignment
 
     async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
-        """Give every message to a handler until the consumer drains; see :meth:`triomq.PushConsumer.run`.
+        """Call a handler with every message until the consumer drains; see :meth:`triomq.PushConsumer.run`.
 
         Args:
             handler: takes a message; an async one is awaited in a task of its own in this loop, a plain one runs in a thread.

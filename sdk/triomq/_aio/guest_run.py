@@ -268,7 +268,7 @@ class Session(Generic[Value]):
                 await self.close(at_once=True)
             finally:
                 await self._run.wait_ended()
-                self._opened.exception()  # otherwise asyncio logs that nobody has asked for it
+                self._opened.exception()  # otherwise asyncio logs that it was never retrieved
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
@@ -315,7 +315,7 @@ class Session(Generic[Value]):
         """Await a coroutine of the user's in a task of the asyncio loop; runs in trio, whose cancellation reaches it.
 
         Raises:
-            RuntimeError: the user's code has cancelled itself, which says nothing to trio.
+            RuntimeError: the user's code has cancelled itself, which trio does not see.
         """
         if self._run.loop.is_closed():
             raise ClientClosed("the event loop is closed")

@@ -115,7 +115,7 @@ class Delivery(metaclass=NoPublicConstructor):
     """One message and its answer; see :class:`triomq.Delivery`.
 
     Leaving ``with delivery:`` means success, an exception or :class:`triomq.Later` in it failure. A block that is interrupted,
-    as by ``KeyboardInterrupt``, says neither, and the message comes again.
+    as by ``KeyboardInterrupt``, means neither, and the message is delivered again.
     """
 
     def __init__(
@@ -130,24 +130,24 @@ class Delivery(metaclass=NoPublicConstructor):
         return self._core.message
 
     def done(self) -> None:
-        """It is consumed."""
+        """Acknowledge it: it is consumed."""
         self._call(lambda _: self._core.done())
 
     def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """It is to come again; see :class:`triomq.Later`."""
+        """Report that it failed, to be delivered again; see :class:`triomq.Later`."""
         self._call(lambda _: self._core.later(delay_level, suspend_s=suspend_s))
 
     def commit(self) -> None:
-        """It is consumed, and with ``auto_commit=False`` its queue is committed up to it."""
+        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it."""
         self._call(lambda _: self._core.commit())
 
     def rollback(self, *, suspend_s: float | None = None) -> None:
-        """With ``auto_commit=False``: everything since the last commit is to come again; see :class:`triomq.Rollback`."""
+        """With ``auto_commit=False``: deliver everything since the last commit again; see :class:`triomq.Rollback`."""
         self._call(lambda _: self._core.rollback(suspend_s=suspend_s))
 
     @property
     def answered(self) -> bool:
-        """Whether it was: consumed, failed, or given back."""
+        """Whether it was answered: consumed, failed, or given back."""
         return self._core.answered
 
     def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:

@@ -42,7 +42,7 @@ def _next_of(ends: queue.SimpleQueue[R]) -> R:
 
 
 GiveBack = Callable[[R], Awaitable[object]]
-"""Takes a result back that nobody got: its caller was interrupted just when it was there. Called in the loop."""
+"""Takes back a result that no caller got: it was interrupted just when the result was there. Called in the loop."""
 
 
 class Call(Generic[R]):
@@ -58,7 +58,7 @@ class Call(Generic[R]):
         self._give_back = give_back
         self._scope = trio.CancelScope()
         self._begun = False
-        # The end is kept beside what its caller waits for: who is interrupted between the two can look again.
+        # The end is kept beside what its caller waits for: a caller that is interrupted between the two can look again.
         self._end: outcome.Outcome[R] | None = None
         # Held until there is an end: an event would do, and makes a lock for each wait.
         self._running = threading.Lock()
@@ -141,7 +141,7 @@ class Call(Generic[R]):
 
 
 class _Opening:
-    """What a loop thread and who waits for its session know of each other.
+    """What a loop thread and the caller that waits for its session share.
 
     Attributes:
         scope: of the loop.
@@ -168,7 +168,7 @@ class _Opening:
         self.ended.put(error)
 
     def give_up(self) -> None:
-        """Nobody waits any more: leave the session as soon as may be."""
+        """No caller waits any more: leave the session as soon as possible."""
         self._given_up = True
         if self._token is not None:
             with suppress(trio.RunFinishedError):

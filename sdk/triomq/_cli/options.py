@@ -130,7 +130,7 @@ def time_of(text: str) -> int:
     """A time in ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds themselves.
 
     Raises:
-        click.UsageError: it is none of these; the text names the words that stand for places as well.
+        click.UsageError: it is none of these; the text names the words for places as well.
     """
     if text.isdecimal() and len(text) <= MS_DIGITS_MOST and int(text) >= MS_FROM:
         return int(text)

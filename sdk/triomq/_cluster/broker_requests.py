@@ -277,7 +277,7 @@ def _unknown(group: str) -> str:
 
 
 def thread_stacks() -> str:
-    """Where every thread of this process is now: what an operator gets who asks for stacks."""
+    """The stack of every thread of this process, for operators' requests."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in list(sys._current_frames().items())[:THREADS_SHOWN_MAX]:  # noqa: SLF001 - documented for this

@@ -62,7 +62,7 @@ class SendStatistics:
 
     Args:
         group: the producer group.
-        topic: which.
+        topic: the topic's name.
         stored: messages that a broker has stored.
         weakly: name of a :class:`triomq.SendStatus` -> messages of ``stored`` that have it instead of ``SEND_OK``.
         oneway: one-way messages that were written.
@@ -89,7 +89,7 @@ class PullStatistics:
 
     Args:
         group: the consumer group.
-        topic: which; ``%RETRY%`` and the group is what is delivered again.
+        topic: the topic's name; ``%RETRY%`` and the group's name for messages that are delivered again.
         pulls: name of a :class:`triomq.PullStatus` -> answers that have it.
         messages: messages in them, before filters of the client.
         record_bytes: the bytes of their records.
@@ -116,7 +116,7 @@ class CallStatistics:
 
     Args:
         group: the consumer group.
-        topic: which; ``%RETRY%`` and the group is what is delivered again.
+        topic: the topic's name; ``%RETRY%`` and the group's name for messages that are delivered again.
         consumed: messages that succeeded.
         failed: messages that failed.
         durations: how long each call of the handler took.

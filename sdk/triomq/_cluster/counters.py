@@ -19,7 +19,7 @@ NAMES_MAX: Final = 10_000
 """Pairs of group and topic that are counted apart, for sends, pulls and handlers each; others share :data:`OTHERS`."""
 
 OTHERS: Final = "(others)"
-"""Stands for the topics beyond :data:`NAMES_MAX`; brokers allow no such name."""
+"""Counts the topics beyond :data:`NAMES_MAX`; brokers allow no such name."""
 
 CODES_MAX: Final = 256
 """Response codes that are counted apart; others are counted as -1."""
@@ -29,7 +29,7 @@ class TopicSends:
     """Sends of one producer group to one topic.
 
     Attributes:
-        topic: which.
+        topic: the topic's name.
         stored: sends that a broker has stored, a batch as one.
         stored_in_batches: messages beyond the first one of each batch.
         body_bytes: their bodies, as they travelled.

@@ -272,7 +272,7 @@ class Heartbeats:
             self._first_beats.pop(link).set()
 
     def _link_lost(self, link: Link) -> None:
-        # Nothing else may dial it for a whole period, in which a broker that was started again could ask nobody.
+        # Nothing else may dial it for a whole period, in which a broker that was started again would know no producer to ask.
         if self._answering and link.address not in self._lost and link.address in self._addresses():
             self._lost.add(link.address)
             self._nursery.start_soon(self._return_to, link.address)

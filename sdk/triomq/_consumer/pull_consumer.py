@@ -154,7 +154,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
                 ``next_offset``. At first that is the group's committed offset, or the queue's first message.
             tags: ``"a || b"``; None and ``"*"`` mean all.
             sql: an SQL92 expression over properties, instead of tags.
-            max_messages: at most so many.
+            max_messages: how many messages at most.
             block: whether the broker holds the request until a message comes. A slave that does not have the offset is
                 pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
                 pauses by repeated calls.
@@ -379,7 +379,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """The offset of the queue's first message.
 
         Args:
-            queue: which.
+            queue: the queue.
             only_master: do not ask a slave when the master cannot be reached; it may hold other messages.
         """
         self._check_open()
@@ -389,7 +389,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """The offset behind the queue's last message.
 
         Args:
-            queue: which.
+            queue: the queue.
             only_master: do not ask a slave when the master cannot be reached; it may end earlier.
         """
         self._check_open()
@@ -425,7 +425,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             await self._client.heartbeats.remove_consumer(self.group)
 
     async def __aenter__(self) -> Self:
-        # Shielded: who is cancelled here never comes to the end of the block, and nobody would leave the group.
+        # Shielded: a task that is cancelled here never reaches the end of the block, and the group would not be left.
         await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 

@@ -70,7 +70,7 @@ class PullCall:
     Args:
         queue: what to pull.
         offset: from where.
-        max_messages: at most so many.
+        max_messages: how many messages at most.
         suspend_ms: how long the broker may hold the request; 0: not at all.
         subscription: what is wanted.
         sub_version: ``subVersion`` on the wire; 0 for consumers whose heartbeat carries no subscription.

@@ -365,13 +365,13 @@ class Doctor(metaclass=NoPublicConstructor):
             try:
                 found = await self._progress(view.address)
             except MQError as error:
-                asked.unknown.append(f"Broker {view.label} does not say how far its groups are: {_why(error)}.")
+                asked.unknown.append(f"Broker {view.label} does not report the progress of its groups: {_why(error)}.")
                 return
             for group, parts in found:
                 _add_lags(lags.setdefault(group, {}), parts)
             if not (ahead := {group for group, parts in found if beyond_end(parts)}):
                 return
-            with suppress(MQError):  # then nothing is said of them
+            with suppress(MQError):  # then nothing is reported of them
                 # A busy broker may have read a queue's end before the offset.
                 for group, parts in await self._progress(view.address):
                     if group in ahead:

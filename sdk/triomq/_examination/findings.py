@@ -123,7 +123,7 @@ def name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[
 
 
 def unseen_name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Name servers that brokers name in their settings, and that were not among those asked: perhaps a slip of the pen.
+    """Name servers that brokers name in their settings, and that were not among those asked: perhaps misspelt.
 
     Brokers may write a name where the caller writes an address: each name server that lists a broker, and that it does
     not name in the caller's words, may be one that it names in other words.

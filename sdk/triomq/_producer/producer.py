@@ -513,7 +513,7 @@ class Producer(metaclass=NoPublicConstructor):
             self._transactions.checks.abort()
 
     async def __aenter__(self) -> Self:
-        # Shielded: who is cancelled here never comes to the end of the block, and nobody would leave the group.
+        # Shielded: a task that is cancelled here never reaches the end of the block, and the group would not be left.
         await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 

@@ -54,7 +54,7 @@ async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.Cap
 
 
 def checked_state(answer: object, whose: str) -> TransactionState:
-    """What a user's function answered; anything that is not a state counts as ``UNKNOWN``, so that no slip commits."""
+    """What a user's function returned; anything that is not a state counts as ``UNKNOWN``, so that no mistake commits."""
     if isinstance(answer, TransactionState):
         return answer
     log.warning("%s answered %.100r, which is no triomq.TransactionState: it counts as UNKNOWN", whose, answer)

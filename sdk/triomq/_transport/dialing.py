@@ -160,9 +160,9 @@ def tls_dialer(
     that is dialled. Files are read now; for renewed ones make another dialer.
 
     Args:
-        context: what to trust and to show, instead of all other arguments; used as it is, and never changed.
+        context: an ``ssl.SSLContext`` instead of all other arguments; used as it is, and never changed.
         ca: PEM file with the authorities to trust, instead of the system's.
-        certificate: PEM file with what to show to servers that ask for a client's certificate.
+        certificate: PEM file with the certificate for servers that ask for one.
         key: PEM file with its private key; by default it is in the same file.
         key_password: the key's password.
         check_host_name: False trusts every certificate of the authorities, whatever its names: those of RocketMQ
@@ -198,7 +198,7 @@ def tls_dialer(
 
 
 class TlsStream(trio.abc.Stream):
-    """A TLS connection whose failures say what to do: with TLS 1.3 a server refuses a client after the handshake.
+    """A TLS connection whose errors name the cure: with TLS 1.3 a server refuses a client after the handshake.
 
     Args:
         secured: the connection, after the handshake.
@@ -286,7 +286,7 @@ def tls_failure(error: BaseException) -> str:
 
 
 TLS_FAILED: Final = "TLS: "
-"""With this begins what `tls_failure` knows the cause of."""
+"""The beginning of the texts whose cause `tls_failure` knows."""
 _UNTRUSTED: Final = "it is signed by no authority that is trusted here: give that as ca (--tls-ca)"
 _WRONG_NAME: Final = "dial the server by a name in its certificate, or give check_host_name=False (--tls-any-host-name)"
 _VERIFY_CURES: Final = {

@@ -241,7 +241,7 @@ class Positions:
         """Note how far a queue is consumed.
 
         Args:
-            queue: which.
+            queue: the queue.
             offset: everything below it is done.
             increase_only: refuse to go back; see also :meth:`commit_at` and :meth:`move`.
 
@@ -459,7 +459,7 @@ class Positions:
         The policy decides, but not on an operator's reset.
 
         Args:
-            queue: which.
+            queue: the queue.
             offset: what was to be pulled.
             result: the broker's answer, of status ``OFFSET_ILLEGAL``.
 

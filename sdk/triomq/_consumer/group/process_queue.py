@@ -178,7 +178,7 @@ class ProcessQueue:
     """The messages of one queue that were pulled and have not ended, in the order of their offsets.
 
     Args:
-        queue: which.
+        queue: the queue.
         owner: what keeps it; not looked at here.
 
     Attributes:

@@ -107,7 +107,7 @@ class PulledQueue:
     """One assigned queue.
 
     Args:
-        queue: which.
+        queue: the queue.
         offset: where its first pull starts.
         settings: how it is pulled.
         counters: its topic's.

@@ -77,7 +77,7 @@ class QueueLocks:
         """Give locks back; a lock whose broker does not get this expires by itself.
 
         Args:
-            queues: which.
+            queues: the queues.
             wait: for the brokers' answers, as at the end of a consumer.
         """
         for part in _by_broker(queues):

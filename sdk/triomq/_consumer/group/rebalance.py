@@ -183,7 +183,7 @@ class Members:
     """Asks the brokers who is in a group.
 
     Args:
-        group: which.
+        group: the group's name.
         routes: where topics live.
         links: how brokers are reached.
         chance: chooses whom to ask.
@@ -387,7 +387,7 @@ class Rebalance:
         try:
             return (await self._routes.for_subscribing(topic)).subscribe_queues
         except (NoNameServer, BrokerNotFound, TransientError) as error:
-            # The end of an outage is to be noticed soon, however long it lasts: nobody knows what topics there are now.
+            # The end of an outage is to be noticed soon, however long it lasts: the topics may have changed.
             log.debug("no queues of %s: %s", topic, error.reason)
             # A retry topic need not exist. Its group has others, so that it is not asked for each second for it alone.
             return () if topic.startswith(RETRY_PREFIX) else None

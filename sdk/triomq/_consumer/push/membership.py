@@ -306,7 +306,7 @@ class PushMembership(Membership):
             await self.positions.persist([queue])
             if locks is not None:
                 # At once, also with messages that were pulled and not handled: no handler is at work, and the next member
-                # begins with them. RocketMQ's clients then keep the lock for 20 s, in which nobody handles anything.
+                # begins with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
                 await locks.unlock([queue], wait=False)
         self.positions.forget(queue)
         return True
