@@ -263,7 +263,7 @@ def encode_transaction_end(
     state: str,
     from_check: bool,
 ) -> str:
-    """A broker was told what became of a transaction (``EndTransaction``).
+    """The end of a transaction was sent to a broker (``EndTransaction``).
 
     Args:
         time_ms: now, in ms since 1970.

@@ -13,7 +13,7 @@ class Twins(NamedTuple):
     """What was found at import.
 
     Attributes:
-        pure: whether this process was told to use Python alone.
+        pure: whether this process uses Python alone, as `TRIOMQ_PURE` asks.
         built: whether all modules are there, made of their present sources.
         used: whether they are used.
         state: the same in a word: used, unwanted, missing or stale.

@@ -115,7 +115,7 @@ def split_in_slices(data: bytes | memoryview, shared: bytes, slice_bytes: int) -
                 if own_tags != tags:
                     tags, code = own_tags, tags_code(own_tags) if own_tags else 0
                 like_bytes = -1
-                # Where each element differs in another property too, preparing for a repetition is in vain.
+                # Where each element differs in another property too, preparing for a repetition is useless.
                 misses += 1
                 if (
                     (misses < 4 or not misses % 64)

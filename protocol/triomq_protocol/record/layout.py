@@ -122,7 +122,7 @@ SHAPE_V4: Final = _head("size", "sys_flag", "body_length")
 PLACE: Final = _head("size", "magic", "physical_offset")
 """The fields that identify a record."""
 ENTRY_CHECKED: Final = _head("size", "magic", "queue_id", "queue_offset", "physical_offset")
-"""The fields that tell whether a consume queue entry points to its record."""
+"""The fields that show whether a consume queue entry points to its record."""
 CHECKED: Final = _head(
     "size", "magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag"
 )  # fmt: skip
