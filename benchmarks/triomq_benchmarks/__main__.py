@@ -26,13 +26,13 @@ COMMANDS: Final = {
     "hotpath": "Frames parsed, sends stored, pulls answered, per second and core.",
     "report": "Write the HTML report of RUN_DIR, which `triomq bench run --out` wrote; of several runs, side by side.",
     "run": "Run WORKLOAD, a ready one (`triomq bench workloads`) or a file (.toml, .yaml), and measure.",
-    "spark-cluster": "Start a standalone Spark cluster on this machine, for trying; Ctrl-C ends it.",
+    "spark-cluster": "Start a standalone Spark cluster on this machine, for experiments; Ctrl-C ends it.",
     "spark-read": "Rows per second that Spark reads from a topic, beside a pull loop and beside Parquet.",
     "versus-java": "The same load, same run: our broker and the real one, our SDK and the Java client.",
     "workloads": "List the ready workloads.",
 }
 """Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores, or in
-one of its `FOLDERS`; and its short help, which a test compares with what it says itself."""
+one of its `FOLDERS`; and its short help, which a test compares with the command's own."""
 
 FOLDERS: Final = {
     "measurements": ("consume", "failover", "growth", "ha", "hotpath", "spark-read", "versus-java"),

@@ -1,1 +1,1 @@
-"""Looking for lost, repeated or altered messages."""
+"""The audit: finds lost, repeated and altered messages."""

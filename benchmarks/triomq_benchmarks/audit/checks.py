@@ -121,7 +121,7 @@ class Findings:
 
     @property
     def clean(self) -> bool:
-        """Whether everything acknowledged was consumed once by each group, in order, as it was, and nothing else."""
+        """Whether everything acknowledged was consumed once by each group, in order, unaltered, and nothing else."""
         return self.complete and not any(self.counts.values())
 
     def is_within(self, repeats: float, unanswered: int) -> bool:

@@ -92,7 +92,7 @@ def find_ledger(folder: Path) -> LedgerFiles:
 
 
 def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
-    """What a file says about its run, and how many rows it has."""
+    """A file's metadata about its run, and how many rows it has."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -67,7 +67,7 @@ def digest(paths: Sequence[Path], *extra: str) -> str:
 
 
 def version_of(path: Path) -> str:
-    """For a digest: changes when what a path names is installed anew."""
+    """For a digest: changes when what a path names is installed again."""
     return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"
 
 
@@ -111,7 +111,7 @@ def built(
 
 
 def go_driver_command() -> list[str]:
-    """Build the driver around client-go, and say how to start it. Raises ToolUnavailableError."""
+    """Build the driver around client-go, and return the command that starts it. Raises ToolUnavailableError."""
     go = find_tool("go")
     sources = sorted((DRIVERS / "go").iterdir())
     folder = cache_folder(f"go-{digest(sources)}")
@@ -122,7 +122,7 @@ def go_driver_command() -> list[str]:
 
 
 def node_driver_command() -> list[str]:
-    """Install ali-ons beside its driver, and say how to start that. Raises ToolUnavailableError."""
+    """Install ali-ons beside its driver, and return the command that starts that. Raises ToolUnavailableError."""
     node, npm = find_tool("node"), find_tool("npm")
     sources = sorted((DRIVERS / "node").glob("*.js*"))
     argv = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]

@@ -183,7 +183,7 @@ class OurCluster(Child):
                 check_cancelled()
                 if not selector.select(_LOOK_S):
                     if time.perf_counter() > deadline:
-                        raise ClusterError(str(self.failure(f"did not say {wanted!r} within {READY_LIMIT_S:g} s")))
+                        raise ClusterError(str(self.failure(f"did not report {wanted!r} within {READY_LIMIT_S:g} s")))
                     continue
                 data = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not data:

@@ -54,7 +54,7 @@ class Java:
     Attributes:
         java: the `java` executable.
         javac: the compiler beside it.
-        class_path: RocketMQ's jars, joined as Java wants them.
+        class_path: RocketMQ's jars, joined as Java requires.
         archive: classes of these jars as another JVM has written them, for a quick start.
         options: of every JVM that it starts.
     """

@@ -64,7 +64,7 @@ async def log_bytes(address: str) -> int:
     """How many bytes of commit log a broker holds."""
     answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     if answer.code != ResponseCode.SUCCESS:
-        raise NoAnswerError(f"{address} does not say how long its log is: code {answer.code}, {answer.remark}")
+        raise NoAnswerError(f"{address} does not report how long its log is: code {answer.code}, {answer.remark}")
     table = KVTable.decode(answer.body).table
     return int(table["commitLogMaxOffset"]) - int(table["commitLogMinOffset"])
 
@@ -103,7 +103,7 @@ def log_end(address: str) -> int:
         if answer.code == ResponseCode.SUCCESS:
             return int(KVTable.decode(answer.body).table["commitLogMaxOffset"])
         time.sleep(LOG_END_PAUSE_S)
-    raise OSError(f"{address} does not say where its log ends: code {answer.code}, {answer.remark}")
+    raise OSError(f"{address} does not report where its log ends: code {answer.code}, {answer.remark}")
 
 
 def queue_ends(address: str, topic: str) -> list[int]:
@@ -116,6 +116,6 @@ def queue_ends(address: str, topic: str) -> list[int]:
     for queue_id in range(QUEUES):
         answer = ask_blocking(address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
         if answer.code != ResponseCode.SUCCESS:
-            raise OSError(f"{address} does not say where queue {queue_id} ends: code {answer.code}, {answer.remark}")
+            raise OSError(f"{address} does not report where queue {queue_id} ends: code {answer.code}, {answer.remark}")
         ends.append(int((answer.fields or {})["offset"]))
     return ends

@@ -27,7 +27,7 @@ def demo() -> None:
     type=click.IntRange(1 << 20),
     default=64 * 1024 * 1024,
     show_default=True,
-    help="What the brokers take their memory to be; readers more than 40 % of it behind go to the slave.",
+    help="Memory size that the brokers assume; readers more than 40 % of it behind go to the slave.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def redirect(memory_bytes: int, as_json: bool) -> None:

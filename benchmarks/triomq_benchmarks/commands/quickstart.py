@@ -53,7 +53,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
 
 
 async def _until_signal(data: DataSet, progress: Progress) -> QuickstartFigures | None:
-    """The run, or None after SIGINT or SIGTERM; both end the cluster in order."""
+    """The run, or None after SIGINT or SIGTERM; both end the cluster cleanly."""
     figures = None
     with trio.CancelScope() as scope:
         async with on_interrupt(scope.cancel):

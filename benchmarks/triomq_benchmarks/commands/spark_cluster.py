@@ -19,7 +19,7 @@ from triomq_benchmarks.spark.cluster import open_spark_cluster
 @click.option("--memory", default="1g", show_default=True, help="For executors, per worker.")
 @click.option("--json", "as_json", is_flag=True, help="Events as lines of JSON.")
 def spark_cluster(workers: int, cores: int, memory: str, as_json: bool) -> None:
-    """Start a standalone Spark cluster on this machine, for trying; Ctrl-C ends it."""
+    """Start a standalone Spark cluster on this machine, for experiments; Ctrl-C ends it."""
 
     def say(text: str, **event: object) -> None:
         click.echo(json.dumps(event) if as_json else text)

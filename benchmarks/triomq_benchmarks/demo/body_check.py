@@ -16,7 +16,7 @@ _NOTHING = 0
 
 
 def digest(body: bytes | memoryview) -> int:
-    """Eight bytes that distinguish bodies; never the number that stands for an empty place."""
+    """Eight bytes that distinguish bodies; never the number that marks an empty place."""
     return int.from_bytes(blake2b(body, digest_size=8).digest(), "big") or 1
 
 

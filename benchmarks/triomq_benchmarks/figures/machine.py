@@ -34,7 +34,7 @@ def surroundings() -> dict[str, object]:
             int(value.split()[0]) * 1024 for name, _, value in lines if name == "MemAvailable"
         )
     except (OSError, StopIteration):
-        pass  # no Linux: the load says something by itself
+        pass  # no Linux: the load alone is recorded
     return found
 
 

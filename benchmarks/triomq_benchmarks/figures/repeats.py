@@ -144,7 +144,7 @@ def rounds_needed(logarithms: Sequence[float], wanted: float) -> int:
     low, high = _ends(_walsh(logarithms), rounds, 1 - within)
     # The half width is one standard error of the middle.
     scale = (high - low) / 2 * math.sqrt(rounds)
-    # What so few rounds say of their own scatter scatters too.
+    # The scatter that so few rounds show scatters too.
     scale *= 1 + 1.8 / math.sqrt(2 * rounds)
     distance = _NORMAL.inv_cdf(1 - ALPHA * PRIMARY_SHARE / 2) + _NORMAL.inv_cdf(POWER)
     return max(ROUNDS_LEAST, math.ceil((distance * scale / math.log1p(wanted)) ** 2) + 2)

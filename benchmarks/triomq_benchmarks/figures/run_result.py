@@ -24,7 +24,7 @@ class RunStatus(enum.StrEnum):
 
     PASSED = "passed"
     AUDIT_FAILED = "audit failed"
-    """Messages were lost, doubled, reordered or changed."""
+    """Messages were lost, repeated, reordered or altered."""
     NODE_ENDED = "node ended"
     """A process of the target ended, and not by a fault of the workload."""
     ERRORS = "errors"
@@ -101,10 +101,10 @@ STOPPED = "process stopped"
 
 @attrs.frozen(kw_only=True)
 class FaultInstant:
-    """A fault that was done, or the end of a process that nobody asked for.
+    """A fault that was injected, or the unexpected end of a process.
 
     Attributes:
-        what: as the workload says it, for example `kill master`; or `ENDED`.
+        what: as the workload names it, for example `kill master`; or `ENDED`.
         node: which node it met.
         second: seconds since the measured part began.
         until: when it was over, where it ends (a pause, a restart, a cut).
@@ -229,7 +229,7 @@ class RunResult:
         return elapsed_s(self.rows, self.measured_s, self.ended_s) if self.partial else self.measured_s
 
     def unsupported(self, histogram: str) -> dict[str, str]:
-        """The percentiles of a histogram that say nothing of the broker: field of `Quantiles` -> why.
+        """The percentiles of a histogram that say nothing about the broker: field of `Quantiles` -> why.
 
         Too few messages lie beyond them, or the load generator itself was late with more of the messages than that.
         """

@@ -23,7 +23,7 @@ SUSPEND_S = 1.0
 """How long a pull waits at the end of its queue; short, so that the end of a run is noticed."""
 
 ANSWER_S = 1.0
-"""How much longer than that an answer may take before nobody knows any more what lies in the queue."""
+"""How much longer than that an answer may take before it is unknown what is in the queue."""
 
 ERROR_PAUSE_S = 0.1
 ASSIGNMENT_LIMIT_S = 15.0

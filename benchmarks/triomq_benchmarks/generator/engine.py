@@ -51,7 +51,7 @@ class RowSums:
 
 
 class EngineError(Exception):
-    """The load generators could not be started; the message says why and what to do."""
+    """The load generators could not be started; the message names the cause and the cure."""
 
 
 @attrs.frozen(kw_only=True)

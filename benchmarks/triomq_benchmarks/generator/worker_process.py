@@ -23,7 +23,7 @@ from triomq_benchmarks.generator.worker import run_share, share_ledger
 
 
 def _write(kind: str, value: object) -> None:
-    # One write of a whole line: the pipe is the parent's, who reads it all the time.
+    # One write of a whole line: the pipe is the parent's, which reads it all the time.
     data = msgspec.json.encode({kind: value}) + b"\n"
     while data:
         data = data[os.write(1, data) :]

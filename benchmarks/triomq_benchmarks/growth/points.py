@@ -1,7 +1,7 @@
 """Points of growth: a fresh broker with more and more of one thing, and what a send, idling and a start cost it then.
 
 A send costs the broker's CPU time divided by the messages, so that it does not depend on this end. What grows is idle
-all the while: links that say nothing, queues without messages, groups without members, old files of the log.
+all the while: links that send nothing, queues without messages, groups without members, old files of the log.
 """
 
 from __future__ import annotations

@@ -493,7 +493,7 @@ def _quantile_curve(runs: Sequence[_Run]) -> Chart:
             _line(figure, tails[:end], times[:end], name, colour, line=line, text=texts[:end], hovertemplate=template)
             if end < len(tails):
                 rest = slice(max(0, end - 1), None)
-                about = template.replace("<extra>", "<br>says nothing of the broker<extra>")
+                about = template.replace("<extra>", "<br>says nothing about the broker<extra>")
                 style = {"line": {**line, "color": _GREY, "width": 1.2}, "text": texts[rest], "hovertemplate": about}
                 _line(figure, tails[rest], times[rest], name, _GREY, legendgroup=PART, **style)
     shown = [tick for tick in _TICKS if 100 / (100 - tick) <= longest * 1.01]

@@ -97,7 +97,7 @@ def _figures(run: RunResult) -> dict[str, float | None]:
 
 _CHARTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("p50", "p50, ms", "Median send latency", "milliseconds", "Of the measured part; from the intended instant in an open loop."),
-    ("p99", "p99, ms", "p99 of send latency", "milliseconds", "A gap where a run's figure says nothing of the broker."),
+    ("p99", "p99, ms", "p99 of send latency", "milliseconds", "A gap where a run's figure says nothing about the broker."),
     ("rate", "rate", "Rate", "messages per second", "Acknowledged within the measured part."),
     ("cpu", "cpu", "CPU of servers", "cores", "The median of the seconds, of all brokers and name servers."),
     ("memory", "memory", "Memory of servers", "MiB", "The highest of the seconds, of all brokers and name servers."),

@@ -36,7 +36,7 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
     Args:
         results: at least one run.
         path: of the file; its folder exists.
-        folders: what each run's folder is called, to tell runs on one target apart.
+        folders: the name of each run's folder, to distinguish runs on one target.
 
     Raises:
         ReportUnavailableError: Plotly or Jinja is missing.
@@ -177,7 +177,7 @@ def _acked_per_s(result: RunResult) -> float:
 
 
 def _value(quantiles: Quantiles, field: str, unsupported: Mapping[str, str]) -> str:
-    """A percentile as text. Nothing measured is not fast; what says nothing of the broker has a mark."""
+    """A percentile as text. Nothing measured is not fast; what says nothing about the broker has a mark."""
     return "~" * (field in unsupported) + figure(getattr(quantiles, field)) if quantiles.count else "-"
 
 

@@ -77,7 +77,7 @@ class RepeatedComparison:
         measures: figure by figure.
         sides: what each ran on.
         differences: settings of the workload that are not the same, as `name: A -> B`.
-        left_out: rounds that say nothing of a broker, and why.
+        left_out: rounds that say nothing about a broker, and why.
         obstacles: why nothing can be compared; empty if it can.
     """
 
@@ -132,7 +132,7 @@ def compare_repeats(
     if not rounds:
         obstacles.append("no round has a run of each side that can be compared")
     if apart and not force:
-        obstacles.append("the workloads differ, see above; --force compares all the same")
+        obstacles.append("the workloads differ, see above; --force compares them anyway")
     figures = [(_figures(old), _figures(new)) for old, new in rounds]
     names = _common(figures)
     ratios = {name: _logarithms([(old[name], new[name]) for old, new in figures]) for name in names}

@@ -143,7 +143,7 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
         [] if force else [f"run {name} {text}" for name, run in (("A", before), ("B", after)) for text in unfit(run)]
     )
     if differences and not force:
-        obstacles.append("the workloads differ, see above; --force compares all the same")
+        obstacles.append("the workloads differ, see above; --force compares them anyway")
     chance = random.Random(0)  # The same runs get the same answer.
     seconds = [_measured_seconds(run) for run in (before, after)]
     measures: list[Measure] = []
@@ -167,7 +167,7 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
 
 
 def unfit(run: RunResult) -> list[str]:
-    """Why a run says nothing of a broker."""
+    """Why a run says nothing about a broker."""
     reasons = []
     if run.partial:
         reasons.append("is partial; run it to its end, or use --force")

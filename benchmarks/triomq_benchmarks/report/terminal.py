@@ -24,7 +24,7 @@ TITLES = {
 }
 
 
-UNSUPPORTED = "~ says nothing of the broker: too few messages lie beyond it, or the load generator itself was late"
+UNSUPPORTED = "~ says nothing about the broker: too few messages lie beyond it, or the load generator itself was late"
 
 
 def as_object(results: Sequence[RunResult], folders: Sequence[Path]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Spread:
 
 
 def spread_of(name: str, results: Sequence[RunResult]) -> Spread:
-    """What an engine's rounds say about its median; not a number where nothing was measured."""
+    """The median of an engine's rounds, and the range of its seconds' medians; not a number where nothing was measured."""
     seconds = [row for result in results for row in by_second(result.rows) if 0 <= row.second < result.measured_s]
     medians = [quantiles(histogram_of([row], "intended_to_ack")).p50_ms for row in seconds if row.intended_to_ack]
     whole = quantiles(histogram_of([row for result in results for row in result.rows], "intended_to_ack"))

@@ -69,7 +69,7 @@ async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> Async
         say: gets lines for people.
 
     Raises:
-        EngineError: it is not available; the message says why and what to do.
+        EngineError: it is not available; the message names the cause and the cure.
     """
     if choice.name == "spark":
         # Only Spark needs Spark.

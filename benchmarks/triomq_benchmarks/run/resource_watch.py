@@ -41,7 +41,7 @@ class Sample:
 
 
 def sample_of(pid: int, proc: Path = Path("/proc")) -> Sample | None:
-    """What a process has used; None: it is gone, or the system does not say."""
+    """What a process has used; None: it is gone, or the system does not report it."""
     try:
         stat = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         pages = int((proc / str(pid) / "statm").read_text().split()[1])
@@ -52,7 +52,7 @@ def sample_of(pid: int, proc: Path = Path("/proc")) -> Sample | None:
         lines = (proc / str(pid) / "io").read_text().splitlines()
         disk = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
     except (OSError, ValueError):
-        pass  # another user's process says nothing of its disk
+        pass  # another user's process does not show its disk use
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     return Sample(cpu_s, pages * _PAGE_BYTES, disk.get("read_bytes", 0), disk.get("write_bytes", 0))
 
@@ -82,7 +82,7 @@ def descendants(pid: int, without: Iterable[int], proc: Path = Path("/proc")) ->
             for task in (proc / str(one) / "task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
         except OSError:
-            continue  # it ended meanwhile, or the system does not tell children
+            continue  # it ended meanwhile, or the system does not list children
     return found
 
 

@@ -37,7 +37,7 @@ _PAUSE_S = 0.02
 
 
 class TargetError(Exception):
-    """A target cannot be used; the message says which, why, and what to do."""
+    """A target cannot be used; the message names it, the cause and the cure."""
 
 
 @attrs.frozen

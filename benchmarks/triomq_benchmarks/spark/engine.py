@@ -59,7 +59,7 @@ PATIENCE_S: Final = 30.0
 """How long no further executor must come until fewer than were asked for are taken to be all there are."""
 
 WAITING_S: Final = 5.0
-"""How often it is said what is being waited for."""
+"""How often it is reported what is being waited for."""
 
 SETTINGS: Final = {
     "spark.dynamicAllocation.enabled": "false",
@@ -102,7 +102,7 @@ async def open_spark_engine(
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)
-    # At OFF: what a dying worker means is said by us, in a line instead of pages.
+    # At OFF: the end of a worker is reported by us, in a line instead of pages.
     context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True, archive=archive)
     say(f"starting Spark at {master}")
     # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.

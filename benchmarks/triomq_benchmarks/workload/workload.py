@@ -216,7 +216,7 @@ class SlowConsumer:
         """Read `RATE until TIME`. Raises WorkloadError."""
         rate, word, until = text.partition(" until ") if isinstance(text, str) else ("", "", "")
         if not word:
-            raise WorkloadError(f'{text!r} does not say how slow consumers are; write it like "50/s until 8 s"')
+            raise WorkloadError(f'{text!r} does not give the rate of slow consumers; write it like "50/s until 8 s"')
         return cls(rate_per_s(rate), duration_s(until))
 
 

@@ -185,7 +185,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert other.exit_code == 2
     assert "not the same: body_bytes: 1024 -> 99" in other.stdout
     assert "not the same: target: ours -> java" in other.stdout
-    assert "--force compares all the same" in other.stdout
+    assert "--force compares them anyway" in other.stdout
     assert compare(tmp_path, "a", "other", "--force").exit_code == 0
 
 

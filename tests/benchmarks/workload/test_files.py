@@ -133,7 +133,7 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"read_preference": "nearest"}, "read_preference is one of"),
         ({"tags": {"a": -1}}, "weights of tags"),
         ({"steps": ["500/s"]}, "is not a step"),
-        ({"slow_consumer": "slow"}, "does not say how slow"),
+        ({"slow_consumer": "slow"}, "does not give the rate of slow consumers"),
         ({"cluster": 3}, "is not a table"),
         ({"keyDistributor": ["NO_KEY"]}, "['NO_KEY'] is none of NO_KEY, KEY_ROUND_ROBIN"),
         ({"producerRate": 10**400}, "it is not a finite number"),

@@ -32,7 +32,7 @@ EXIT_FAILED: Final = 1
 def audit(run_dir: Path, master: str | None, shared: bool | None, as_json: bool) -> None:
     """Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.
 
-    Exit code 0: everything acknowledged was consumed once by each group, in order, as it was, and nothing else. 1: not
+    Exit code 0: everything acknowledged was consumed once by each group, in order, unaltered, and nothing else. 1: not
     so, the ledger is incomplete, or there is none.
     """
     try:

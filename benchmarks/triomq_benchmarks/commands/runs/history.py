@@ -47,6 +47,6 @@ def history(folders: tuple[Path, ...], out: Path | None) -> None:
 
 
 def _name(run: Path, below: Path, *, many: bool) -> str:
-    """As short as tells runs apart."""
+    """The shortest name that distinguishes a run from the others."""
     short = run.relative_to(below).as_posix()
     return f"{below}/{short}" if many else below.resolve().name if short == "." else short

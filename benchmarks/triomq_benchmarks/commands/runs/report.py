@@ -61,7 +61,7 @@ def _folders(given: Sequence[Path]) -> list[Path]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """What the folders are called, as short as tells them apart."""
+    """The names of the folders; their paths where two names are equal."""
     names = [folder.resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 

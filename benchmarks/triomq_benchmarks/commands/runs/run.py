@@ -108,7 +108,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A key of the workload, over what its file says; repeatable.",
+    help="A key of the workload, which overrides the file's; repeatable.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results go. Default: triomq-bench/NAME-TIME."
@@ -118,7 +118,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
     "--audit/--no-audit",
     default=True,
     show_default=True,
-    help="Write down each message, and look for lost, doubled, reordered, changed ones.",
+    help="Record each message, and look for lost, repeated, reordered and altered ones.",
 )
 @click.option(
     "--find-max-rate", is_flag=True, help="Look for the highest rate that is sustained, instead of running once."

@@ -194,7 +194,7 @@ def decide(
         workers: the generators at their end.
         interrupted: whether the run was ended early.
         findings: of the audit; None: there was none.
-        faults: what was done to the target, and the ends of its processes that nobody asked for.
+        faults: what was done to the target, and the unexpected ends of its processes.
         notes: further remarks for the reader.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
