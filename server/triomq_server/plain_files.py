@@ -38,7 +38,7 @@ def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        # A socket, a FIFO that nobody reads, a device that is not there; a directory that was to be written.
+        # A socket, a FIFO without a reader, a device that is not there; a directory that was to be written.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             raise not_a_file(path, os.stat(path).st_mode) from None
         raise

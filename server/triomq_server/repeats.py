@@ -75,9 +75,9 @@ class PeerLog:
         Args:
             level: of `logging`.
             peer: `ip:port` of who caused it.
-            message: the line with places for `args`; it tells the kinds apart.
+            message: the line with places for `args`; each message is a kind.
             args: what goes into it.
-            kind: tells lines with this message apart as well; of few values.
+            kind: further distinguishes lines with this message; of few values.
             exc_info: an error whose traceback is written with the line.
         """
         host = peer.rpartition(":")[0]

@@ -78,7 +78,7 @@ class Control:
         try:
             await self._answer(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # who asked has gone
+            pass  # the client has gone
         finally:
             self._connections -= 1
             await trio.aclose_forcefully(stream)

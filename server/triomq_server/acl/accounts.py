@@ -58,7 +58,7 @@ class Account:
 
 @attrs.frozen
 class AccessRules:
-    """What all files together say.
+    """The accounts and white addresses of all files together.
 
     Attributes:
         accounts: by access key.

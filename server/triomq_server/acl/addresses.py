@@ -73,7 +73,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _braces(pattern: str) -> list[str]:
-    """The addresses of `10.0.0.{1,2}` or `fd00::{1,2}`: the list stands for the last component."""
+    """The addresses of `10.0.0.{1,2}` or `fd00::{1,2}`: the list has the values of the last component."""
     head, _, tail = pattern.partition("{")
     if not head.endswith((":", ".")) or "{" in tail:
         raise PatternError(f"{pattern!r}: only the last component of an address can be a list in braces")

@@ -54,7 +54,7 @@ def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool 
 
 class RequestAccess:
     """Decides as `refusal` does for plain sends and pulls that compiled code has read. Whatever it does not allow is left
-    to `refusal`, which says why.
+    to `refusal`, which gives the reason.
 
     Args:
         rules: those in force now.
@@ -116,7 +116,7 @@ def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> boo
     given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
     without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     right = hmac.compare_digest(signature_of(values_to_sign(without), account.secret_key, body), given)
-    # Queries have no body: nobody can have the signature of a large one computed twice.
+    # Queries have no body: no peer can have the signature of a large one computed twice.
     if not right and not body and UNIQUE_KEY_QUERY in fields:
         right = hmac.compare_digest(signature_of(values_to_sign(fields), account.secret_key), given)
     return right

@@ -27,7 +27,7 @@ SETTLE_S = 1.0
 """How long they must have stayed the same: the beginning of a file may be one of fewer accounts, or of fewer limits."""
 
 UNSETTLED_S = 30.0
-"""After so long a time of changes that have not settled, the log says so."""
+"""After so many seconds of changes without a pause, that is logged."""
 
 NAMES_SHOWN = 10
 """In one line of the log."""
@@ -98,7 +98,7 @@ class AclFiles:
         """
         failure = ""
         changing_since_s: float | None = None
-        told = False
+        logged = False
         while True:
             await trio.sleep(WATCH_S if self._changing is None else SETTLE_S)
             try:
@@ -115,11 +115,11 @@ class AclFiles:
                     self._take(seen, rules)
                     _log.info("access control files have changed: %d accounts", len(rules.accounts))
             if self._changing is None:
-                changing_since_s, told = None, False
+                changing_since_s, logged = None, False
             elif changing_since_s is None:
                 changing_since_s = trio.current_time()
-            elif not told and trio.current_time() - changing_since_s >= UNSETTLED_S:
-                told = True
+            elif not logged and trio.current_time() - changing_since_s >= UNSETTLED_S:
+                logged = True
                 text = "access control stays as it was: for %g s its files have not been the same for %g s"
                 _log.warning(text, UNSETTLED_S, SETTLE_S)
 
@@ -229,7 +229,7 @@ def _rules(files: Mapping[str, bytes]) -> AccessRules:
 
 
 def _admitting(rules: AccessRules) -> AccessRules:
-    """The same rules; AclError if they admit nobody, as while a file is written anew or has been moved away."""
+    """The same rules; AclError if they admit nobody, as while a file is being rewritten or has been moved away."""
     if rules.admits_nobody:
         raise AclError("the files have no accounts any more, and nobody could send a request")
     return rules

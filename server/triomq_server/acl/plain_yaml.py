@@ -15,7 +15,7 @@ MOST_DEPTH = 20
 
 
 class YamlError(Exception):
-    """What is wrong, and in which line; the text around it may be a secret and is not shown."""
+    """A text cannot be read; names the reason and the line, not the text around it, which may be a secret."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -54,7 +54,7 @@ LAG: Final = Family(
 )
 GROUP_LAG: Final = Family("triomq_group_lag_sum_messages", "gauge", "The same over all queues.", ("group",))
 MEMBERS: Final = Family("triomq_group_members", "gauge", "Connected consumers.", ("group",))
-REBALANCES: Final = Family("triomq_rebalances_total", "counter", "Changes of groups that their members were told of.")
+REBALANCES: Final = Family("triomq_rebalances_total", "counter", "Changes of groups that members were notified of.")
 PULLS: Final = Family("triomq_pulls_total", "counter", "Pulls, with and without messages.", ("found",))
 HELD_PULLS: Final = Family("triomq_held_pulls", "gauge", "Pulls that wait for messages.")
 PUT_FAILURES: Final = Family("triomq_put_failures_total", "counter", "Messages that the store refused.")

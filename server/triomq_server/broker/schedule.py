@@ -256,7 +256,7 @@ class Schedule:
         data = self._store.record_at(physical_offset, size_bytes)
         if data is None:
             return None
-        # The copy gets a checksum of its own, by which nobody would notice a damaged body.
+        # The copy gets a checksum of its own, which would hide that the body is damaged.
         found = read_record(bytes(data), 0, len(data), physical_offset, check_crc=True)
         return RecordView(data) if isinstance(found, LogRecord) else None
 

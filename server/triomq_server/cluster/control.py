@@ -156,7 +156,7 @@ def _answer(link: socket.socket, event: Event) -> None:
     try:
         link.sendall(json.dumps(event).encode() + b"\n")
     except OSError:
-        pass  # who asked has gone
+        pass  # the client has gone
     link.close()
 
 

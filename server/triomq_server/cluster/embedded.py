@@ -85,7 +85,7 @@ class Cluster:
 
     @property
     def name_servers(self) -> str:
-        """What a client is opened with: ``host:port;host:port``."""
+        """The name servers' addresses for a client: ``host:port;host:port``."""
         return self.plan.name_servers
 
     @property

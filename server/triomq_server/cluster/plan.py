@@ -17,7 +17,7 @@ NAMESRV = "namesrv"
 BROKER = "broker"
 
 _LOG_FILE_BYTES = 64 * 1024 * 1024
-"""Log files of a cluster for trying things out: RocketMQ's 1 GiB is for machines that do nothing else."""
+"""Log files of a cluster for experiments: RocketMQ's 1 GiB is for machines that do nothing else."""
 
 
 _ROLE_KEYS = ("brokerRole", "brokerId")
@@ -156,7 +156,7 @@ def plan_cluster(
 
 
 def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
-    """What is wrong with the settings of a plan's nodes, each line once.
+    """The problems of the settings of a plan's nodes, each line once.
 
     Raises:
       ConfigError: a node must not start with them; with `strict`, anything is wrong.

@@ -76,7 +76,7 @@ class ClusterProcesses:
         self._commands = b""
         self._stop = False
         self._failed: dict[str, None] = {}
-        """Nodes that were told to stop and have ended with an error; those that were killed have none."""
+        """Nodes that were stopped and have ended with an error; those that were killed have none."""
 
     def run(self, *, control: bool = False) -> int:
         """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
@@ -86,7 +86,7 @@ class ClusterProcesses:
             ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the cluster.
 
         Returns:
-          The exit code: 0 after a stop that was asked for, 1 when a node could not start, or when one that was told to
+          The exit code: 0 after a stop that was asked for, 1 when a node could not start, or when one that was asked to
           stop has failed at it, as a broker whose disk does not take everything.
         """
         # First: the imports below take longest, and an interrupt during them is handled like a later one.
@@ -258,7 +258,7 @@ class ClusterProcesses:
         elif verb == "start" or (verb == "restart" and not process.pid):
             self._start_again(process)
         elif not process.pid:
-            # Only who asked by the socket is told: programs that write commands to standard input expect no event.
+            # Only commands by the socket are answered: programs that write commands to standard input expect no event.
             self._end_command({"event": "error", "name": name, "error": f"{name} does not run"})
         elif verb == "restart":
             process.restarts = True

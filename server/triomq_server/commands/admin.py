@@ -51,7 +51,7 @@ _FAILURES = (OSError, LinkError, ProtocolError, trio.TooSlowError)
 
 
 class AdminError(Exception):
-    """What was asked for could not be done; the text says why and what to do."""
+    """A command could not be carried out; the text names the cause and the cure."""
 
 
 @attrs.frozen
@@ -72,7 +72,7 @@ class Row:
         status: None for a broker that is none of ours, or does not answer.
         log_begin, log_end: of its log; -1 if they are unknown.
         error: why it could not be asked.
-        may_run: whether it may run all the same: only a refused connection tells that no process is there.
+        may_run: whether it may run all the same: only a refused connection shows that no process is there.
         refused: whether it has answered, and `error` is its refusal.
     """
 
@@ -113,7 +113,7 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
 
 
 def _silence(error: Exception, expected: str, timeout_s: float) -> str:
-    """What is to be said of a server that could not be asked.
+    """Why a server could not be asked, in words.
 
     Args:
         error: what asking it ended with.
@@ -129,8 +129,8 @@ def _silence(error: Exception, expected: str, timeout_s: float) -> str:
         _, mark, protocol = error.fault.partition(_OTHER_PROTOCOL)
         if mark:
             return f"the peer speaks {protocol}" + (": give --tls" if protocol == "TLS" else "")
-        told = f"its bytes are not RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
-        return f"{told}; it may be a web server or expect TLS (--tls)"
+        why = f"its bytes are not RocketMQ frames: {error.fault}" if error.fault else "the connection ended unanswered"
+        return f"{why}; it may be a web server or expect TLS (--tls)"
     return error_text(error)
 
 
@@ -313,13 +313,13 @@ async def change_role(
     despite_contest: bool = False,
     open_link: OpenLink = open_link,
 ) -> ChangeRoleResponse:
-    """Make a broker master or slave; returns who it is now, when the name servers know. Raises AdminError."""
+    """Make a broker master or slave; returns its role and id, when the name servers know them. Raises AdminError."""
     header = ChangeRoleRequest(role=role, broker_id=broker_id, force=force, despite_contest=despite_contest)
     answer = await _order(name_servers, broker, Command.request(CHANGE_ROLE, header), open_link)
     try:
         return answer.header(ChangeRoleResponse)
     except ProtocolError as error:
-        raise AdminError(f"{broker} has changed its role, but does not say who it is now: {error}") from error
+        raise AdminError(f"{broker} has changed its role, but does not report it: {error}") from error
 
 
 async def cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> int:
@@ -461,7 +461,7 @@ def _print_replication(rows: list[Row]) -> None:
 @click.option(
     "--despite-contest", is_flag=True, help="Make it master although another broker that runs has the same id."
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Who it is now, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Its role now, as JSON.")
 def role(
     broker: str,
     role: str,
@@ -507,7 +507,7 @@ def role(
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="What was dropped, as JSON.")
 def cut_command(broker: str, name_servers: str, yes: bool, as_json: bool) -> None:
-    """Drop what slave BROKER has and its master has not, so that it can follow again. Those messages are gone."""
+    """Drop the messages that slave BROKER has and its master does not, so that it can follow again. They are lost."""
     opener = signed_opener_given()
     address = _run(functools.partial(slave_to_cut, name_servers, broker, opener))
     if not yes:

@@ -112,7 +112,7 @@ class _Run:
 @config_file
 @with_connection_options
 @click.option("-y", "--yes", is_flag=True, help="Repair without a question.")
-@click.option("--dry-run", is_flag=True, help="Say what is wrong; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what is wrong; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def repair_store(
     directory: Path,
@@ -298,7 +298,7 @@ async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place,
 
     if not place.before and not place.after and not run.trust:
         raise UnusableCopyError(
-            "this log has no sound record to be compared with, so that nothing tells whether it is a copy "
+            "this log has no sound record to be compared with, so that nothing shows whether it is a copy "
             "(--trust-peer takes it for one)"
         )
     copy = LogCopy(link)
@@ -469,7 +469,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
     if not same:
         raise _NothingToCompareError(
             f"its log reaches from log offset {begin} to {end}, and has no record in common with this one, so that "
-            "nothing tells whether it is a copy (--trust-peer takes it for one)"
+            "nothing shows whether it is a copy (--trust-peer takes it for one)"
         )
     if not any(same.get(one) for one in last) or 2 * sum(same.values()) < len(same):
         reason = f": {refused}" if refused else ""

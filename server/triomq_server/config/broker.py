@@ -202,7 +202,7 @@ class BrokerConfig(ServerNetworkConfig):
         """Defaults, changed by the keys given.
 
         Args:
-            values: what a file said, as ``load_properties`` returns it.
+            values: the contents of a file, as ``load_properties`` returns them.
             strict: whether everything that would be a warning is an error.
             preset: attributes of this class that replace defaults before the file is read.
 
@@ -276,7 +276,7 @@ class BrokerConfig(ServerNetworkConfig):
                 f"brokerRole=SLAVE needs a brokerId greater than 0, and it is {self.broker_id}; "
                 "id 0 belongs to the master of the set"
             )
-        # With an ephemeral port the next one cannot be foretold, so the HA listener takes one of its own.
+        # With an ephemeral port the next one cannot be predicted, so the HA listener takes one of its own.
         self.store.ha_listen_port = self.listen_port + 1 if self.listen_port else 0
 
     def update(self, values: Mapping[str, str]) -> list[str]:
@@ -324,7 +324,7 @@ class BrokerConfig(ServerNetworkConfig):
         if not self.store.ha_slave_addresses and not self.store.compat_49:
             raise ConfigError(
                 "aclEnable=true needs haSlaveAddresses: the HA port carries no signatures, and would give the log to "
-                "everybody; name the slaves, or 127.0.0.1 if there are none"
+                "anyone; name the slaves, or 127.0.0.1 if there are none"
             )
 
     def to_properties(self) -> dict[str, str]:

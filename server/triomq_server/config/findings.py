@@ -1,4 +1,4 @@
-"""What is wrong with settings that were given, and whether a server may start with it.
+"""Problems of settings that were given, and whether a server may start with them.
 
 RocketMQ takes a file with misspelt keys and unusable values, and runs with its defaults. For what a cluster's safety
 rests on, that would be weaker than the operator expects: who may connect, what is encrypted, whose copy a broker is,
@@ -146,7 +146,7 @@ def hours(delete_when: str) -> list[Finding]:
 
 
 def name_with_separators(broker_name: str) -> list[Finding]:
-    """A name that commands cannot tell from an id or a queue behind it, or from two names."""
+    """A name that commands cannot distinguish from an id or a queue behind it, or from two names."""
     if not {":", ";"} & set(broker_name):
         return []
     problem = f"brokerName={shown(broker_name)} has ':' or ';' in it"

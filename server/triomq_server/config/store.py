@@ -119,7 +119,7 @@ class StoreConfig:
     disk_max_used_space_ratio: int = setting(75, most=100, in_force=_disk_percent)
     """As given; RocketMQ clamps it to 10..95 when it is used, see ``disk_ratio_limit``."""
     clean_file_forcibly_enable: bool = False
-    """Whether files that have not expired are deleted when the disk fills up; RocketMQ does, unless told otherwise."""
+    """Whether files that have not expired are deleted when the disk fills up; RocketMQ does by default."""
 
     # Reading: bytes and counts per pull; ratio in per cent of the memory.
     max_transfer_bytes_on_message_in_memory: int = setting(262_144, least=1, most=16_777_216)

@@ -39,7 +39,7 @@ if COMPILED:
 T = TypeVar("T")
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors that say nothing of the disk: the process or the system lacks descriptors or memory for now."""
+"""Errors that say nothing about the disk: the process or the system lacks descriptors or memory for now."""
 
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it

@@ -38,7 +38,7 @@ class KvConfig:
         self._file = file
         self._table = _table_of(file.load())
         self._pairs = sum(map(len, self._table.values()))
-        # A namespace counts once, and as long as it is there, which is for ever.
+        # A namespace counts once, and as long as it exists: it is never deleted.
         self._characters = sum(map(len, self._table)) + sum(
             len(key) + len(value) for pairs in self._table.values() for key, value in pairs.items()
         )

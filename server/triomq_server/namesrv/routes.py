@@ -499,7 +499,7 @@ class RouteTable:
 
     def _leave_clusters(self, data: BrokerData) -> None:
         """Take a set from the clusters that no live broker of it names any more: a broker that was restarted with
-        another `brokerClusterName` has been forgotten in between, so that any registration may be the one that tells."""
+        another `brokerClusterName` has been forgotten in between, so that any registration may be the one that shows it."""
         name = data.broker_name or ""
         clusters = self._clusters_of[name]
         if self._compat_49 or len(clusters) == 1:

@@ -27,7 +27,7 @@ _CURES = {
     errno.EDQUOT: "this user's quota is used up; free some space, or set storePathRootDir (--store) to another file system",
     errno.EMFILE: "the process may not open more files; raise its limit (ulimit -n, or LimitNOFILE of systemd)",
     errno.ENFILE: "the machine has no more open files to give; raise fs.file-max (sysctl)",
-    errno.EAFNOSUPPORT: "this machine does not speak that kind of address; give an IPv4 address instead of an IPv6 one",
+    errno.EAFNOSUPPORT: "this machine does not support that kind of address; give an IPv4 address instead of an IPv6 one",
     errno.EISDIR: "a directory stands where a file should be; move it away",
     errno.EEXIST: "a file stands where a directory should be; move it away, or set storePathRootDir (--store)",
     errno.EROFS: "the file system is read-only; set storePathRootDir (--store) to a directory on another one",

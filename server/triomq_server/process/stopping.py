@@ -32,7 +32,7 @@ async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 signal.raise_signal(signal.SIGINT)
             if not stopping.cancel_called:
-                _log.info("stopping in order, on %s", signal.Signals(number).name)
+                _log.info("stopping cleanly, on %s", signal.Signals(number).name)
             stopping.cancel()
 
     with trio.open_signal_receiver(*numbers) as signals:

@@ -53,7 +53,7 @@ def entries_fit(
 def run_fits(
     buffer: mmap.mmap, base: int, queue: ConsumeQueue, number: int, offsets: tuple[int, ...], sizes: tuple[int, ...]
 ) -> bool:
-    """The same for entries whose records lie one behind the other; then the outer two tell.
+    """The same for entries whose records are contiguous; then the first and the last one decide.
 
     If they are right, the bytes between them are right too. Takes as long for one entry as for many.
     """

@@ -85,7 +85,7 @@ class IndexFile:
         """Whether the header contradicts itself or the entries.
 
         Args:
-            exact: the file was closed in order. A killed process may have written an entry more than the header says.
+            exact: the file was closed cleanly. A killed process may have written an entry more than the header says.
         """
         if not (0 < self.count <= self.capacity and 0 <= self.used_slots <= self.slots):
             return True
@@ -315,7 +315,7 @@ class Index:
 
         Args:
             keep: whether what a file holds is known to be on the disk.
-            exact: the files were closed in order.
+            exact: the files were closed cleanly.
             rebuild: delete damaged files, and those behind a file that is deleted; otherwise, as in RocketMQ, files of
                 another size are left alone and not used.
             noted: what `note` was called with at a start that did not come to its end.

@@ -162,7 +162,7 @@ class MessageStore:
     async def drop_unfinished(self) -> bool:
         """After `close`: drop a record of which only a part has come from a master, which sends it again.
 
-        No checksum covers the properties, so the next start could not tell a record that lacks only their end from a
+        No checksum covers the properties, so the next start could not distinguish a record that lacks only their end from a
         whole one.
 
         Returns:
@@ -436,7 +436,7 @@ class MessageStore:
         try:
             return self.commitlog.provide_space(size_bytes) and queue.provide_space(entries)
         except OSError:
-            return False  # the ordinary way finds the same, and says so
+            return False  # the ordinary path finds the same, and reports it
 
     def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
         """So many bytes of records have been written at the place that `begin_run` named, and their queue entries.

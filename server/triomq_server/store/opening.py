@@ -174,7 +174,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             latest = max(latest, file.end_timestamp)
             if file.full and not (clean or known):
                 unforced.append(file)
-            # A disk that has refused something may lack what memory has, and only what is written anew gets there.
+            # A disk that has refused something may lack what memory has, and only what is written again gets there.
             return clean or known or (same_boot and refused_from is None)
 
         rebuild = not config.compat_49
@@ -258,5 +258,5 @@ async def _unload(store: MessageStore, config: StoreConfig) -> None:
 
 
 def _repair_file(root: str) -> str:
-    """Says that a repair has begun, and whether the store had been closed in order before."""
+    """Says that a repair has begun, and whether the store had been closed cleanly before."""
     return f"{root}/triomq/repairing"

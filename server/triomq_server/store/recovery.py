@@ -49,7 +49,7 @@ class RecoveryReport:
     """What opening a store found.
 
     Attributes:
-        clean: whether the store had been closed in order.
+        clean: whether the store had been closed cleanly.
         checked_from, log_end: log offsets between which records were checked, and where the log ends now.
         records: how many good ones there are in between.
         stopped_by: what was found at `log_end`: "nothing" after an undamaged log.
@@ -166,7 +166,7 @@ class Recovery:
                 yield
         if cut and self._clean:
             _log.critical(
-                "the store had been closed in order, and its queues know of messages up to log offset %d, but the log in %s "
+                "the store had been closed cleanly, and its queues know of messages up to log offset %d, but the log in %s "
                 "ends at %d: its last %d bytes are missing, and so are their messages, in %d queues. What is stored from "
                 "now on takes their places. To get them back, stop the broker and put the files there again from a copy, "
                 "or make a slave that has them the master",
@@ -183,7 +183,7 @@ class Recovery:
     def _bridge_missing(self) -> None:
         """Say which files the log lacks, and put files without records in their place, so that all readers can walk on.
 
-        An empty file of the same name in `triomq/damaged` tells a later start, and a repair, that it is not a file of the
+        An empty file of the same name in `triomq/damaged` shows a later start, and a repair, that it is not a file of the
         log's own.
         """
         log = self._commitlog.segments
@@ -210,10 +210,10 @@ class Recovery:
                 _log.error("no file can be put in place of a missing one: %s", error)
             self._damaged.append((begin, end))
             self._tell_missing(begin, end)
-        told = {base for begin, end in gaps for base in range(begin, end, size)}
+        reported = {base for begin, end in gaps for base in range(begin, end, size)}
         for name in self._disk.list(folder) if self._disk.exists(folder) else ():
             base = int(name) if name.isascii() and name.isdigit() else -1
-            there = log.find(base) if base >= 0 and not base % size and base not in told else None
+            there = log.find(base) if base >= 0 and not base % size and base not in reported else None
             if there is not None and MARK.unpack_from(there.buffer, 0) == (size, BLANK_MAGIC):
                 self._tell_missing(base, there.end)
 
@@ -298,7 +298,7 @@ class Recovery:
     def _first_to_check(self, segments: list[Segment]) -> int:
         """After a clean stop the third-last file; else the last one whose beginning the checkpoint covers.
 
-        The times alone do not tell where they go back in the log: a file that the disk has by chance may begin before the
+        The times alone do not decide where they go back in the log: a file that the disk has by chance may begin before the
         checkpoint's time, although what precedes it was not known to be in the queues.
         """
         if self._whole:
@@ -610,7 +610,7 @@ class Recovery:
             )  # fmt: skip
         elif not self._clean:
             _log.warning(
-                "the store had not been closed in order; %d records checked, the log ends at %d", self._records, end
+                "the store had not been closed cleanly; %d records checked, the log ends at %d", self._records, end
             )
 
 

@@ -1,4 +1,4 @@
-"""Connections that have not sent a byte yet, where TLS is told from plain TCP by the first one.
+"""Connections that have not sent a byte yet, where the first byte distinguishes TLS from plain TCP.
 
 One task waits for all of them, where the system has epoll. With a task for each, thousands that sent their first byte
 at once, or were closed for having sent none, would all go on in one turn of the loop.

@@ -1,8 +1,8 @@
 """Connected TCP sockets whose calls are tried at once and waited for only when they would block.
 
 trio's own socket objects have no calls that never wait, and a wait costs a turn of the event loop. Links (`transport`,
-`tls.transport`) and both ends of replication use this class. Elsewhere a socket is only looked at (the first byte, to tell
-TLS from plain TCP) or belongs to another protocol (metrics, commands to a cluster).
+`tls.transport`) and both ends of replication use this class. Elsewhere a socket is only looked at (its first byte, which
+distinguishes TLS from plain TCP) or belongs to another protocol (metrics, commands to a cluster).
 What the bytes mean is not known here.
 """
 

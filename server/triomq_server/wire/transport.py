@@ -62,7 +62,7 @@ class SocketTransport(NonBlockingSocket):
         self._stream = stream
 
     def early(self) -> bytes:
-        """What had come before the first `receive_now`, and no readable socket tells of: nothing, but for TLS."""
+        """What had come before the first `receive_now`, and no readable socket reports: nothing, but for TLS."""
         return b""
 
     async def aclose(self) -> None:
@@ -189,7 +189,7 @@ def failure_reason(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing, as many of trio's do."""
+    """The text of an error, or its class where it has no text, as many of trio's."""
     return str(error) or type(error).__name__
 
 

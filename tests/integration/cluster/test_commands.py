@@ -81,7 +81,7 @@ def test_name_server_serves_and_stops(tmp_path: Path, port: int, number: int) ->
     assert code == 0
     assert "unknown key somethingElse; it is ignored" in errors
     assert "Traceback" not in errors
-    assert f"stopping in order, on {signal.Signals(number).name}" in errors
+    assert f"stopping cleanly, on {signal.Signals(number).name}" in errors
     assert errors.endswith("triomq_server.process.stopping: stopped\n")
 
 

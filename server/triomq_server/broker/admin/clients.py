@@ -1,4 +1,4 @@
-"""Operators' requests about who is connected: 203, 204, 300, 328, 343, 345 (docs/protocol/broker-api.md §14; upstream:
+"""Operators' requests about connected clients: 203, 204, 300, 328, 343, 345 (docs/protocol/broker-api.md §14; upstream:
 AdminBrokerProcessor)."""
 
 from __future__ import annotations

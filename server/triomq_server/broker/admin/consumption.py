@@ -1,4 +1,4 @@
-"""Operators' requests about how far groups have come: 208, 303, 317 (docs/protocol/broker-api.md §14; upstream:
+"""Operators' requests about the progress of groups: 208, 303, 317 (docs/protocol/broker-api.md §14; upstream:
 AdminBrokerProcessor)."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ one more each."""
 
 
 class _Work:
-    """What one request has looked at since others had their turns."""
+    """The work of one request since others had their turns."""
 
     def __init__(self) -> None:
         self._count = 0

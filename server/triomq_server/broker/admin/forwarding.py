@@ -65,7 +65,7 @@ def register(handlers: Handlers, broker: Broker) -> None:
 
 
 async def running_info(broker: Broker, _link: Link, command: Command) -> Command:
-    """307: what one consumer says about itself."""
+    """307: the state that one consumer reports."""
     header = command.header(GetConsumerRunningInfoRequest)
     return await _call(broker, command, header.consumer_group, header.client_id, dict(command.fields or {}), b"")
 

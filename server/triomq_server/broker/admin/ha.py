@@ -90,7 +90,7 @@ class ConnectionRuntimeInfo(Body, kw_only=True):
 
 
 class ClientRuntimeInfo(Body, kw_only=True):
-    """What a slave says about itself in the answer to 907; times in ms, 0 where nothing has been received."""
+    """A slave's state in the answer to 907, as it reports it; times in ms, 0 where nothing has been received."""
 
     activated: bool = False
     last_read_timestamp: int = 0
@@ -131,7 +131,7 @@ class ChangeRoleResponse(Header, kw_only=True):
     """Header of the answer to CHANGE_ROLE.
 
     Attributes:
-        broker_name, broker_addr, broker_id: who the broker is now.
+        broker_name, broker_addr, broker_id: the broker's name, address and id now.
         kept_in: the file from which the next start takes the role; absent if there is none.
     """
 

@@ -1,4 +1,4 @@
-"""Operators' requests about how the broker is doing: 28, 315, 321 (docs/protocol/broker-api.md §15).
+"""Operators' requests about the broker's state: 28, 315, 321 (docs/protocol/broker-api.md §15).
 
 Upstream: AdminBrokerProcessor, StoreStatsService. The queue sizes and thread pools of 28 are Java's; a broker without
 threads reports them as empty.

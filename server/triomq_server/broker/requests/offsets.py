@@ -145,7 +145,7 @@ def get_all_consumer_offsets(broker: Broker, _link: Link, command: Command) -> G
 def get_all_delay_offsets(broker: Broker, _link: Link, command: Command) -> Command:
     """Code 45: how far each delay level has been delivered, for slaves.
 
-    Ours ask for the log offset that the copies are in front of, too. Others are told what all slaves have, or with an
+    Ours also ask for the log offset that the copies precede. Others get what all slaves have, or with an
     error to keep what they know.
     """
     offsets, links = broker.delay_offsets, broker.replication.links

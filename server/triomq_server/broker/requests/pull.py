@@ -231,7 +231,7 @@ class Pulling:
         return found.matcher
 
     def _subscription(self, header: PullMessageRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """What the group's heartbeats said of the topic; raises RefusedError."""
+        """The topic's subscription in the group's heartbeats; raises RefusedError."""
         online = self._broker.clients.consumers.get(header.consumer_group)
         if online is None:
             raise RefusedError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")

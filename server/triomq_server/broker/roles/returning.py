@@ -48,7 +48,7 @@ _FAILURES = (OSError, LinkError, ProtocolError)
 
 
 async def _has_copy(link: Asking, store: MessageStore) -> bool:
-    """Whether the broker at the other end has this log, as far as the last record that both have tells.
+    """Whether the broker at the other end has this log, as far as the last record that both have shows.
 
     Raises:
         NotComparableError: it does not answer with what a comparison needs.
@@ -58,7 +58,7 @@ async def _has_copy(link: Asking, store: MessageStore) -> bool:
     return compared.common_end is not None and compared.relation is not LogRelation.DIVERGED
 
 
-async def _believed_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> QueueEnd | None:
+async def _trusted_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> QueueEnd | None:
     """Up to where the consumer offsets of the broker at the other end are taken, by queue; None: not at all. Errors as
     with `_has_copy`.
 
@@ -90,8 +90,8 @@ async def _merge_offsets_of(
     try:
         async with open_link(slave) as link:
             is_lost = store.log_max_offset == store.log_min_offset  # nothing to compare: the progress is all there is
-            believed = _no_end if is_lost else await _believed_to(link, store, end_of)
-            if believed is None:
+            trusted = _no_end if is_lost else await _trusted_to(link, store, end_of)
+            if trusted is None:
                 log_failure(
                     "%s is registered as a slave, but is not known to have a copy of this log: its consumer offsets are "
                     "not taken", slave,
@@ -107,7 +107,7 @@ async def _merge_offsets_of(
         if times is None and again:
             return False
         received, resets = await decode_received(answer.body, times)
-        await in_turns(offsets.merge(await in_turns(_bounded(received, offsets.table, believed)), resets))
+        await in_turns(offsets.merge(await in_turns(_bounded(received, offsets.table, trusted)), resets))
     except (*_FAILURES, NotComparableError) as error:
         log_failure("cannot ask slave %s for consumer offsets: %s", slave, failure_reason(error))
         return False

@@ -1,1 +1,1 @@
-"""What a broker remembers: topics, groups, offsets, clients, filters, statistics. No table answers a request."""
+"""The broker's tables: topics, groups, offsets, clients, filters, statistics. No table answers a request."""

@@ -1,4 +1,4 @@
-"""Who is connected to this broker: the table of producers and consumers, kept by group and by link.
+"""The connected clients: the table of producers and consumers, kept by group and by link.
 
 `ClientTable` is pure: every method takes the time and the links as arguments and returns what has changed. Notifying
 clients and closing links is left to `requests.clients`. Rules: docs/protocol/broker-api.md §8 (upstream:

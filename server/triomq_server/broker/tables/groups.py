@@ -53,7 +53,7 @@ class GroupTable(VersionedTable[SubscriptionGroupConfig]):
         if self._full:
             if (due := self._not_made.add(group)) is not None:
                 _log.warning(
-                    "%d unknown groups were not made, among them %s: there are %d groups (maxAutoCreatedGroups)",
+                    "%d unknown groups were not created, among them %s: there are %d groups (maxAutoCreatedGroups)",
                     *due, len(self.table),
                 )  # fmt: skip
             return None

@@ -57,7 +57,7 @@ class HeldPull:
     """One held pull.
 
     Attributes:
-        link, command: who asked, and what.
+        link, command: the client's link, and its request.
         topic, queue_id, offset: where it reads.
         matcher: its filter; None wants every message.
         places: how many usual pulls it is counted as.

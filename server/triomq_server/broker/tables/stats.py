@@ -69,7 +69,7 @@ class Counter(msgspec.Struct, gc=False):
 
 @attrs.frozen(slots=True)
 class Figures:
-    """What one window of a statistic says: request 315's `statsMinute`, `statsHour`, `statsDay`."""
+    """The values of one window of a statistic: request 315's `statsMinute`, `statsHour`, `statsDay`."""
 
     sum: int = 0
     tps: float = 0.0

@@ -187,7 +187,7 @@ class TopicTable(VersionedTable[TopicConfig]):
             return None
         if (due := self._not_made.add(topic)) is not None:
             _log.warning(
-                "%d unknown topics were not made, among them %s: there are %d topics (maxAutoCreatedTopics)",
+                "%d unknown topics were not created, among them %s: there are %d topics (maxAutoCreatedTopics)",
                 *due, len(self.table),
             )  # fmt: skip
         return (

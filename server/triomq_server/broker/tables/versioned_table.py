@@ -122,9 +122,9 @@ class VersionedTable(ABC, Generic[V]):
             self._save()
 
     async def saved(self) -> str | None:
-        """Wait until all changes so far are on the disk; returns what is to be said if the disk has refused them.
+        """Wait until all changes so far are on the disk; returns the text of an error if the disk has refused them.
 
-        A large table is not waited for: its changes come with the next writing, and the one before tells.
+        A large table is not waited for: its changes are written the next time, and the result is that of the last writing.
         """
         change = self._change
         while self._writing and self._tried < change and len(self.table) <= SMALL_TABLE:

@@ -1,4 +1,4 @@
-"""The check of open transactions: asks producers how those ended that they have said nothing about.
+"""The check of open transactions: asks producers how the transactions ended that they have not reported.
 
 One task; it works while the broker is a master, in rounds. A round passes over the half messages in the order of their
 queue: each one whose transaction is still open is stored again at the end of the queue, so that the progress is one
@@ -253,7 +253,7 @@ class CheckBack:
                 return _Handled.BUSY
             if due := self._mute.add(for_log(group)):
                 _log.warning(
-                    "%d checks of transactions were not made: no producer takes what it is asked, of groups %s "
+                    "%d checks of transactions were not sent: no producer accepts them, of groups %s "
                     "(%s for %d rounds)",
                     *due, for_log(group), mute_rounds, extra={"group": group},
                 )  # fmt: skip
@@ -266,7 +266,7 @@ class CheckBack:
             return handled
         if link is None:
             if due := self._without_producer.add(for_log(group)):
-                _log.warning("%d checks of transactions were not made: no producer is connected of groups %s", *due)
+                _log.warning("%d checks of transactions were not sent: no producer is connected of groups %s", *due)
         elif (request := check_request(half, checked, copy)) is not None:
             link.notify(request)
         return handled

@@ -1,4 +1,4 @@
-"""Which half messages have ended, and how much of the op queue tells of half messages that no longer matter.
+"""Which half messages have ended, and how much of the op queue is about half messages that no longer matter.
 
 Pure: numbers in, numbers out. One bit is kept for each half message behind the progress of the check, and eight bytes
 for each op message. 4.9.7 reads the op queue again in each round instead (`fillOpRemoveMap`).
@@ -17,7 +17,7 @@ class EndedHalves:
     """The half messages that have ended, by their queue offsets.
 
     Attributes:
-        op_offset: the first op message that may tell of a half message which the check has not passed yet.
+        op_offset: the first op message that may be about a half message which the check has not passed yet.
     """
 
     def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:

@@ -114,7 +114,7 @@ class OpenTransactions:
         return half_offset
 
     def copied(self, half_offset: int, copy_offset: int) -> None:
-        """The check has stored a half message again: from now on the copy stands for it."""
+        """The check has stored a half message again: from now on the copy replaces it."""
         self._copies[half_offset] = copy_offset
         if len(self._copies) > COPIES_REMEMBERED:
             del self._copies[next(iter(self._copies))]

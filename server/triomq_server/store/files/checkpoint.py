@@ -25,7 +25,7 @@ class Checkpoint:
 
     A start after a crash takes a log file whose first record is no younger as one that lacks nothing in front of it. So
     where the log's times go back, the file has to go back first. A power failure may come before that, and leave the
-    younger file although it was not forced to the disk: the offsets tell, wherever RocketMQ has not written the file
+    younger file although it was not forced to the disk: the offsets decide, wherever RocketMQ has not written the file
     since.
 
     Attributes:

@@ -80,7 +80,7 @@ class Flusher:
         """When the disk is tried again."""
         self._pauses = Pauses(LOOK_AGAIN_S, LOOK_AGAIN_MOST_S)
         self._refusal_noted = False
-        """Whether the next start is told that the log is in doubt."""
+        """Whether it is recorded for the next start that the log is in doubt."""
         self._queues_in_doubt = False
         """Queues or index may not be on the disk, whatever a later flush says."""
         self._owed = False

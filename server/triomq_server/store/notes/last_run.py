@@ -1,4 +1,4 @@
-"""What the next start is told of this run, in `triomq/boot_id`: the machine's boot, and whether the store was a master's.
+"""Notes for the next start about this run, in `triomq/boot_id`: the machine's boot, and whether the store was a master's.
 
 So it knows after a crash whether only the process has gone, which takes nothing with it that was written, and whether
 the log's last bytes are own appends, which are there whole or not at all, or a master's, whose copying may have been cut

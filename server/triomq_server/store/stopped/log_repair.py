@@ -153,7 +153,7 @@ def damaged_places(segments: list[Segment], folder: Path, survey: Survey | None 
     Args:
         segments: its files.
         folder: `triomq/damaged` of the store. Where a start has bridged the end of a file, only the name of a copy in
-            there tells that the mark at the file's end is not the log's own.
+            there shows that the mark at the file's end is not the log's own.
         survey: is called with all sound records.
     """
     marks = []

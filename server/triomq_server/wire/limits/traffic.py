@@ -10,7 +10,7 @@ from triomq_protocol.codes import ResponseCode
 from triomq_server.metrics.histogram import Histogram
 
 OTHER_CODE = -1
-"""Stands for all response codes that RocketMQ does not have."""
+"""Counts all response codes that RocketMQ does not have."""
 
 _KNOWN = frozenset(ResponseCode)
 

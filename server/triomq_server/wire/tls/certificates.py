@@ -259,7 +259,7 @@ def _check_readable(key: str, path: str) -> None:
 
 
 def _look(config: TlsConfig) -> _Seen:
-    """What tells whether files have changed."""
+    """What shows whether files have changed."""
     paths = {
         config.config_file, config.server_cert_path, config.server_key_path, config.server_trust_cert_path,
         config.client_cert_path, config.client_key_path, config.client_trust_cert_path,
@@ -277,7 +277,7 @@ def _state_of(path: str) -> tuple[int, int, int] | None:
 
 def time_fault(path: str) -> str | None:
     """What is wrong with the time of the first certificate of a file: too early, too late, or soon too late; None if
-    nothing is, or that cannot be told."""
+    nothing is, or it is unknown."""
     try:
         from cryptography import x509
     except ImportError:

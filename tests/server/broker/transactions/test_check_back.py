@@ -217,7 +217,7 @@ async def test_what_a_group_that_never_reads_is_to_be_asked_is_given_up(
     put_half(desk, 1, ahead_ms=10**11)
     assert await rounds(desk, check, 40) == MUTE_ROUNDS + 15 + 1
     assert mute.notified == []
-    assert "checks of transactions were not made: no producer takes what it is asked, of groups PG" in caplog.text
+    assert "checks of transactions were not sent: no producer accepts them, of groups PG" in caplog.text
 
 
 async def test_a_group_that_takes_something_now_and_then_begins_anew(

@@ -327,7 +327,7 @@ async def test_without_a_producer_checks_count_all_the_same(open_broker: Any, ca
         assert await bodies(peer, GIVEN_UP) == []
         await trio.sleep(120)
         assert await bodies(peer, GIVEN_UP) == [b"1"]
-    line = "1 checks of transactions were not made: no producer is connected of groups PG"
+    line = "1 checks of transactions were not sent: no producer is connected of groups PG"
     assert caplog.text.count(line) == 15, "one transaction"
 
 

@@ -572,7 +572,7 @@ async def test_where_nothing_can_be_compared_the_peer_has_to_be_trusted(
     outcomes = await repair(root, [SOURCE], None, True, copy.open, trust=trust)
     topics = next(one for one in outcomes if "topics.json" in one.what)
     assert topics.repaired is trust
-    assert "nothing tells whether it is a copy" in topics.reasons[0]
+    assert "nothing shows whether it is a copy" in topics.reasons[0]
     assert (root / "config" / "topics.json").exists() == trust
 
 
@@ -584,7 +584,7 @@ async def test_a_log_without_a_sound_record_is_taken_from_a_trusted_peer_only(
         overwrite(root, base, b"?" * FILE_BYTES)
     outcomes = await repair(root, [SOURCE], None, True, copy.open, trust=trust)
     assert outcomes[0].repaired is trust
-    assert trust or "nothing tells whether it is a copy" in outcomes[0].reasons[0]
+    assert trust or "nothing shows whether it is a copy" in outcomes[0].reasons[0]
 
 
 @pytest.mark.parametrize("with_files", [True, False], ids=["with queue files", "without"])

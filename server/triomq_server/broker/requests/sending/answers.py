@@ -135,7 +135,7 @@ class SendCompletion:
 
 
 class _LateSends:
-    """Sends that waited in vain, logged at most every 10 s; those in between are counted in the next line.
+    """Sends whose wait has timed out, logged at most every 10 s; those in between are counted in the next line.
 
     Args:
         what: what did not happen.
@@ -160,7 +160,7 @@ class _HeldAnswers:
     Attributes:
         sends: as `SendCompletion.hold` got them.
         left: how many things they wait for.
-        flushed_to, replicated_to: what disk and slave had when a wait for them was over in vain.
+        flushed_to, replicated_to: what disk and slave had when a wait for them timed out.
         began: trio's time.
     """
 

@@ -22,7 +22,7 @@ _SHAPE_CHARACTERS_MAX = 512
 
 
 class Shape(NamedTuple):
-    """What a property string says apart from its unique key.
+    """The contents of a property string apart from its unique key.
 
     Attributes:
         before, after: what is stored around the unique key.

@@ -60,7 +60,9 @@ class Ending:
             return command.answer(ResponseCode.SLAVE_NOT_AVAILABLE, NOT_SET_REMARK)
         if kind == UNKNOWN:
             if header.from_transaction_check and (due := self._unknown.add(for_log(header.producer_group))):
-                _log.info("%d transactions are still open, say producers of groups %s; they are asked again", *due)
+                _log.info(
+                    "%d transactions are still open, by the answers of producer groups %s; they are checked again", *due
+                )
             return None
         try:
             if kind == TRANSACTION_COMMIT:
@@ -100,7 +102,7 @@ class Ending:
         if self._transactions.end(half.queue_offset) is not AppendStatus.PUT_OK:
             _log.error(
                 "the transaction of the message at log offset %d is committed, but that could not be noted: it will be "
-                "checked, and the message may come once more",
+                "checked, and the message may be delivered again",
                 result.physical_offset,
             )
 
@@ -154,7 +156,7 @@ def resume_check(broker: Broker, _link: Link, command: Command) -> Command:
 def _record_of(broker: Broker, topic: str, physical_offset: int) -> RecordView | None:
     """The message of one of the broker's own topics at this log offset; None if there is none.
 
-    That the topic's queue points to it tells it from bytes of a message that look like a record.
+    That the topic's queue points to it distinguishes it from bytes of a message that look like a record.
     """
     data = broker.store.record_at(physical_offset)
     try:

@@ -71,7 +71,7 @@ class OffsetTable:
         limit_bytes: how much memory the offsets may take until `commit` and `clone` refuse those of further queues.
 
     Attributes:
-        held_bytes: how much they take, about; counted anew with each write of the file.
+        held_bytes: how much they take, about; counted again with each write of the file.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class OffsetTable:
             )  # fmt: skip
 
     def _count_bytes(self) -> Generator[None, None, None]:
-        """Count `held_bytes` anew; in slices."""
+        """Count `held_bytes` again; in slices."""
         before, total = self.held_bytes, 0
         for number, key in enumerate(list(self.table), 1):
             queues = self.table.get(key)

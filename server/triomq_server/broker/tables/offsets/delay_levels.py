@@ -1,8 +1,8 @@
 """How far each delay level has been delivered: `delayOffset.json`, and the table that slaves copy.
 
 Two rules keep deliveries from being lost: the log is flushed before the table is written (`persist_in_background`), and
-no slave counts a delivery before it has the copy. Ours is told up to where its log must reach (`log_end`); RocketMQ's,
-which takes what it is told at once, is told what all slaves have (`for_rocketmq_slaves`). It answers to
+no slave counts a delivery before it has the copy. Ours gets the offset that its log must reach (`log_end`); RocketMQ's,
+which takes what it gets at once, gets what all slaves have (`for_rocketmq_slaves`). It answers to
 `ScheduleMessageService`'s offset table; docs/protocol/store.md §19.2.
 """
 
