@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from triomq_server.broker import addresses
 from triomq_server.broker.addresses import LOOK_UP_S, ips_of, packed_address
 
 
@@ -46,6 +48,7 @@ async def test_the_ips_of_a_registered_address(address: str, ips: set[str], monk
         return real(host, *others, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(addresses, "LOOK_UP_S", math.inf)  # virtual time does not wait for a thread
     assert await ips_of(address) == ips
 
 
