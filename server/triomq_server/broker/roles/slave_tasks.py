@@ -218,13 +218,24 @@ class SlaveTasks:
 
     def handle_registration(self, answer: RegistrationAnswer) -> None:
         """Follow the master that a name server named in its answer."""
+        stays = self._is_linked_to(answer)
         self.metadata.follow(self._master_of_tables(answer))
         if not self._broker.config.store.ha_master_main_address:
             # A master that leaves the name servers for a while mostly stays where it was.
             self._main_address = answer.master_address or self._main_address
         self._answered.set()
-        if self._fixed is None and answer.ha_address is not None:
+        if self._fixed is None and answer.ha_address is not None and not stays:
             self.log.follow(answer.ha_address)
+
+    def _is_linked_to(self, answer: RegistrationAnswer) -> bool:
+        """Whether the master that an answer names is the one to which a link is open, whatever its HA address.
+
+        A broker takes another HA address only with a restart, which ends its links. Anyone can register the right master
+        with an HA address of their own, and the logs are compared with the master, not with what is behind that.
+        """
+        if self._broker.compat_49 or self.log.linked is None:
+            return False
+        return answer.master_address is not None and answer.master_address == self.metadata.master
 
     def _master_of_tables(self, answer: RegistrationAnswer) -> str | None:
         """Where tables are fetched from after a name server's answer: where the log comes from, as far as that is known.

@@ -334,6 +334,40 @@ async def test_tables_come_from_where_the_log_comes_from(open_broker: Any, fixed
         assert following.connected or not fixed
 
 
+async def test_another_ha_address_of_the_same_master_takes_no_slave_away(open_broker: Any) -> None:
+    """Anyone can register the right master with an HA address of their own, and what comes from there is not compared."""
+    network, ours = MemoryNetwork(), {"namesrvAddr": NAMESRV}
+    (listener,) = await network.listen("127.0.0.1", 10999)
+    dialled: list[trio.abc.Stream] = []
+
+    async def accept() -> None:
+        while True:
+            dialled.append(await listener.accept())
+
+    async with (
+        name_server(network),
+        open_broker(network=network, **ours) as master,
+        open_broker(network=network, **ours, **SLAVE) as slave,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(accept)
+        at_master, at_slave, at_names = await master.peer(), await slave.peer(SLAVE_PORT), await master.peer(9876)
+        await fill(at_master, 3)
+        await trio.sleep(15)
+        registration = RegisterBrokerRequest(
+            broker_name="broker-a", broker_addr="127.0.0.1:10911", cluster_name="C1", ha_server_addr="127.0.0.1:10999",
+            broker_id=0, compressed=False, body_crc32=0,
+        )  # fmt: skip
+        for _ in range(200):
+            assert (await at_names.ask(Command.request(RequestCode.REGISTER_BROKER, registration))).code == 0
+            await trio.sleep(0.5)
+        following = HaStatus.decode((await at_slave.ask(Command.request(HA_STATUS))).body).following
+        assert following is not None
+        assert following.connected
+        assert not dialled
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
     async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
