@@ -379,7 +379,7 @@ class _Run:
                     port=port,
                     listen=self._listen,
                     on_closed=partial(_closed, broker),
-                    on_batch_end=store.notify_arrivals,
+                    on_batch_end=store.notify_batch,
                     idle_s=config.server_channel_max_idle_time_seconds,
                     limits=limits,
                     tls=certificates.settings,

@@ -504,11 +504,15 @@ class MessageStore:
         return more
 
     def notify_arrivals(self) -> None:
-        """Index what arrived since the last call, and call the listeners. For the end of a receive batch.
+        """Index what arrived since the last call, and call the listeners.
 
         Of many keys only some are indexed at once; `Dispatcher.index_forever` does the rest.
         """
         self.dispatcher.notify()
+
+    def notify_batch(self) -> None:
+        """`notify_arrivals` at the end of a receive batch: `Dispatcher.index_forever` indexes a few keys soon."""
+        self.dispatcher.notify(few_may_wait=True)
 
     def index_more(self, mark: int = 0) -> bool:
         """Index some of the keys if very many wait, or those before a mark; whether there may be more of them.

@@ -128,7 +128,7 @@ class Hub:
                 data = data[taken:]
                 if link.unsent_bytes >= WRITE_BYTES and not link.draining:
                     self.writer.flush(link)
-                if link.unsent_bytes > output_most or self.turn_is_over():
+                if data and (link.unsent_bytes > output_most or self.turn_is_over()):
                     if decoder.keep(data):
                         data = b""
                     break

@@ -77,8 +77,6 @@ def in_turn(ready: list[int], first: list[int]) -> list[int]:
         ready: the sockets that have something to read.
         first: the sockets that come first, in their order; they need not be ready any more.
     """
-    if not first:
-        return ready
     among = set(ready)
     front = [fileno for fileno in first if fileno in among]
     among.difference_update(front)
@@ -143,7 +141,9 @@ class Poller:
         served: list[Link] = []
         hub.begin_batch()
         try:
-            filenos = in_turn([fileno for fileno, _ in ready], self._next)
+            filenos = [fileno for fileno, _ in ready]
+            if self._next:
+                filenos = in_turn(filenos, self._next)
             for number, fileno in enumerate(filenos, 1):
                 polled = links.get(fileno)
                 if polled is None:
@@ -162,7 +162,7 @@ class Poller:
                 if not goes_on:
                     self.pause(polled)
                     polled.needs_task.set()
-                if hub.turn_is_over():
+                if number < len(filenos) and hub.turn_is_over():
                     self._next = filenos[number:]
                     break  # the others are still ready when the poller has its next turn
             else:
