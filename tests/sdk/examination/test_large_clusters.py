@@ -126,7 +126,7 @@ async def test_progress_that_is_too_long_to_be_read_is_named(autojump_clock, clu
     async with cluster.client() as client:
         text = await left_out(client)
     assert "Broker broker-a:0" in text
-    assert "does not say how far its groups are" in text
+    assert "does not report the progress of its groups" in text
     assert set(large.asked) == set(large.groups)
     assert "the answer has" in text
     assert "bytes, at most 4,194,304 are read of this form" in text
