@@ -86,6 +86,7 @@ class LoneSends:
         self._frame: Final = plain_sends.lone_frame
         self._clock: Clock = sender.clock
         self._next_key: Final = sender.unique_keys.next
+        self._adds_properties = sender.adds_properties
         self._body_bytes_max = settings.max_body_bytes
         if settings.compressor is not None:
             self._body_bytes_max = min(settings.max_body_bytes, settings.compress_from_bytes - 1)
@@ -117,7 +118,8 @@ class LoneSends:
         born_ms = self._clock()
         unique_key = self._next_key(born_ms)
         opaque = link.next_opaque()
-        frame = self._frame(template.parts, message, unique_key, born_ms, opaque)
+        # The compiled function knows a message's own properties.
+        frame = None if self._adds_properties else self._frame(template.parts, message, unique_key, born_ms, opaque)
         if frame is None:
             frame = template.encode(opaque, born_ms, self._sender.properties_of(message, unique_key), body)
         if self._attempts.before_start is not None:

@@ -71,8 +71,10 @@ def shape(command):
     return command.flag, command.version, fields, list(pairs.items()), command.body
 
 
-async def test_requests_are_those_of_the_longer_way(autojump_clock, cluster, lone):
-    async with cluster.client() as client:
+@pytest.mark.parametrize("namespace", ["", "NS"])
+async def test_requests_are_those_of_the_longer_way(autojump_clock, cluster, lone, namespace):
+    cluster.name_server.add_route("NS%T", cluster.broker)
+    async with cluster.client(namespace=namespace) as client:
         short, long = await warm_producer(client), await warm_producer(client, group="H", linger_s=None)
         for producer in (short, long):
             for message in MESSAGES:
