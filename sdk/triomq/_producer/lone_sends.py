@@ -32,17 +32,27 @@ class LoneSend(Attempt):
 
     Args:
         message: what is sent.
+        properties: its property string; None: it can be made of the message again, in which nothing can change.
         unique_key: its id.
         born_ms: when it was made.
         started: when ``send`` was called, on trio's clock.
         sender: whose it is.
     """
 
-    __slots__ = ("_sender", "born_ms", "message", "unique_key")
+    __slots__ = ("_sender", "born_ms", "message", "properties", "unique_key")
 
-    def __init__(self, message: Message, unique_key: str, born_ms: int, started: float, sender: Sender) -> None:
+    def __init__(
+        self,
+        message: Message,
+        properties: str | None,
+        unique_key: str,
+        born_ms: int,
+        started: float,
+        sender: Sender,
+    ) -> None:
         self._sender = sender
         self.message = message
+        self.properties = properties
         self.unique_key = unique_key
         self.born_ms = born_ms
         self.started = started
@@ -65,7 +75,9 @@ class LoneSend(Attempt):
         if isinstance(outcome, SendResult):
             sender.attempts.count_final(message.topic, len(message.body), self, outcome)
             return outcome
-        out = self.out = sender.outgoing(message, self.unique_key, self.born_ms, self.started)
+        out = self.out = sender.outgoing(
+            message, self.unique_key, self.born_ms, self.started, properties=self.properties
+        )
         out.last_broker = self.queue.broker_name
         return await sender.attempts.deliver(out, made=self)
 
@@ -120,12 +132,14 @@ class LoneSends:
         opaque = link.next_opaque()
         # The compiled function knows a message's own properties.
         frame = None if self._adds_properties else self._frame(template.parts, message, unique_key, born_ms, opaque)
+        properties = None
         if frame is None:
-            frame = template.encode(opaque, born_ms, self._sender.properties_of(message, unique_key), body)
+            properties = self._sender.properties_of(message, unique_key)
+            frame = template.encode(opaque, born_ms, properties, body)
         if self._attempts.before_start is not None:
             self._attempts.before_start()
         started = trio.current_time()
-        send = LoneSend(message, unique_key, born_ms, started, self._sender)
+        send = LoneSend(message, properties, unique_key, born_ms, started, self._sender)
         send.queue = target.queue
         send.link = link
         send.address = link.address

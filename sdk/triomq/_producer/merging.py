@@ -305,7 +305,8 @@ class Merging:
     def _whole_send(self, plain: plain_sends.PlainSend, batch: plain_sends.OpenBatch) -> CallbackSend:
         # Brokers give all messages of a batch the birth time of the first one.
         born_ms = batch.sends[0].out.born_ms
-        out = self._sender.outgoing(plain.message, plain.unique_key, born_ms, plain.started)
+        properties = plain.properties.decode() if plain.properties is not None else None
+        out = self._sender.outgoing(plain.message, plain.unique_key, born_ms, plain.started, properties=properties)
         out.pinned = batch.pinned
         send = CallbackSend(self._in_flight, out, plain.callback, plain.started)
         self._in_flight.adopt(send)

@@ -54,15 +54,17 @@ class PlainSend:
     Attributes:
         message: what is sent.
         callback: with the methods of a `SendCallback`.
+        properties: as they were written; None: they can be made of the message again, in which nothing can change.
         unique_key: the id users see.
         started: when it was accepted, on trio's clock.
     """
 
-    __slots__ = ("callback", "message", "started", "unique_key")
+    __slots__ = ("callback", "message", "properties", "started", "unique_key")
 
-    def __init__(self, message: Any, callback: Any, unique_key: str, started: float) -> None:
+    def __init__(self, message: Any, callback: Any, properties: bytes | None, unique_key: str, started: float) -> None:
         self.message = message
         self.callback = callback
+        self.properties = properties
         self.unique_key = unique_key
         self.started = started
 
@@ -287,7 +289,8 @@ class Joins:
         self._key_number = (self._key_number + 1) & 0xFFFF
         self._keys_left -= 1
         batch.add(
-            PlainSend(message, found, unique_key, self._now()), encode_batch_element(body, properties, message.flag)
+            PlainSend(message, found, properties, unique_key, self._now()),
+            encode_batch_element(body, properties, message.flag),
         )
         batch.plain_count += 1
         batch.plain_body_bytes += len(body)

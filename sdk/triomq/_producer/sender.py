@@ -160,9 +160,24 @@ class Sender:
         return self.outgoing(message, self.unique_keys.next(born_ms), born_ms, now, own)
 
     def outgoing(
-        self, message: Message, unique_key: str, born_ms: int, now: float, own: Mapping[str, str] | None = None
+        self,
+        message: Message,
+        unique_key: str,
+        born_ms: int,
+        now: float,
+        own: Mapping[str, str] | None = None,
+        properties: str | None = None,
     ) -> Outgoing:
         """A checked message with its id.
+
+        Args:
+            message: what users send.
+            unique_key: its id.
+            born_ms: when it was made.
+            now: on trio's clock.
+            own: properties that the client adds.
+            properties: the property string that was sent before, if there is one: a user may have changed the table of
+                properties or the list of keys since.
 
         Raises:
             MessageIllegal: its properties are too long.
@@ -172,7 +187,7 @@ class Sender:
         out = Outgoing(
             message.topic,
             message.body,
-            properties_text(message, unique_key, own),
+            properties_text(message, unique_key, own) if properties is None else properties,
             unique_key,
             born_ms,
             now + self.settings.timeout_s,

@@ -201,6 +201,24 @@ async def test_the_first_attempt_counts_when_it_fails(autojump_clock, cluster, l
     assert lone == [b"again"]
 
 
+async def test_a_further_attempt_sends_what_the_first_one_sent(autojump_clock, cluster, lone):
+    """The table of properties and the list of keys may have changed since."""
+    properties, keys = {"n": "first"}, ["first"]
+
+    def changed(command):
+        properties["n"], keys[0] = "x" * 40_000, "later"
+        return command.answer(14, "stopping")
+
+    async with cluster.client() as client:
+        producer = await warm_producer(client)
+        cluster.broker.script(SEND, changed)
+        await producer.send(triomq.Message("T", b"x", keys=keys, properties=properties))
+    refused, stored = [shape(command) for command in cluster.broker.requests(SEND)[1:]]
+    assert refused == stored
+    assert refused[3] == [("n", "first"), ("KEYS", "first")]
+    assert lone == [b"x"]
+
+
 async def test_the_next_attempt_goes_to_another_broker(autojump_clock, cluster, lone):
     brokers = cluster.broker, cluster.add_master("broker-b")
     async with cluster.client() as client:

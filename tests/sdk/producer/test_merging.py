@@ -244,6 +244,26 @@ async def test_what_is_refused_as_a_batch_is_sent_alone(autojump_clock, cluster,
     assert cluster.broker.stored["T", 0] == texts(10)[1:] + texts(10) * 2
 
 
+@pytest.mark.parametrize("later", ["later", "x" * 40_000], ids=["later", "too long"])
+@pytest.mark.parametrize("code", [13, 14], ids=["refused", "failed"])
+async def test_what_a_batch_has_sent_is_sent_again(autojump_clock, cluster, make_callback, properties_of, code, later):
+    """A program may use one table of properties for many messages, and change it meanwhile."""
+    properties, keys = {"n": "first"}, ["first"]
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=1)
+        cluster.broker.script(BATCH, lambda command: command.answer(code, "no"))
+        callbacks = [make_callback() for _ in range(4)]
+        for callback in callbacks:
+            await producer.send(triomq.Message("T", b"x", keys=keys, properties=properties), callback)
+        properties["n"], keys[0] = later, later
+        await producer.flush()
+        assert all(len(callback.results) == 1 for callback in callbacks)
+        ids = {callback.results[0].message_id for callback in callbacks}
+    sent = [properties_of(command) for command in cluster.broker.requests(SEND)[1:]]
+    assert {pairs.pop("UNIQ_KEY") for pairs in sent} == ids
+    assert sent == [{"n": "first", "KEYS": "first"}] * 4
+
+
 async def test_a_batch_that_fails_is_an_attempt_of_each_message(autojump_clock, cluster, make_callback):
     async with cluster.client() as client:
         producer = await merging_producer(client)

@@ -6,7 +6,7 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 1287487962
+VERSION = 204134826
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -215,6 +215,7 @@ cdef class Window:
 cdef class PlainSend:
     cdef readonly object message
     cdef readonly object callback
+    cdef readonly bytes properties
     cdef readonly str unique_key
     cdef readonly double started
     cdef Py_ssize_t body_bytes
@@ -450,6 +451,7 @@ cdef class Joins:
         plain = PlainSend.__new__(PlainSend)
         plain.message = message
         plain.callback = callback
+        plain.properties = written
         plain.unique_key = unique_key
         plain.body_bytes = body_bytes
         plain.started = self._now()
