@@ -200,9 +200,12 @@ class Producer(metaclass=NoPublicConstructor):
         out = sender.prepare(message, now)
         if queue is not None or selector is not None:
             out.pinned = await self._pin(out, message, queue, selector, arg)
+            # Both may take long: what joins a batch of a closed producer would never end.
+            self._in_flight.check_open()
             now = trio.current_time()
         if len(out.body) >= sender.settings.compress_from_bytes:
             await sender.compress(out)
+            self._in_flight.check_open()
         if callback is not None:
             await self._send_with_callback(message, out, callback, now)
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import trio
@@ -536,6 +537,79 @@ async def test_an_abort_ends_awaited_sends(autojump_clock, cluster):
             ends = await send_awaited(producer, texts(5))
     # One has found the link idle, and went alone: it has ended with the client.
     assert [type(end) for end in ends].count(errors.ClientClosed) >= 4
+
+
+@pytest.mark.parametrize("with_callback", [False, True])
+@pytest.mark.parametrize("linger_s", [0, 1])
+async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
+    autojump_clock, cluster, make_callback, with_callback, linger_s
+):
+    """It must not join a batch, which nobody writes any more."""
+    cluster.name_server.add_route("U", cluster.broker)
+    asked = trio.Event()
+
+    async def slow(command):
+        asked.set()
+        await trio.sleep(0.5)
+        return cluster.name_server.serve(command)
+
+    async with cluster.client() as client:
+        producer = await merging_producer(client, linger_s=linger_s)
+        # Its task has been started.
+        await send_all(producer, texts(3), make_callback)
+        await producer.flush()
+        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slow)
+        callback = make_callback()
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def send():
+                    message = triomq.Message("U", b"late")
+                    with pytest.raises(errors.ClientClosed):
+                        await producer.send(
+                            message,
+                            callback if with_callback else None,
+                            selector=lambda queues, _message, _arg: queues[0],
+                        )
+
+                await asked.wait()
+                # Something waits on the link, so that the message would open a batch.
+                cluster.broker.script(SEND, None)
+                other = client.producer("other")
+                await other.send(triomq.Message("T", b"waits"), make_callback())
+                await producer.aclose()
+        assert not len(callback)
+        assert producer.in_flight == 0
+        other.abort()
+    assert b"late" not in cluster.broker.bodies("U")
+
+
+@pytest.mark.parametrize("with_callback", [False, True])
+async def test_a_body_that_is_compressed_while_the_producer_closes(cluster, make_callback, with_callback):
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(triomq.plugins.ZlibCompressor):
+        def compress(self, body):
+            started.set()
+            assert go_on.wait(10)
+            return super().compress(body)
+
+    async with cluster.client() as client:
+        producer = await merging_producer(client, compressor=Slow())
+        callback = make_callback()
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def send():
+                with pytest.raises(errors.ClientClosed):
+                    await producer.send(triomq.Message("T", b"x" * 200_000), callback if with_callback else None)
+
+            await trio.to_thread.run_sync(started.wait, 10)
+            await producer.aclose()
+            go_on.set()
+        assert not len(callback)
+    assert cluster.broker.bodies("T") == [b"warm"]
 
 
 async def test_awaited_sends_beyond_what_may_be_in_flight_have_requests_of_their_own(autojump_clock, cluster):
