@@ -171,6 +171,11 @@ def check_offset(offset: int) -> None:
 
 def check_properties(properties: Mapping[str, str]) -> None:
     """Raise unless user properties survive the property string's separators."""
+    if not isinstance(properties, dict | Mapping):
+        raise InvalidCall(
+            f"properties is {type(properties).__name__}, not a table of names and values: give a dict, as "
+            '{"name": "value"}'
+        )
     for name, value in properties.items():
         if name in RESERVED_PROPERTIES:
             raise InvalidCall(f"the property name {name} is reserved")

@@ -268,7 +268,10 @@ class Joins:
         """
         if type(message) is not self._message_type or not self.open:
             return False
-        batch = self.open.get((message.topic, queue))
+        try:
+            batch = self.open.get((message.topic, queue))
+        except TypeError:
+            return False  # a topic or a queue of another type, to be refused
         body, window = message.body, self._window
         if batch is None or type(body) is not bytes or not 0 < len(body) <= self._body_bytes_max:
             return False

@@ -152,7 +152,8 @@ class Sender:
         except AttributeError:
             raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
         latest = self.targets.latest
-        if (latest is not None and latest.topic == topic) or self.targets.known(topic) is not None:
+        is_latest = latest is not None and latest.topic == topic
+        if is_latest or (isinstance(topic, str) and self.targets.known(topic) is not None):
             check_parts(settings.max_body_bytes)
         else:
             message.check(settings.max_body_bytes)

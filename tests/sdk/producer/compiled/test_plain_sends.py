@@ -141,6 +141,7 @@ async def test_messages_that_do_not_join(sends_twin):
     for message in (
         Mine("T", b"x"),
         triomq.Message("U", b"x"),
+        triomq.Message(["T"], b"x"),
         triomq.Message("T", b"x" * (BODY_MAX + 1)),
         triomq.Message("T", b"x", delay_level=1),
         triomq.Message("T", b"x", wait_store_ok=False),
@@ -149,6 +150,7 @@ async def test_messages_that_do_not_join(sends_twin):
     ):
         assert run.join(message) is False
     assert run.join(plain, queue=RESULT.queue) is False
+    assert run.join(plain, queue=["no queue"]) is False
     assert isinstance(run.join(triomq.Message("T", b"x", tags="a||b")), str)
     assert run.window.count == run.batch.plain_count == 0
     assert [run.join(plain) for _ in range(COUNT_MAX + 1)] == [True] * COUNT_MAX + [False]
