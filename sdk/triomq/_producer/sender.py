@@ -153,7 +153,8 @@ class Sender:
             raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
         latest = self.targets.latest
         is_latest = latest is not None and latest.topic == topic
-        if is_latest or (isinstance(topic, str) and self.targets.known(topic) is not None):
+        # What is no text cannot be looked up, and is refused by the check of the name.
+        if is_latest or (type(topic) is str and self.targets.known(topic) is not None):
             check_parts(settings.max_body_bytes)
         else:
             message.check(settings.max_body_bytes)
