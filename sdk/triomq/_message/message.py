@@ -171,7 +171,7 @@ def check_offset(offset: int) -> None:
 
 def check_properties(properties: Mapping[str, str]) -> None:
     """Raise unless user properties survive the property string's separators."""
-    if not isinstance(properties, dict | Mapping):
+    if type(properties) is not dict and not isinstance(properties, Mapping):
         raise InvalidCall(
             f"properties is {type(properties).__name__}, not a table of names and values: give a dict, as "
             '{"name": "value"}'
