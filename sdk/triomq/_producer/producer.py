@@ -233,6 +233,7 @@ class Producer(metaclass=NoPublicConstructor):
         context = self._begin(message, out, oneway=True) if self._hooks else None
         try:
             target, link = await self._targets.ready(out, out.deadline)
+            self._in_flight.check_open()
             if self._merging is not None:
                 self._merging.flush()
             link.write(self._sender.requests.encode(out, target, link.next_opaque(), oneway=True))

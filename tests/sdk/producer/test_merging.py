@@ -585,6 +585,31 @@ async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
     assert b"late" not in cluster.broker.bodies("U")
 
 
+async def test_a_one_way_message_whose_route_comes_after_the_producers_end(autojump_clock, cluster):
+    cluster.name_server.add_route("U", cluster.broker)
+    asked = trio.Event()
+
+    async def slow(command):
+        asked.set()
+        await trio.sleep(0.5)
+        return cluster.name_server.serve(command)
+
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slow)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def send():
+                with pytest.raises(errors.ClientClosed):
+                    await producer.send_oneway(triomq.Message("U", b"late"))
+
+            await asked.wait()
+            await producer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+    assert not cluster.broker.bodies("U")
+
+
 @pytest.mark.parametrize("with_callback", [False, True])
 async def test_a_body_that_is_compressed_while_the_producer_closes(cluster, make_callback, with_callback):
     started, go_on = threading.Event(), threading.Event()
