@@ -229,6 +229,44 @@ async def test_a_key_with_a_password(start_namesrv, files) -> None:
             await start_namesrv(**settings, **given)
 
 
+async def test_a_fault_of_a_file_is_not_called_a_wrong_password(start_namesrv, files) -> None:
+    """The key is encrypted, and its password is given."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    settings = {**files.server(), "tls.server.keyPassword": "open sesame"}
+    certificate, path = files.folder / "server.pem", files.folder / "server.key"
+    sound = certificate.read_bytes()
+
+    def seal(key) -> bytes:
+        sealed = serialization.BestAvailableEncryption(b"open sesame")
+        return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed)
+
+    def cut(pem: bytes) -> bytes:
+        return pem[:60] + pem[180:]
+
+    async def assert_refused(why: str) -> None:
+        refused = pytest.RaisesExc(ConfigError, match=why)
+        with pytest.RaisesGroup(refused, flatten_subgroups=True, allow_unwrapped=True):
+            await start_namesrv(**settings)
+
+    sealed_key = seal(serialization.load_pem_private_key(path.read_bytes(), None))
+    path.write_bytes(sealed_key)
+    certificate.write_bytes(cut(sound))
+    await assert_refused("tls.server.certPath=.* cannot be used: its certificate is damaged")
+    certificate.write_bytes("für Tests\n".encode() + sound)
+    path.write_bytes(cut(sealed_key))
+    await assert_refused("keyPassword is not its password, or the file is damaged")
+    small = rsa.generate_private_key(65537, 1024)
+    path.write_bytes(seal(small))  # trustme's are of elliptic curves
+    await assert_refused("is not the key of")
+    name, now = x509.Name([]), dt.datetime.now(dt.UTC)
+    own = x509.CertificateBuilder(name, name, small.public_key(), 1, now, now + dt.timedelta(days=9))
+    certificate.write_bytes(own.sign(small, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    await assert_refused("ee key too small")
+
+
 # What peers may do
 
 

@@ -219,7 +219,7 @@ def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | 
         # A password must be given, or OpenSSL would ask for one at the terminal.
         context.load_cert_chain(path, key, password=password or "")
     except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+        if error.reason in ("KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"):  # the latter: keys of other kinds
             raise ConfigError(f"tls.{side}.keyPath={key} is not the key of tls.{side}.certPath={path}") from None
         raise ConfigError(_pair_fault(side, path, key, password, error)) from None
     except (OSError, ValueError) as error:
@@ -228,15 +228,21 @@ def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | 
 
 def _pair_fault(side: str, path: str, key: str, password: str | None, error: ssl.SSLError) -> str:
     """Why OpenSSL does not take a certificate and its key: of many faults it says no more than "PEM lib"."""
-    if b"BEGIN CERTIFICATE" not in read_plain(path, _MOST_BYTES):
+    certificate = read_plain(path, _MOST_BYTES)
+    if b"BEGIN CERTIFICATE" not in certificate:
         return f"tls.{side}.certPath={path} cannot be used: it has no certificate in PEM form"
+    try:
+        # Texts around a certificate may be in any language.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):
+        return f"tls.{side}.certPath={path} cannot be used: its certificate is damaged"
     text = read_plain(key, _MOST_BYTES)
     if b"PRIVATE KEY" not in text:
         return f"tls.{side}.keyPath={key} cannot be used: it has no private key in PEM form"
-    if b"ENCRYPTED" in text:
+    if b"ENCRYPTED" in text and error.reason is None:  # other faults have a reason, as a key that is too small
         if not password:
             return f"tls.{side}.keyPath={key} cannot be used: it is encrypted, and tls.{side}.keyPassword is not set"
-        return f"tls.{side}.keyPath={key} cannot be used: tls.{side}.keyPassword is not its password"
+        return f"tls.{side}.keyPath={key} cannot be used: tls.{side}.keyPassword is not its password, or the file is damaged"
     what = (error.reason or str(error)).replace("_", " ").lower()
     return f"tls.{side}.certPath={path} and tls.{side}.keyPath={key} cannot be used: {what} (both must be PEM)"
 
