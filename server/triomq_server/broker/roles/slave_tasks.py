@@ -199,6 +199,8 @@ class SlaveTasks:
             seed=broker.chance.getrandbits(32),
         )
         self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)
+        if not broker.compat_49:
+            self.metadata.follow(self._main_address)  # no name server may ever answer
 
     @property
     def main_address(self) -> str | None:
@@ -244,10 +246,12 @@ class SlaveTasks:
         An open link to the log stays at first, and tables of another master would not fit the log.
         """
         broker, linked = self._broker, self.log.linked
-        if broker.compat_49 or answer.master_address is None:
+        if broker.compat_49:
             return answer.master_address
         if broker.config.store.ha_master_main_address:
             return broker.config.store.ha_master_main_address
+        if answer.master_address is None:
+            return None
         if self._fixed is None and linked is not None and answer.ha_address != linked:
             return self.metadata.master
         return answer.master_address

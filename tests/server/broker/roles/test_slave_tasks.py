@@ -368,6 +368,26 @@ async def test_another_ha_address_of_the_same_master_takes_no_slave_away(open_br
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("names", [False, True])
+async def test_tables_come_from_a_fixed_master_that_no_name_server_knows(open_broker: Any, names: bool) -> None:
+    network, known = MemoryNetwork(), {"namesrvAddr": NAMESRV} if names else {}
+    fixed = {"haMasterAddress": "127.0.0.1:10912", "haMasterMainAddress": "127.0.0.1:10911"}
+    async with name_server(network), open_broker(network=network) as master:
+        at_master = await master.peer()
+        await fill(at_master, 10)
+        async with open_broker(network=network, **SLAVE, **fixed, **known) as slave:
+            at_slave = await slave.peer(SLAVE_PORT)
+            await committed(at_master, 3)
+            await trio.sleep(25)
+            assert (await at_slave.pull("T1", 9)).code == 0
+            assert await committed(at_slave) == "3"
+            # A registration and its answer do not change that.
+            await trio.sleep(31)
+            await committed(at_master, 4)
+            await trio.sleep(25)
+            assert await committed(at_slave) == "4"
+
+
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
     network, disk = MemoryNetwork(), MemoryDisk()
     async with name_server(network), open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave:
