@@ -8,6 +8,7 @@ from functools import partial
 
 import attrs
 import trio
+from trio.lowlevel import RunVar
 
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.hosts import pack_host
@@ -17,8 +18,10 @@ from triomq_server.wire.transport import no_host_name
 
 LOOK_UP_S = 3.0
 """How long the name service may take for the host of another broker."""
-_LOOKING_UP = trio.CapacityLimiter(4)
+LOOK_UPS_AT_ONCE = 4
 """Threads that ask it. Anyone can register brokers under names that take long, and a thread cannot be ended."""
+_LOOKING_UP: RunVar[trio.CapacityLimiter | None] = RunVar("looking_up", None)
+"""Of one run of trio: a thread that outlives its run does not give back its place."""
 
 
 @attrs.frozen
@@ -84,11 +87,19 @@ async def ips_of(address: str) -> frozenset[str]:
     look_up = partial(socket.getaddrinfo, _host_of(address), None, type=socket.SOCK_STREAM)
     with trio.move_on_after(LOOK_UP_S):
         try:
-            found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=_LOOKING_UP)
+            found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=_look_ups())
         except (OSError, ValueError):  # ValueError: no name of a host
             return frozenset()
         return frozenset(str(entry[4][0]) for entry in found)
     return frozenset()
+
+
+def _look_ups() -> trio.CapacityLimiter:
+    limiter = _LOOKING_UP.get()
+    if limiter is None:
+        limiter = trio.CapacityLimiter(LOOK_UPS_AT_ONCE)
+        _LOOKING_UP.set(limiter)
+    return limiter
 
 
 def _host_of(address: str) -> str:
