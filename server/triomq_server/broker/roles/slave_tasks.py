@@ -189,6 +189,8 @@ class SlaveTasks:
         self._fixed = broker.config.store.ha_master_address or None
         self._answered = trio.Event()
         self._main_address = broker.config.store.ha_master_main_address or None
+        self._compared_at: str | None = None
+        """Where the master's log was last asked for, before the link to it was opened."""
         self.log = HaSlave(
             broker.store,
             settings,
@@ -243,17 +245,18 @@ class SlaveTasks:
         """Where tables are fetched from after a name server's answer: where the log comes from, as far as that is known.
 
         Anyone can register as the master of this set, and another cluster's broker of the same name may do so by mistake.
-        An open link to the log stays at first, and tables of another master would not fit the log.
+        An open link to the log stays at first, or for good with a fixed address, and tables of another master would not
+        fit the log.
         """
-        broker, linked = self._broker, self.log.linked
+        broker = self._broker
         if broker.compat_49:
             return answer.master_address
         if broker.config.store.ha_master_main_address:
             return broker.config.store.ha_master_main_address
         if answer.master_address is None:
             return None
-        if self._fixed is None and linked is not None and answer.ha_address != linked:
-            return self.metadata.master
+        if self.log.linked is not None and self._compared_at is not None:
+            return self._compared_at
         return answer.master_address
 
     def _arrived(self, arrival: Arrival) -> None:
@@ -264,6 +267,7 @@ class SlaveTasks:
     async def _open_master(self, _ha_address: str) -> AsyncIterator[RemoteLog]:
         """Connect to the master's main port, as configured or as name servers know it; its HA port does not reveal
         it."""
+        self._compared_at = None
         if self._main_address is None:
             with trio.move_on_after(FIRST_ANSWER_S):
                 await self._answered.wait()
@@ -274,6 +278,7 @@ class SlaveTasks:
                 raise ConnectionError(text)  # its log may have another history
             raise NotComparableError(text)
         async with self._open_link(address) as link:
+            self._compared_at = address
             yield RemoteLog(link)
 
 

@@ -27,6 +27,7 @@ from triomq_server.replication.rules import HaSettings
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
+HA_MASTER = "127.0.0.1:10912"
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "listenPort": SLAVE_PORT, "storePathRootDir": "/slave"}
 
 
@@ -296,12 +297,19 @@ async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(
             assert await committed(await master.peer()) == "5"
 
 
-@pytest.mark.parametrize("fixed", [False, True])
-async def test_tables_come_from_where_the_log_comes_from(open_broker: Any, fixed: bool) -> None:
-    """Another cluster's broker of the same name registers as the master, again and again, as anyone can."""
+@pytest.mark.parametrize("named_ha", ["127.0.0.1:10932", "127.0.0.1:10912"])
+@pytest.mark.parametrize(
+    "named",
+    [{}, {"haMasterAddress": HA_MASTER}, {"haMasterAddress": HA_MASTER, "haMasterMainAddress": "127.0.0.1:10911"}],
+)
+async def test_tables_come_from_where_the_log_comes_from(
+    open_broker: Any, named: dict[str, str], named_ha: str
+) -> None:
+    """Another cluster's broker of the same name registers as the master, again and again, as anyone can, with its own HA
+    address or that of the right master."""
     network, ours = MemoryNetwork(), {"namesrvAddr": NAMESRV}
     other = {"listenPort": 10931, "storePathRootDir": "/other"}
-    named = {"haMasterAddress": "127.0.0.1:10912", "haMasterMainAddress": "127.0.0.1:10911"} if fixed else {}
+    stays = bool(named) or named_ha == HA_MASTER
     async with (
         name_server(network),
         open_broker(network=network, **ours) as master,
@@ -316,7 +324,7 @@ async def test_tables_come_from_where_the_log_comes_from(open_broker: Any, fixed
         await committed(at_other, 20)
         await trio.sleep(15)
         registration = RegisterBrokerRequest(
-            broker_name="broker-a", broker_addr="127.0.0.1:10931", cluster_name="C1", ha_server_addr="127.0.0.1:10932",
+            broker_name="broker-a", broker_addr="127.0.0.1:10931", cluster_name="C1", ha_server_addr=named_ha,
             broker_id=0, compressed=False, body_crc32=0,
         )  # fmt: skip
         at_names = await master.peer(9876)
@@ -326,12 +334,12 @@ async def test_tables_come_from_where_the_log_comes_from(open_broker: Any, fixed
             if not second % 10:
                 assert [await committed(at_slave), await committed(at_master)] == ["3", "3"]
                 # Without fixed addresses the slave leaves its master when all name servers agree for some time.
-                leaving = not fixed and second >= 40
+                leaving = not stays and second >= 40
                 assert (await at_slave.pull("T1", 9)).code in ((0, 20) if leaving else (0,))
                 assert leaving or (await at_slave.pull("Elsewhere")).code == 17
         following = HaStatus.decode((await at_slave.ask(Command.request(HA_STATUS))).body).following
         assert following is not None
-        assert following.connected or not fixed
+        assert following.connected or not stays
 
 
 async def test_another_ha_address_of_the_same_master_takes_no_slave_away(open_broker: Any) -> None:
