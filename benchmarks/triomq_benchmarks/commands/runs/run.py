@@ -37,7 +37,7 @@ from triomq_benchmarks.workload.workload import Loop, WorkloadError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 _NAME_MOST = 80
-"""Characters; file systems take 255 bytes, and a time is added."""
+"""Bytes; file systems take 255, and a time is added."""
 _OF_SPARK = {
     "master": "--master",
     "spark_settings": "--spark-conf",
@@ -217,7 +217,8 @@ def _check_options_apply(engine: str, *, find_max_rate: bool) -> None:
 
 def _file_name(name: str) -> str:
     """A workload's name as part of a folder's: OpenMessaging's are like ``1 topic / 16 partitions``."""
-    return re.sub(r"[^\w.+-]+", "-", name)[:_NAME_MOST].strip(".-") or "run"
+    short = re.sub(r"[^\w.+-]+", "-", name).encode()[:_NAME_MOST].decode(errors="ignore")
+    return short.strip(".-") or "run"
 
 
 def _why_unusable(folder: Path) -> str | None:

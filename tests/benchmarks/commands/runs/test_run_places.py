@@ -58,6 +58,7 @@ def test_a_folder_that_is_still_to_be_made_is_a_place_for_results(tmp_path: Path
         ("..", "run-"),
         ("Überlast", "Überlast-"),
         ("x" * 300, "x" * 80 + "-"),
+        ("負" * 300, "負" * 26 + "-"),  # three bytes each
     ],
 )
 def test_results_lie_in_one_folder_whatever_the_workload_is_called(
