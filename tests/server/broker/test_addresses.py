@@ -38,7 +38,10 @@ async def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
         ("", set()),
     ],
 )
-async def test_the_ips_of_a_registered_address(address: str, ips: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_ips_of_a_registered_address(
+    mock_clock: trio.testing.MockClock, address: str, ips: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that stands still: one that jumps would jump over the thread that asks."""
     real = socket.getaddrinfo
 
     def look_up(host: str, *others: Any, **options: Any) -> list[Any]:
