@@ -39,6 +39,7 @@ class SetMembers:
         self._file = file
         self._saved: dict[str, int] = {}
         self._ips: dict[str, frozenset[str]] = {}  # of addresses whose host is a name
+        self._hosts: frozenset[str] | None = None  # of all, until something changes
         self.ids: dict[str, int] = {}
         self.contested_by: str | None = None
 
@@ -52,7 +53,7 @@ class SetMembers:
         except (ConfigFileDamaged, OSError, msgspec.ValidationError) as error:
             _log.warning("the ids of other brokers of this set are not known: %s", error)
             return
-        self.ids = dict(list(ids.items())[-MOST_MEMBERS:])
+        self.ids, self._hosts = dict(list(ids.items())[-MOST_MEMBERS:]), None
         self._saved = dict(self.ids)
 
     async def save(self) -> None:
@@ -72,6 +73,7 @@ class SetMembers:
         for broker_id, address in listed.items():
             if address == self._own_address or self.ids.get(address) == broker_id:
                 continue
+            self._hosts = None
             self.ids.pop(address, None)
             self.ids[address] = broker_id
             if len(self.ids) > MOST_MEMBERS:
@@ -84,13 +86,13 @@ class SetMembers:
             return address
         return next((known for known, number in self._away(listed).items() if number == broker_id), None)
 
-    def hosts(self) -> set[str]:
+    def hosts(self) -> frozenset[str]:
         """The IP addresses of all that are remembered; those of names as far as `look_up` has found them."""
-        found = set[str]()
-        for address in self.ids:
-            ip = literal_ip(address)
-            found.update(self._ips.get(address, ()) if ip is None else (ip,))
-        return found
+        if self._hosts is None:  # each connection to the HA port asks
+            ips = {address: literal_ip(address) for address in self.ids}
+            named = (self._ips.get(address, ()) for address, ip in ips.items() if ip is None)
+            self._hosts = frozenset(ip for ip in ips.values() if ip is not None).union(*named)
+        return self._hosts
 
     async def look_up(self, addresses: Iterable[str]) -> None:
         """Find the IP addresses of those that are registered under a name; of one that is not found now, those found
@@ -98,6 +100,7 @@ class SetMembers:
 
         async def find(address: str) -> None:
             self._ips[address] = await ips_of(address) or self._ips.get(address, frozenset())
+            self._hosts = None
 
         self._ips = {address: ips for address, ips in self._ips.items() if address in self.ids}
         async with trio.open_nursery() as nursery:

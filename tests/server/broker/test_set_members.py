@@ -84,3 +84,17 @@ async def test_brokers_that_are_registered_by_name_have_the_addresses_of_their_h
     names.clear()
     await members.look_up(listed.values())
     assert "10.0.0.1" in members.hosts(), "the name service is away"
+    members.note({5: "10.0.0.5:10911"})
+    assert "10.0.0.5" in members.hosts()
+
+
+def test_hosts_are_read_from_addresses_only_when_these_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone can connect to the HA port, and each connection asks; name servers may list hundreds of addresses."""
+    read: list[str] = []
+    monkeypatch.setattr(set_members, "literal_ip", read.append)
+    members = SetMembers("me")
+    listed = {number: f"10.0.0.{number}:10911" for number in range(1, 200)}
+    for _ in range(10):
+        members.note(listed)
+        members.hosts()
+    assert read == list(listed.values())
