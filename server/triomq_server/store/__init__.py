@@ -1,5 +1,4 @@
-"""The message store: RocketMQ 4.9's commit log, consume queues, index and their life on disk
-(docs/protocol/store.md)."""
+"""The message store: commit log, consume queues and key index in RocketMQ 4.9's disk format (docs/protocol/store.md)."""
 
 from triomq_server.store.commitlog import CLOCK_STEP_BACK_MS
 from triomq_server.store.files.segments import StoreDamaged

@@ -1,8 +1,8 @@
 """The commit log: every message once, in order of arrival, in files of fixed size (docs/protocol/store.md §3, §5).
 
-A record's first eight bytes are written last, so that a process that is killed leaves a record whole or not at all. An
-append also writes the record's consume queue entry, because it has just assigned the queue offset. `dispatch` does the
-rest: index and arrivals. `triomq_protocol.record` has the layout and the encoding of records. Answers to `CommitLog`.
+A record's first eight bytes are written last, so that a killed process leaves either a whole record or none. An append
+also writes the record's consume queue entry, because it has just assigned the queue offset. `dispatch` does the rest:
+index and arrivals. The layout and encoding of records are in `triomq_protocol.record`. Answers to `CommitLog`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from triomq_server.store.values import AppendResult, AppendStatus, NewBatch, New
 _log = logging.getLogger(__name__)
 
 BLANK_BYTES = MARK.size
-"""Every record leaves so many bytes at the end of its file, so that the end-of-file mark always fits."""
+"""Bytes that every record leaves free at the end of its file, so that the end-of-file mark always fits."""
 RESERVE_BYTES = 1 << 22
 """How far ahead of the log's end space is reserved on the disk."""
 RESERVE_STEP_BYTES = RESERVE_BYTES // 8
@@ -69,7 +69,7 @@ _SLICE_BYTES = 1 << 15
 """Of a large batch's body, or of its records, that are done at a time."""
 _SLICE_ELEMENTS = 1 << 11
 MOST_BATCH_MESSAGES = 1 << 16
-"""Their records are written in one go, since readers must not see a part of a batch; so many take 20 ms."""
+"""A batch is written in one go, since readers must not see a part of it; one of this size takes 20 ms."""
 
 
 def enters_queue(sys_flag: int) -> bool:
@@ -221,7 +221,7 @@ class CommitLog:
         return PreparedBatch(records, total, batch.elements, last_of_code)
 
     def _reserve_in_slices(self, size: int) -> Generator[None, None, None]:
-        """Reserve space for so many bytes where they are likely to go, a part at a time. OSError if the disk is full."""
+        """Reserve space for this many bytes where they are likely to go, in steps. OSError if the disk is full."""
         if self._current is None:
             self._make_space(0)
         segment = self._current
@@ -282,8 +282,8 @@ class CommitLog:
     def append_raw(self, data: bytes | memoryview, offset: int) -> None:
         """Write a master's bytes at the log's end (docs/protocol/ha.md §4.1).
 
-        An empty log begins at `offset`, which then must be the start of a file. After an OSError the log ends behind
-        what has been written.
+        An empty log begins at `offset`, which must then be the start of a file. After an OSError the log ends after the
+        bytes that were written.
 
         Raises:
             ValueError: the bytes do not continue the log.
@@ -332,11 +332,11 @@ class CommitLog:
 
     @property
     def raw_position(self) -> int:
-        """Where in the current file the next byte goes."""
+        """The position in the current file at which the next byte is written."""
         return self._position
 
     def raw_written(self, size: int) -> None:
-        """Advance the log's end: so many bytes have been written at `raw_position`."""
+        """Advance the log's end by the number of bytes that were written at `raw_position`."""
         self._position += size
         self.max_offset += size
 
@@ -432,17 +432,17 @@ class CommitLog:
             self._current.store_timestamp = self.store_timestamp
 
     def truncate(self, offset: int) -> list[Segment]:
-        """End the log at `offset` and zero what is behind; returns the files deleted."""
-        with self._preparing:  # a preparation that has begun goes on from where the log ended
+        """End the log at `offset` and zero everything after it; returns the deleted files."""
+        with self._preparing:  # a preparation already under way continues from the old end of the log
             self.publish_position()
-            # The newest file first: a start takes files in front of one that it finds for missing ones.
+            # The newest file first: a start that finds a later file would report the deleted ones before it as missing.
             self._discard_prepared()
             gone = self.segments.truncate(offset)
             self.reset_to_segments()
         return gone
 
     def reset_to_segments(self) -> None:
-        """Derive where the log begins and ends from the segments (after loading, recovery, deletion)."""
+        """Derive the log's start and end from the segments (after loading, recovery, deletion)."""
         items = self.segments.items
         self._current = None
         self._buffer, self._position, self._limit = _NO_FILE, 0, 0
@@ -498,7 +498,7 @@ class CommitLog:
         return None if segment is None else segment.file.open_descriptor()
 
     def dirty(self) -> list[Unflushed]:
-        """Segments not wholly on disk, oldest first, with the position up to which they are written."""
+        """Segments that are not wholly on disk, oldest first, each with its written position."""
         self.publish_position()
         found = []
         for segment in reversed(self.segments.items):

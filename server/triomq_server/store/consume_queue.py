@@ -1,9 +1,9 @@
-"""Consume queues: for each message of a queue a 20-byte entry that points into the log (docs/protocol/store.md §8).
+"""Consume queues: a 20-byte entry per message that points into the log (docs/protocol/store.md §8).
 
-An entry's number is its queue offset. The layout of entries is defined here. Two hot loops pack entries in line, to
-save a call per message: `CommitLog.append` and `Replay.run`, and the compiled twins of both. All others write through
-`push` and `push_all`. The commit log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the table of a store's queues. Answers to
-`ConsumeQueue`.
+An entry's number is its queue offset. The layout of entries is defined here. Two hot loops, `CommitLog.append` and
+`Replay.run`, and their compiled twins pack entries inline, which saves a call per message. Everything else writes
+through `push` and `push_all`. The commit log and `dispatch` decide which record gets an entry. `ConsumeQueues` is the
+table of a store's queues. Answers to `ConsumeQueue`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ and those of damaged or missing records, with a log offset not less than that of
 _BLANK_UNIT = UNIT.pack(0, BLANK_SIZE, 0)
 _RESERVE_BYTES = 1 << 16
 _FIRST_RESERVE_BYTES = 1 << 12
-"""For a queue's first entries: most queues of a store with very many have few, and a start reads what is reserved."""
+"""For a queue's first entries. In a store with many queues most are short, and a start reads all reserved space."""
 _FILES_CHECKED = 3
 _PROBED = 2
 _SCAN_BYTES = 204 * UNIT_BYTES
 _SCANNED_PER_STEP = 50 * _SCAN_BYTES
 _READ_BYTES = 1 << 17
-"""A file with no more content than this is read at a start, and mapped when it is used: a map costs more than all else
-that a start does for a queue. What was reserved for a queue that was written little is less."""
+"""A file with no more content than this is read at startup and mapped only when it is used: a map costs more than
+everything else that a start does for a queue. The space reserved for a queue with few entries is less than this."""
 _LOADED_PER_STEP = 64
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
@@ -72,18 +72,19 @@ _NOT_VALID, _WRONG = 1, 2
 def pass_entries_one_by_one(
     buffer: mmap.mmap | bytes, start: int, stop: int, limit: int, before: int, last: int
 ) -> tuple[int, int, int, int]:
-    """Pass over valid entries; returns where it ended, `before` and `last` as they are there, and why.
+    """Skip valid entries; returns the position where it stopped, `before` and `last` at that point, and the reason.
 
-    Why: 0 for `stop` or the buffer's end, 1 for an entry that is not valid, 2 for one that is wrong, or the one at `last` is.
+    The reason is 0 for `stop` or the buffer's end, 1 for an entry that is not valid, 2 if this entry or the one at `last`
+    is wrong.
 
     Args:
         buffer: a file of the queue, or its beginning.
         start: where the first entry is.
         stop: where to end.
-        limit: entries of records at or behind this log offset are not valid; negative for none, and a record that begins
-            in front of the end of the one before is wrong then.
-        before: where the record of the last entry that has one ends in the log.
-        last: where that entry is.
+        limit: entries of records at or after this log offset are not valid. Negative: no limit, and a record that begins
+            before the end of the previous one is wrong.
+        before: the end, in the log, of the record of the last entry that has one.
+        last: the position of that entry.
     """
     at = start
     stop = min(stop, len(buffer))
@@ -122,10 +123,11 @@ class ConsumeQueue:
         removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
         known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
-        flushed_until: a queue that still ends there has nothing that is to be forced to the disk; -1 if that is not known.
-        numbered: whether its records carry their numbers in it; not so once it has been found that RocketMQ gave them
-            others than their entries have.
-        buffer, position, limit: the file being written, where the next entry goes, and where `make_space` is needed.
+        flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
+        numbered: whether its records carry the numbers of their entries; false once RocketMQ is found to have given them
+            other numbers.
+        buffer, position, limit: the file being written, the position of the next entry, and the position at which
+            `make_space` is needed.
     """
 
     __slots__ = (
@@ -174,7 +176,7 @@ class ConsumeQueue:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """What a log record about the queue has beside its text."""
+        """The fields of a log line about the queue, in addition to its text."""
         return {"topic": self.topic, "queue": self.queue_id}
 
     # ---- writing
@@ -196,7 +198,7 @@ class ConsumeQueue:
             self._take_map(current)
 
     def provide_space(self, entries: int) -> bool:
-        """Let so many entries fit before `limit`; false if this file is too full for them. OSError."""
+        """Make room for this many entries before `limit`; false if this file is too full for them. OSError."""
         current, end = self._current, self.position + entries * UNIT_BYTES
         if current is None or end > current.size:
             return False
@@ -239,9 +241,9 @@ class ConsumeQueue:
         self.max_physical_offset = physical_offset + size_bytes
 
     def push_all(self, units: list[int], end: int) -> None:
-        """Write these entries, all or (OSError) none; `end` is where the last one's record ends in the log.
+        """Write these entries, all or (OSError) none; `end` is the end of the last one's record in the log.
 
-        `units` are log offset, size and tags code of one entry after the other.
+        `units` holds log offset, size and tags code of each entry in turn.
         """
         before = self.max_physical_offset
         done = 0
@@ -289,7 +291,7 @@ class ConsumeQueue:
                     "%s: no entries for offsets %d to %d; left blank",
                     self, self.max_offset, queue_offset - 1, extra=self.log_fields,
                 )  # fmt: skip
-                # With a log offset that is gone when the last entry's record is, so that offsets never decrease.
+                # Blanks get a log offset that expires together with the last entry's record, so that offsets never decrease.
                 before = max(0, self.max_physical_offset - 1)
                 while self.max_offset < queue_offset:
                     self.push(before, BLANK_SIZE, 0)
@@ -364,13 +366,13 @@ class ConsumeQueue:
     # ---- recovery and expiry
 
     def load(self, disk: Disk, only_file: tuple[str, bytes] | None) -> None:
-        """Take up the files; from the first one that is damaged or missing on, they are deleted, and `damaged` is set.
+        """Load the files; the first damaged or missing one and all after it are deleted, and `damaged` is set.
 
         Their entries are built again from the log. Raises StoreDamaged for a file with a foreign name.
 
         Args:
-            disk: where they are.
-            only_file: what `Disk.only_files` says of the queue's directory.
+            disk: where the files are.
+            only_file: the result of `Disk.only_files` for the queue's directory.
         """
         if only_file is not None and self._load_only(*only_file):
             return
@@ -463,7 +465,7 @@ class ConsumeQueue:
                 behind = max(len(content) - valid, 0)
                 is_zero = content[valid:] == bytes(behind)  # counting zeros takes a hundred times as long
                 is_blank = is_read and is_zero
-                if not is_zero or segment is not items[-1]:  # as if the queue had gone on
+                if not is_zero or segment is not items[-1]:  # as if the queue had continued
                     self._found_damaged(segment.base + valid)
                 break
         self.segments.truncate(end, is_blank=is_blank)
@@ -493,7 +495,7 @@ class ConsumeQueue:
         self.damaged = True
 
     def cut_at_first_wrong(self, fits: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
-        """Drop the entries from the first one on that `fits` denies, among those of the last files.
+        """Find the first entry of the last files for which `fits` is false; drop it and all after it.
 
         Args:
             fits: whether an entry points to its record: queue, number, log offset and size.
@@ -598,9 +600,9 @@ class ConsumeQueue:
     def correct_min_offset(self, log_min_offset: int) -> None:
         """Move `min_offset` to the first entry whose record is still in the log (docs/protocol/store.md §8.4).
 
-        Entries of a removed queue of this name count as if their records were gone.
-        If no record is left, the minimum becomes `max_offset`. Java leaves it where it was, so that pulls pass over
-        every expired entry.
+        Entries of a removed queue of this name count as if their records had expired.
+        If no record is left, the minimum becomes `max_offset`. Java leaves it unchanged, so that pulls skip every
+        expired entry one by one.
         """
         self.publish_position()
         log_min_offset = max(log_min_offset, self.removed_before)
@@ -659,7 +661,7 @@ class ConsumeQueue:
             count += 1
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files, never the last, whose records are all gone; returns how many."""
+        """Delete leading files whose records have all expired, never the last file; returns their number."""
         self.publish_position()
         log_min_offset = max(log_min_offset, self.removed_before)
         count = 0
@@ -673,7 +675,7 @@ class ConsumeQueue:
         return count
 
     def dirty(self, least_pages: int) -> list[Unflushed]:
-        """Segments to be forced to disk, with the position up to which (docs/protocol/store.md §2.4)."""
+        """Segments to flush, each with the position to flush up to (docs/protocol/store.md §2.4)."""
         self.publish_position()
         found = []
         is_flushed = True
@@ -698,7 +700,7 @@ def _padded(content: bytes, size: int) -> bytes:
 
 
 class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
-    """A topic whose name cannot be that of a directory; used as a path it might lead out of the store."""
+    """A topic whose name cannot be used for a directory: as a path it might lead out of the store."""
 
 
 class ConsumeQueues:
@@ -712,7 +714,7 @@ class ConsumeQueues:
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
     def load(self) -> Generator[None, None, None]:
-        """Load the queues on the disk, and what is known of removed ones. Yields between pieces of work.
+        """Load the queues on the disk and the table of removed queues. Yields between pieces of work.
 
         Raises StoreDamaged, ConfigFileDamaged.
         """
@@ -728,7 +730,7 @@ class ConsumeQueues:
                     yield
 
     def _places(self) -> Iterator[tuple[str, int]]:
-        """Topics and ids of which there seem to be queues on the disk."""
+        """Topics and queue ids that seem to have queues on the disk."""
         for topic in self._disk.list(self._directory):
             for name in self._disk.list(f"{self._directory}/{topic}"):
                 if name.isascii() and name.isdigit():
@@ -758,7 +760,7 @@ class ConsumeQueues:
         return queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue for a reader: also that of a removed queue, empty, which ends where the numbering goes on."""
+        """The queue for a reader. For a removed queue it is empty and ends at the queue's next offset."""
         queue = self.table.get((topic, queue_id))
         if queue is None and (topic, queue_id) in self.removed.table:
             queue = self.obtain(topic, queue_id)
@@ -773,7 +775,7 @@ class ConsumeQueues:
         return topic not in _NO_NAMES and self._disk.exists(f"{self._directory}/{topic}")
 
     def forget(self, queue: ConsumeQueue) -> None:
-        """Let go of a queue without files; the next use of it begins where `removed` says."""
+        """Forget a queue without files; its next use begins at the offset in `removed`."""
         del self.table[queue.topic, queue.queue_id]
 
     def destroy(self, queue: ConsumeQueue) -> None:

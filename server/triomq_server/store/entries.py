@@ -1,8 +1,8 @@
-"""Whether consume queue entries point to their records: what a pull compares before it serves a slice of the log.
+"""Checks that consume queue entries point to their records, before a pull serves a slice of the log.
 
-An entry may be damaged without looking so. Its record says in its head which one it is: size, queue, number in the
-queue and place in the log. RocketMQ may have given a record further entries in other queues, light ones mostly; then
-its properties say in which, and with which numbers.
+A damaged entry may look valid. The head of its record identifies the record: size, queue, queue offset and log offset.
+RocketMQ may have given a record additional entries in other queues, mostly light ones; the record's properties then list
+these queues and the offsets in them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The key index: from hashes of `topic#key` to log offsets, in files of hash chains (`IndexService`;
 docs/protocol/store.md §10).
 
-Entries are only ever added at a file's end and put at the head of their chain, so they can be taken back in reverse
-order; recovery uses that. Whether a found record really carries the key is for the reader to check.
+Entries are only ever added at a file's end and at the head of their chain, so recovery can remove them in reverse order.
+Readers must check that a found record really has the key.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
 SLOT = struct.Struct(">i")
 HASHED_KEY = struct.Struct("=qqq")
-"""A key on its way to the index: its hash, the log offset and the store time of its message. As tuples, two for each
-message, they were a fifth of what a batch costs."""
+"""A key on its way to the index: its hash, and the log offset and store time of its message. Tuples, two for each
+message, took a fifth of the time of a batch."""
 _HEADER_BYTES = 40
 _ENTRY_BYTES = 20
 _ENTRIES_PER_SLICE = 8192
-"""Entries that a query looks at before others have their turn."""
+"""Entries that a query examines before other tasks get their turn."""
 _TAKEN_BACK_PER_SLICE = 2048
 _RESERVE_ENTRIES = 50_000
 _MAX_SECONDS = 0x7FFFFFFF
@@ -85,7 +85,7 @@ class IndexFile:
         """Whether the header contradicts itself or the entries.
 
         Args:
-            exact: the file was closed cleanly. A killed process may have written an entry more than the header says.
+            exact: the file was closed cleanly. A killed process may have written one entry more than the header counts.
         """
         if not (0 < self.count <= self.capacity and 0 <= self.used_slots <= self.slots):
             return True
@@ -176,7 +176,7 @@ class IndexFile:
         self._reserved = last
 
     def undo_unpublished(self) -> int:
-        """Take back what a killed process inserted but did not publish; returns the number of entries."""
+        """Remove entries that a killed process inserted but did not publish; returns their number."""
         published = self.count
         limit = self.capacity
         number = published
@@ -308,17 +308,17 @@ class Index:
         noted: int | None = None,
         note: Callable[[int], None] = lambda _: None,
     ) -> int | None:
-        """Take up the files on disk, and delete those that must not be kept.
+        """Load the files on disk, and delete those that must not be kept.
 
-        Returns the log offset from which on records have to be indexed again because of that, None if nothing was
-        deleted. Files of another size are damaged, or the configuration has changed.
+        Returns the log offset from which records have to be indexed again because of that, None if nothing was deleted.
+        Files of another size are damaged, or the configuration has changed.
 
         Args:
-            keep: whether what a file holds is known to be on the disk.
+            keep: whether a file's content is known to be on the disk.
             exact: the files were closed cleanly.
-            rebuild: delete damaged files, and those behind a file that is deleted; otherwise, as in RocketMQ, files of
-                another size are left alone and not used.
-            noted: what `note` was called with at a start that did not come to its end.
+            rebuild: delete damaged files, and those after a deleted file; otherwise, as in RocketMQ, files of another
+                size are kept and not used.
+            noted: the argument of `note` in an earlier start that was interrupted.
             note: called with the log offset, before files are deleted.
         """
         rebuild_from = noted
@@ -340,7 +340,7 @@ class Index:
             if rebuild and not deleting:
                 deleting = self._is_to_be_built_again(file, path, length, size, exact=exact, noted=noted)
             if file is None or deleting or not keep(file):
-                # What the file itself says of its beginning may be as lost as the rest of it.
+                # The beginning that the file itself states may be as damaged as the rest of it.
                 if rebuild_from is None or self.end_offset < rebuild_from:
                     rebuild_from = self.end_offset
                     note(rebuild_from)
@@ -357,7 +357,7 @@ class Index:
     def _is_to_be_built_again(
         file: IndexFile | None, path: str, length: int, size: int, *, exact: bool, noted: int | None
     ) -> bool:
-        """Whether a file is damaged, or lies behind one that an earlier start has deleted."""
+        """Whether a file is damaged, or follows one that an earlier start has deleted."""
         if file is None:
             flaw = f"has {length} bytes instead of {size}"
         elif file.is_damaged(exact=exact):
@@ -378,10 +378,10 @@ class Index:
         return min((file.end_timestamp for file in self.files if file.end_offset >= log_end), default=None)
 
     def truncate(self, log_end: int, store_time_of: Callable[[int], int]) -> Generator[None, None, int]:
-        """Take back the entries of records at or behind `log_end`; returns how many. Yields after each slice.
+        """Remove the entries of records at or after `log_end`; returns their number. Yields after each slice.
 
-        Nothing may be added meanwhile. Before, the checkpoint must have gone back behind `earliest_end_behind`: a file
-        that was full may be on the disk as it was.
+        Nothing may be added in the meantime. First the checkpoint must have gone back before `earliest_end_behind`: a
+        file that was full may still be full on the disk.
         """
         removed = 0
         while self.files:
@@ -413,7 +413,7 @@ class Index:
         self._disk.remove(file.path)
 
     def sync_last(self) -> None:
-        """Force the file that is being written to the disk; blocks. Full ones are those of `filled`. OSError."""
+        """Force the file that is being written to the disk; blocks. Full files are in `filled`. OSError."""
         if self.files:
             self.files[-1].sync()
 
@@ -482,10 +482,10 @@ class Index:
         return file
 
     def _next_path(self, last: IndexFile | None) -> str:
-        """Where the file behind `last` goes: it is named after the local time, or, where that is no later name, one
-        higher.
+        """The path of the file after `last`. Its name is the local time, or one more than the name of `last` if the local
+        time is not later.
 
-        Names order the files, and local time goes back when summer time ends, or the clock is set. RocketMQ takes a name
+        Names order the files, and local time goes back when summer time ends, or the clock is set. RocketMQ reads a name
         as a number, which need not be a time.
         """
         now = self._clock()
@@ -504,7 +504,7 @@ class Index:
         found: list[int] = []
         for file in list(reversed(self.files)):
             if file not in self.files:
-                continue  # it has expired meanwhile
+                continue  # it has expired in the meantime
             if file.count > 1 and file.covers(begin, end):
                 yield from file.find(wanted, begin, end, found, most)
             if file.begin_timestamp < begin or len(found) >= most:

@@ -1,8 +1,8 @@
 """`MessageStore`: one open store directory, as the broker and replication use it (`DefaultMessageStore`).
 
-It owns the parts of a store and decides what is accepted now; how records, queue entries and index entries are laid out
-is the business of the parts. `opening.open_store` recovers one and closes it. Nothing here waits, except `flush`,
-changes of the role, and what drops the end of the log.
+It owns the parts of a store and decides whether it accepts messages; the parts define the layout of records, queue
+entries and index entries. `opening.open_store` recovers and closes a store. Nothing here waits, except `flush`, changes
+of the role, and methods that drop the end of the log.
 """
 
 from __future__ import annotations
@@ -71,22 +71,22 @@ class MessageStore:
     """One store directory. Use `open_store`.
 
     Args:
-        config: where the store is and how it behaves.
-        disk: the files.
-        clock: ms since the epoch, for store time stamps and expiry.
-        local_time: the calendar at such a time, for the hour of expiry and the names of index files.
+        config: location and behaviour of the store.
+        disk: access to the files.
+        clock: ms since the epoch, for store timestamps and expiry.
+        local_time: converts such a time to local time, for the hour of expiry and the names of index files.
         is_slave: whether a master feeds the log.
         clock_waits: wakes the expiry when the clock is set.
 
     Attributes:
-        disk: the store's files; for the broker's own tables beside it.
-        commitlog, consume_queues, index, checkpoint: the parts on disk; no index where the configuration has none.
+        disk: access to the files; the broker uses it for its own tables, too.
+        commitlog, consume_queues, index, checkpoint: the parts on disk; no index if the configuration disables it.
         dispatcher, flusher, cleaner, queue_removal, entry_repair: the parts that work on them.
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
-        recovery_report: what opening found.
-        not_written: after the end, what the disk has not taken; None if the next start finds the store whole.
+        recovery_report: the findings of recovery.
+        not_written: after closing, the data that the disk has not taken; None if the next start finds the store complete.
         running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
     """
 
@@ -142,7 +142,7 @@ class MessageStore:
         if self.flusher.is_synchronous:
             self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
-        self._space_lacks = Repeats()  # a look at the disk may see space where a file still cannot be made
+        self._space_lacks = Repeats()  # the disk may report free space although a file still cannot be made
         self._refusals = Repeats()
         self.not_written: str | None = None
         self._open = True
@@ -160,13 +160,13 @@ class MessageStore:
         self._update_writable()
 
     async def drop_unfinished(self) -> bool:
-        """After `close`: drop a record of which only a part has come from a master, which sends it again.
+        """After `close`: drop a record that a master has sent only in part; the master sends it again.
 
         No checksum covers the properties, so the next start could not distinguish a record that lacks only their end from a
         whole one.
 
         Returns:
-            Whether nothing but whole records is left; if not, the next start has to look at them as after a crash.
+            Whether only whole records are left; if not, the next start has to check the log as after a crash.
         """
         found = self.dispatcher.next_to_dispatch() if self._is_slave else None
         if found is Finding.INCOMPLETE:
@@ -230,13 +230,13 @@ class MessageStore:
         return self._is_slave
 
     async def promote(self) -> None:
-        """Become a master: drop a record of which only a part had come, and accept appends from now on.
+        """Become a master: drop a record that was received only in part, and accept appends from now on.
 
-        Queue offsets go on where the queues end, and the queues end where the log does. What the master has sent is
-        dispatched in turns with other tasks, and a cancel stops that; nothing may be appended meanwhile.
+        Queue offsets continue at the ends of the queues, which by then cover the whole log. The received records are
+        dispatched in turns with other tasks, and a cancel stops that; nothing may be appended in the meantime.
 
         Raises:
-            StoreDamaged: the end of the log is something else than an unfinished record; nothing has been dropped.
+            StoreDamaged: the log ends in something other than an unfinished record; nothing has been dropped.
         """
         await self._dispatch_all()
         end = self.dispatcher.dispatched_offset
@@ -271,9 +271,9 @@ class MessageStore:
     async def cut(self, offset: int) -> int:
         """Drop everything from this log offset on, in log, queues and index; returns the number of bytes dropped.
 
-        Only ever by an operator's order, or for a record that is not whole. `offset` is where a record begins, or the
-        end. Other tasks have their turns, but nothing may be appended meanwhile. Once something is gone, a cancel does
-        not interrupt it.
+        Used only by an operator's order, or for an incomplete record. `offset` is the start of a record or the end of
+        the log. Other tasks get their turns, but nothing may be appended in the meantime. Once something has been
+        dropped, a cancel does not interrupt it.
         """
         await self._dispatch_all()
         await self._index_all()
@@ -299,7 +299,7 @@ class MessageStore:
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record
         try:
             for queue in longer:
-                if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed meanwhile
+                if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed in the meantime
                     queue.truncate(offset)
                     await trio.lowlevel.checkpoint()
         finally:
@@ -314,7 +314,7 @@ class MessageStore:
         return 0 if last is None else self._stored_at(last[0])
 
     async def _dispatch_all(self) -> None:
-        """Dispatch what a master has sent, in turns with other tasks. OSError when the disk is full."""
+        """Dispatch the records a master has sent, in turns with other tasks. OSError when the disk is full."""
         while self.dispatch(_DISPATCHED_AT_ONCE):
             await trio.lowlevel.checkpoint()
 
@@ -395,7 +395,7 @@ class MessageStore:
         return result
 
     def append_large_batch(self, b: NewBatch) -> Generator[None, None, AppendResult]:
-        """`append_batch` for a batch of any size: yields between slices of the work, all of which come before the write.
+        """`append_batch` for a batch of any size: yields between slices of the preparation, never during the write.
 
         The listeners have been called when it returns.
         """
@@ -418,9 +418,10 @@ class MessageStore:
         return result
 
     def begin_run(self) -> tuple[mmap.mmap, int, int, int, int, bool] | None:
-        """Where records that are encoded elsewhere may be written now, None if nothing is, or the index is far behind.
+        """The place at which records encoded elsewhere may be written now.
 
-        Nothing else may be done with the store before `end_run`.
+        None if the store accepts no messages, or the index is far behind. Nothing else may be done with the store before
+        `end_run`.
 
         Returns:
             The log's file, the position in it, its limit (the end-of-file mark must fit before it, too), the log offset
@@ -431,21 +432,22 @@ class MessageStore:
         return *self.commitlog.begin_run(), self.index is not None
 
     def provide_space(self, size_bytes: int, queue: ConsumeQueue, entries: int) -> bool:
-        """Let records of this size, and so many entries of a queue, fit between `begin_run` and `end_run`; false if they do
-        not fit into the files that are being written, or the disk is full."""
+        """Make room for records of this size and this many entries of a queue, between `begin_run` and `end_run`.
+
+        False if they do not fit into the files that are being written, or the disk is full."""
         try:
             return self.commitlog.provide_space(size_bytes) and queue.provide_space(entries)
         except OSError:
             return False  # the ordinary path finds the same, and reports it
 
     def end_run(self, size_bytes: int, timestamp: int, hashes: bytearray, arrivals: list[Arrival]) -> None:
-        """So many bytes of records have been written at the place that `begin_run` named, and their queue entries.
+        """Account for records that have been written, with their queue entries, at the place returned by `begin_run`.
 
         Args:
             size_bytes: of all records.
             timestamp: their store time.
             hashes: their entries for the index, packed as `HASHED_KEY`.
-            arrivals: those of the watched queues.
+            arrivals: the arrivals in watched queues.
         """
         self.commitlog.end_run(size_bytes, timestamp)
         self.dispatcher.run_appended(timestamp, hashes, arrivals)
@@ -475,8 +477,8 @@ class MessageStore:
     def raw_place(self, offset: int, size_bytes: int) -> tuple[int, int] | None:
         """Replication: descriptor and position of the file that a master's bytes for log offset `offset` belong to.
 
-        After they have been written, call `raw_written` before anything else is done with the store. None where there
-        is no such file: then `append_raw` has to do it. Errors as with `append_raw`.
+        After they have been written, call `raw_written` before anything else is done with the store. None if there is no
+        such file: use `append_raw` then. Errors as with `append_raw`.
         """
         self._begin_at(offset)
         descriptor = self.commitlog.raw_place(offset, size_bytes)
@@ -495,7 +497,7 @@ class MessageStore:
         self.dispatcher.announce_end()
 
     def dispatch(self, most_bytes: int = _ALL) -> bool:
-        """Replication: make what a master has sent readable, at most about `most_bytes` of it, and call the listeners.
+        """Replication: make about `most_bytes` at most of the received bytes readable, and call the listeners.
 
         Returns whether there may be more to do. OSError when the disk is full.
         """
@@ -527,7 +529,7 @@ class MessageStore:
     async def flush(self) -> None:
         """Wait until everything appended so far is on disk. OSError if the disk refused."""
         end = self.commitlog.max_offset
-        end = min(end, await self.flusher.flush_log())  # what has been cut off meanwhile need not be there
+        end = min(end, await self.flusher.flush_log())  # bytes cut off in the meantime need not be there
         if self.flusher.flushed_offset < end:
             raise OSError(f"the log is on disk only up to {self.flusher.flushed_offset}, not to {end}")
 
@@ -570,7 +572,7 @@ class MessageStore:
         return self.commitlog.rest_of_file(offset, max_bytes)
 
     def open_log_file(self, offset: int) -> int | None:
-        """A new descriptor for reading the file that holds this log offset; None where it is not a system's file.
+        """A new descriptor for reading the file that holds this log offset; None if it is not a file of the system.
 
         The caller closes it. Position 0 of the file is the log offset rounded down to `mapped_file_size_commit_log`.
         """

@@ -1,4 +1,4 @@
-"""`open_store`: from a directory to an open store and back (docs/protocol/store.md §14.1, §14.4, §14.8)."""
+"""Opens and closes a store directory: `open_store` (docs/protocol/store.md §14.1, §14.4, §14.8)."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ async def open_store(
     """Lock, load, recover and serve a store directory; flush and close it in order on exit.
 
     Args:
-        config: where the store is and how it behaves.
-        disk: the files; the operating system's unless given.
-        clock: ms since the epoch, for store time stamps and expiry.
-        local_time: the calendar at such a time, for the hour of expiry and the names of index files.
-        is_slave: whether a master feeds the log; follows the configured role unless given.
+        config: location and behaviour of the store.
+        disk: access to the files; default: the operating system's.
+        clock: ms since the epoch, for store timestamps and expiry.
+        local_time: converts such a time to local time, for the hour of expiry and the names of index files.
+        is_slave: whether a master feeds the log; default: by the configured role.
         clock_waits: wakes the expiry when the clock is set.
 
-    Raises StoreLocked if the directory or that of the log is open elsewhere, StoreDamaged if a file has a wrong length
-    or name; neither has changed anything then.
+    Raises StoreLocked if the store's or the log's directory is open elsewhere, StoreDamaged if a file has a wrong length
+    or name; neither changes anything.
     """
     disk = disk if disk is not None else RealDisk()
     release = lock_store(disk, config.store_path_root_dir, config.store_path_commit_log, new_log=True)
@@ -146,12 +146,12 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     last = last_run(disk, root)
     same_boot = not config.compat_49 and last.same_boot
     refused_from = noted_refusal(disk, root)
-    # A process that was killed leaves an own append whole or not at all. What it copied from a master may end anywhere.
+    # A killed process leaves its own append complete or absent. A copy from a master may end anywhere.
     may_be_torn = not clean and not (same_boot and last.was_master)
     repair = _repair_file(root)
     is_repair = disk.exists(repair)
     if is_repair:
-        # All that is on the disk is read and compared, and nothing was being written: what is sound is kept.
+        # Everything on the disk is read and compared, and nothing was being written: sound parts are kept.
         clean, same_boot = disk.read(repair) == _CLEAN, True
         may_be_torn = not clean
     store.commitlog.segments.load("mappedFileSizeCommitLog")
@@ -169,12 +169,12 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
             # that was not known to be on disk.
             # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
-            # Nor is it where times go back from one file to the next: the older file may have been the known one.
+            # Nor is it enough if times go back from one file to the next: the known file may be the earlier one.
             known = file.end_timestamp <= newest and (config.compat_49 or (file.full and file.end_timestamp >= latest))
             latest = max(latest, file.end_timestamp)
             if file.full and not (clean or known):
                 unforced.append(file)
-            # A disk that has refused something may lack what memory has, and only what is written again gets there.
+            # A disk that has refused a write may lack bytes that memory has; only writing them again gets them there.
             return clean or known or (same_boot and refused_from is None)
 
         rebuild = not config.compat_49
@@ -185,7 +185,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             noted=noted_rebuild(disk, root) if rebuild else None,
             note=partial(note_rebuild, disk, root) if rebuild else lambda _: None,
         )
-        # What a killed process wrote may still be in memory only.
+        # Bytes that a killed process wrote may still be in memory only.
         store.index.filled += [file for file in unforced if file in store.index.files]
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
@@ -209,7 +209,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     if store.index is not None and reindex_from is not None and not store.dispatcher.index_is_behind:
         await _finish_rebuild(store.index, disk, root, reindex_from)
     _bound_checkpoint(store)
-    await store.flusher.lower_checkpoint()  # before anything takes the place of what has been cut off
+    await store.flusher.lower_checkpoint()  # before anything replaces the bytes that were cut off
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
     if refused_from is not None and last.same_boot:

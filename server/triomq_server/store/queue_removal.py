@@ -1,6 +1,6 @@
-"""Removal of consume queues by an operator's order; the records stay in the log until they expire.
+"""Removes consume queues by an operator's order; the records stay in the log until they expire.
 
-The numbering of a removed queue goes on: see `removed_queues`.
+A removed queue that is made again continues its numbering: see `removed_queues`.
 
 Answers to `destroyLogics`, `cleanUnusedTopic` and `cleanExpiredConsumerQueue` of `DefaultMessageStore`.
 """
@@ -23,16 +23,16 @@ _log = logging.getLogger(__name__)
 
 QUEUES_PER_TURN = 4096
 REMOVED_PER_TURN = 32
-"""Queues that are looked at, and queues whose files are removed, before others have their turn."""
+"""Queues that are examined, and queues whose files are removed, before other tasks get their turn."""
 COMPARED_PER_TURN = 8192
 """Removed queues of a master that are compared with those here before others have their turn."""
 
 
 class QueueRemoval:
-    """Removes queues of one store; each method returns how many.
+    """Removes queues of one store; each method returns their number.
 
-    What is known of a removed queue is on the disk before its files go, so that no kill in between lets it begin at 0
-    again. What has been stored in it meanwhile stays.
+    The next offset of a removed queue is on the disk before its files are deleted, so that no kill in between lets the
+    queue begin at 0 again. Messages stored in it in the meantime stay.
     """
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, dispatcher: Dispatcher) -> None:
@@ -52,7 +52,7 @@ class QueueRemoval:
         )
 
     async def remove_expired(self) -> int:
-        """Remove queues that lie wholly below the log's minimum."""
+        """Remove queues whose records are all before the log's minimum."""
         return await self._remove(
             lambda q: q.topic != SCHEDULE_TOPIC and -1 != q.last_unit_end() < self._commitlog.min_offset
         )
@@ -116,7 +116,7 @@ class QueueRemoval:
         _log.info("%s%s removed", queues[0], more, extra=queues[0].log_fields)
 
     def _remove_older(self, queue: ConsumeQueue, removed: RemovedQueue) -> None:
-        """Remove a queue, or what it had when its removal was noted."""
+        """Remove a queue, or the part that it had when its removal was noted."""
         if queue.last_unit_end() <= removed.log_offset:
             self._queues.destroy(queue)
         else:

@@ -1,8 +1,8 @@
 """Recovery: finds the end of the log, and makes queues and index agree with it (docs/protocol/store.md §14).
 
-Nothing in front of a corrupt record is ever dropped, and what is sound behind it stays too (see `repair.damage`),
-unless it may be what a power failure left of bytes that had not been flushed. The report says where the log ends now
-and why. The steps are a generator, so that the event loop gets a turn while gigabytes are checked.
+Records before a corrupt one are never dropped. Sound records after it are kept too (see `repair.damage`), unless they
+may be remains of unflushed bytes after a power failure. The report states the log's new end and the reason. Recovery is
+a generator, so that the event loop gets its turns while gigabytes are checked.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _MOST_BRIDGED = 1000
 
 @attrs.frozen
 class RecoveryReport:
-    """What opening a store found.
+    """The findings of recovery when a store is opened.
 
     Attributes:
         clean: whether the store had been closed cleanly.
-        checked_from, log_end: log offsets between which records were checked, and where the log ends now.
-        records: how many good ones there are in between.
-        stopped_by: what was found at `log_end`: "nothing" after an undamaged log.
-        dropped_bytes: written bytes behind `log_end` that were cut off (an upper bound: blanks in between count).
-        deleted_files: log files that lay wholly behind the end and were not empty.
-        damaged: log offsets from where to where the log was damaged and is sound again behind.
-        dispatched_from: log offset from which on records were dispatched again.
-        index_entries_dropped: index entries that pointed behind the log's end.
+        checked_from, log_end: log offsets between which records were checked; `log_end` is the log's new end.
+        records: number of good records in between.
+        stopped_by: the finding at `log_end`: "nothing" after an undamaged log.
+        dropped_bytes: written bytes after `log_end` that were cut off (an upper bound: blanks in between count).
+        deleted_files: log files that were wholly after the end and not empty.
+        damaged: start and end log offsets of damaged parts that are followed by sound records.
+        dispatched_from: log offset from which records were dispatched again.
+        index_entries_dropped: index entries that pointed after the log's end.
     """
 
     clean: bool
@@ -274,7 +274,7 @@ class Recovery:
         return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
 
     def _keep_numbers(self, damaged: list[ConsumeQueue], end: int) -> None:
-        """Let the numbering of queues of whose records the log has none left go on where it was."""
+        """Continue the numbering of queues whose records have all left the log."""
         gone = [queue for queue in damaged if not queue.segments.items and queue.known_end > queue.max_offset]
         if gone:
             self._queues.removed.note([RemovedQueue(q.topic, q.queue_id, q.known_end, end) for q in gone])
@@ -320,7 +320,7 @@ class Recovery:
         return 0
 
     def _check(self, segments: list[Segment]) -> Generator[None, None, tuple[int, Finding]]:
-        """Walk record by record; returns where the good ones end and what is there."""
+        """Walk record by record; returns the end of the good records and the finding there."""
         n = at = 0
         while n < len(segments):
             segment = segments[n]
@@ -336,7 +336,7 @@ class Recovery:
         return segments[-1].end, Finding.NOTHING
 
     def _check_run(self, segment: Segment, at: int) -> Generator[None, None, tuple[int, Finding]]:
-        """Walk through one file; returns the position where no good record is, and what is there."""
+        """Walk through one file; returns the first position without a good record, and the finding there."""
         check_crc = self._config.check_crc_on_recover
         buffer, last_records = segment.buffer, self._last_records
         while True:
@@ -365,7 +365,7 @@ class Recovery:
     def _get_across(
         self, segments: list[Segment], n: int, at: int, found: Finding
     ) -> Generator[None, None, Sound | None]:
-        """Move damage in the middle of the log aside; None if nothing sound lies behind, or not to be kept."""
+        """Move damage in the middle of the log aside; None if no sound records follow, or none that are to be kept."""
         if self._config.compat_49:
             return None
         sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp)
@@ -397,10 +397,10 @@ class Recovery:
         return sound
 
     def _is_unfinished_batch(self, segments: list[Segment], n: int, found: Finding, sound: Sound) -> bool:
-        """Whether what lies behind is a batch whose first eight bytes were still to be written when the process was
-        killed: nobody has it acknowledged, and a batch is stored whole or not at all.
+        """Whether the bytes after this position are a batch whose first eight bytes were still missing when the process was
+        killed: it was never acknowledged, and a batch is stored as a whole or not at all.
 
-        A batch is the last that was written, and its records have one queue and one store time.
+        Such a batch was the last write, and its records have one queue and one store time.
         """
         if self._clean or found is not Finding.NOTHING or sound.index != n:
             return False
@@ -435,7 +435,7 @@ class Recovery:
                 dropped += behind.size
         log.truncate(end)
         if not self._clean:
-            # What a killed process wrote may still be in memory only.
+            # Bytes that a killed process wrote may still be in memory only.
             for kept in log.segments.items:
                 kept.flushed = 0 if kept.base >= checked_from else kept.flushed
         log.reset_to_segments()
@@ -492,7 +492,7 @@ class Recovery:
                         yield
                 break
             except QueueGap as gap:
-                # Entries were lost further back than the checkpoint knew: once per queue, start where it ends.
+                # Entries were lost from before the checkpoint: once per queue, start where it ends.
                 filled.add(gap.queue)
                 lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
                 _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
@@ -556,7 +556,7 @@ class Recovery:
     def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
         """The records of a range of the log; now and then None. A range that begins inside a record is widened."""
         if begin >= end:
-            return  # where the log ends there is no record, either
+            return  # there is no record at the log's end, either
         seen = 0
         segment = self._commitlog.segments.find(begin)
         if segment is None and self._commitlog.segments.items:

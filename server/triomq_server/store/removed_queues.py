@@ -1,8 +1,8 @@
-"""Where the numbering of removed consume queues goes on.
+"""The table of the next offsets of removed consume queues.
 
 A topic that is deleted and created again must not number its messages from 0: consumer groups keep their offsets, and a
-slave may still have the old queue. So the next offset of each removed queue is kept, in `triomq/removedQueues.json`
-below the store's directory, with the log's end at that time. Records in front of that log offset get no entry again.
+slave may still have the old queue. So the next offset of each removed queue is kept in `triomq/removedQueues.json` below
+the store's directory, with the log's end at the time of removal. Records before that log offset never get an entry again.
 RocketMQ 4.9 keeps the next offset in memory only. A slave fetches the table from its master.
 """
 
@@ -101,7 +101,7 @@ class RemovedQueues:
             self._file.log_failure(error)
 
     def truncate(self, log_offset: int) -> None:
-        """The log has been cut at `log_offset`: what is written there from now on belongs to no removed queue.
+        """The log has been cut at `log_offset`: records written there from now on belong to no removed queue.
 
         As `note`, for recovery.
         """
@@ -109,7 +109,7 @@ class RemovedQueues:
             self.note(behind)
 
     async def truncate_in_background(self, log_offset: int) -> None:
-        """As `truncate`; a kill before the file is written is no harm, since recovery does the same."""
+        """As `truncate`; a kill before the file is written does no damage, since recovery does the same."""
         if behind := self._behind(log_offset):
             await self.note_in_background(behind)
 

@@ -1,6 +1,6 @@
-"""Expiry: when log files are deleted, and what is deleted with them (docs/protocol/store.md §13).
+"""Expiry: decides which log files are deleted and when, and deletes them (docs/protocol/store.md §13).
 
-The decisions are functions; `Cleaner` acts on them. Answers to `CleanCommitLogService` and `CleanConsumeQueueService`.
+The decisions are pure functions; `Cleaner` acts on them. Answers to `CleanCommitLogService` and `CleanConsumeQueueService`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def used_ratio(usage: DiskUsage) -> float:
 
 
 class SpaceMeasures(NamedTuple):
-    """What the fill levels of the partitions ask for.
+    """The actions that the partitions' fill levels require.
 
-    `refuse` messages (DISK_FULL), delete `at_once` whatever the files' age, or delete what is expired at any hour
+    `refuse` messages (DISK_FULL), delete files `at_once` whatever their age, or delete expired files at any hour
     (`space_full`).
     """
 
@@ -69,9 +69,9 @@ def is_deleting_hour(delete_when: str, hour: int) -> bool:
 
 
 def count_expired(modified_ms: Iterable[int], *, now_ms: int, reserved_hours: int, at_once: bool) -> int:
-    """How many of the log's files, oldest first and without the last, are to be deleted in one pass.
+    """The number of log files, oldest first and without the last, to delete in one pass.
 
-    Stops at the first that is too young, so that the log stays in one piece.
+    Stops at the first file that is too new, so that the log has no gap.
     """
     count = 0
     for modified in modified_ms:
@@ -86,11 +86,11 @@ def _ignore(_refuse: bool) -> None:
 
 
 class Cleaner:
-    """Deletes what has expired.
+    """Deletes expired log files, with the queue and index files that point to them.
 
     Attributes:
-        space_checked: called with whether messages must be refused for lack of space, after each check.
-        used_ratios: used part of the partitions of (log, everything else) at the last check.
+        space_checked: called after each check, with whether messages must be refused for lack of space.
+        used_ratios: used fraction of the partitions of (log, everything else) at the last check.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Cleaner:
         self._cleaned_up_to = log.min_offset
 
     def request_expiry(self) -> None:
-        """An operator's DELETE_EXPIRED_COMMITLOG: the next passes delete what is expired, whatever the hour."""
+        """An operator's DELETE_EXPIRED_COMMITLOG: the next passes delete expired files, whatever the hour."""
         self._manual_passes = _MANUAL_PASSES
 
     async def clean_forever(self) -> None:
@@ -130,7 +130,7 @@ class Cleaner:
                 await waits.pause(self._config.clean_resource_interval / 1000)
 
     async def watch_space_forever(self) -> None:
-        """Task: check the disk's fill level every ten seconds, every second where it is high."""
+        """Task: check the disk's fill level every ten seconds, every second if it is high."""
         with self._waits.task() as waits:
             await waits.pause(_SPACE_CHECK_FIRST_S)
             while True:

@@ -1,7 +1,7 @@
-"""The arguments and results of the store: plain values, no behaviour.
+"""The arguments and results of the store: plain values without behaviour.
 
-The classes are msgspec structs because one of each is made per message or per pull on the hot path. Statuses have
-RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`). The broker turns them into response codes
+The classes are msgspec structs because an object is made per message or per pull on the hot path. Statuses have
+RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`). The broker maps them to response codes
 (docs/protocol/store.md §5.3 and §15.2).
 """
 
@@ -84,10 +84,10 @@ class NewBatch(msgspec.Struct, gc=False):
 
 
 class AppendResult(msgspec.Struct, gc=False):
-    """Where a message (or a batch) is in the log. With any status but PUT_OK the numbers are meaningless.
+    """The place of a message (or a batch) in the log. With any status but PUT_OK the numbers are meaningless.
 
-    `physical_offset` is the first byte in the log, `end_offset` the first byte behind, `queue_offset` the (first) index
-    in the queue, `physical_offsets` one log offset per element of a batch (empty for a single message).
+    `physical_offset` is its first byte in the log, `end_offset` the first byte after it, `queue_offset` its (first) queue
+    offset, `physical_offsets` one log offset per element of a batch (empty for a single message).
     """
 
     status: AppendStatus
@@ -105,7 +105,7 @@ class AppendResult(msgspec.Struct, gc=False):
 
 
 class ReadResult(msgspec.Struct, gc=False):
-    """What a pull found. `slices` are views of the log's maps; contiguous records share one slice.
+    """The result of a pull. `slices` are views of the log's maps; contiguous records share one slice.
 
     A slice stays valid, with its pages mapped, for as long as it is held, even after the store is closed or the file
     deleted. Hold it briefly.

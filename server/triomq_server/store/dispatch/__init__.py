@@ -1,1 +1,1 @@
-"""Dispatch: what follows from records in the log, for own appends and for bytes that a master has sent."""
+"""Dispatch: queue entries, index entries and arrivals of the records in the log, whether appended here or sent by a master."""

@@ -1,9 +1,8 @@
 """Dispatch: makes a record's queue entry, index entries and arrival (docs/protocol/store.md §12).
 
-Own appends come here as objects; the commit log has written their queue entries already. Bytes from a master are read
-back by `follow`. Recovery passes the records it finds to `dispatch`. Index entries and arrivals are collected and
-handled in batches, off the path of the answer. Answers to `ReputMessageService` and the dispatchers of
-`DefaultMessageStore`.
+Own appends arrive as objects; the commit log has already written their queue entries. Bytes from a master are read back
+by `follow`. Recovery passes the records it finds to `dispatch`. Index entries and arrivals are collected and handled in
+batches, so that no answer waits for them. Answers to `ReputMessageService` and the dispatchers of `DefaultMessageStore`.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _INDEXED_AT_ONCE = 1 << 12
 """Keys that are indexed before other tasks have their turn, however many wait: long ones take 10 ms to hash, and their
 senders wait when too many do."""
 _INDEXED_TOGETHER = 1 << 6
-"""Hashed keys that wait for each other at the end of a receive: alone in its receive, a key costs ten times what it costs
-among others."""
+"""Hashed keys that may be left waiting at the end of a receive: a key that is indexed alone costs ten times as much as
+one in a batch."""
 _INDEX_WAIT_S = 0.01
 """How long fewer wait."""
 _FOLLOWED_AT_ONCE = 1 << 30
@@ -57,7 +56,7 @@ MANY_KEYS_CHARACTERS = 256
 _FAR_BEHIND = 1 << 18
 """Keys of usual messages that may wait before their senders have to wait too."""
 _CODES_AT_ONCE = 32
-"""Tags codes of one queue that are announced one by one; of more, one arrival says that it may be any."""
+"""Tags codes of one queue that are announced one by one; beyond that, one arrival stands for any tags code."""
 
 
 def property_of(text: str, mark: str) -> str | None:
@@ -108,7 +107,7 @@ class Dispatcher:
         self.index_full: Callable[[], None] = lambda: None
         self.pending: list[tuple[NewRecord, AppendResult, int]] = []
         self._arrivals: list[Arrival] = []
-        # In log order: the keys that are hashed, and behind them those that are not, since many at once cost less.
+        # In log order: first the hashed keys, then those not hashed yet, since hashing many at once costs less.
         self._hashes = bytearray()  # packed as HASHED_KEY
         self._keys: list[Key] = []
         # Behind those: the keys of large batches and long ones, which are read in portions, and whatever came later or
@@ -179,14 +178,14 @@ class Dispatcher:
             self._keys += [(topic, key, offset, timestamp) for key in keys.split(" ") if key]
 
     def _add_keys(self, keys: list[Key]) -> None:
-        """Take keys of own appends, which come behind all those that wait."""
+        """Add keys of own appends after all waiting keys."""
         if self._behind and keys:
             self._put_behind(iter(keys), len(keys))
         else:
             self._keys += keys
 
     def _add_hashes(self, hashes: bytearray) -> None:
-        """Take hashes of keys that come behind all those that wait."""
+        """Add hashes of keys after all waiting keys."""
         if self._behind or len(self._keys) > _INDEXED_AT_ONCE:
             self._put_behind(hashes, len(hashes) // HASHED_KEY.size)
         else:
@@ -203,13 +202,13 @@ class Dispatcher:
         self._usual_behind -= usual_keys
 
     def _hash_keys(self, most: int) -> None:
-        """Hash so many of the keys that wait."""
+        """Hash this many of the waiting keys."""
         if most and self._keys:
             self._hashes += index_hashes(self._keys[:most])
             del self._keys[:most]
 
     def _take_waiting(self, most: int) -> bool:
-        """Have about so many hashes ready, or all; returns whether there are any."""
+        """Have about this many hashes ready, or all; returns whether there are any."""
         while (ready := self._hashes_ready) < most and (self._keys or self._behind):
             if self._keys:
                 self._hash_keys(most - ready)
@@ -223,7 +222,7 @@ class Dispatcher:
         return bool(self._hashes)
 
     def collect(self) -> None:
-        """Count the keys of all appends so far among those that wait, and their arrivals among those to announce."""
+        """Add the keys of all appends so far to the waiting keys, and their arrivals to those to announce."""
         pending, self.pending = self.pending, []
         if not pending:
             return
@@ -358,14 +357,14 @@ class Dispatcher:
         return read_record(segment.buffer, at - segment.base, end, at, check_crc=False)
 
     def foreign_bytes(self) -> Finding | None:
-        """What is behind the last dispatched record; None if it is, or may still become, a whole record or a blank."""
+        """Describes what follows the last dispatched record; None if it is, or may still become, a whole record or a blank."""
         found = self.next_to_dispatch()
         if isinstance(found, LogRecord) or found in (Finding.BLANK, Finding.INCOMPLETE):
             return None
         return found
 
     def restart_at(self, end: int) -> None:
-        """Forget everything behind `end`, where the log has been truncated."""
+        """Forget everything after `end`, at which the log has been truncated."""
         self.dispatched_offset = end
         self._dispatched_timestamp = min(self._dispatched_timestamp, self._commitlog.store_timestamp)
         self._dispatched_until = min(self._dispatched_until, end)
@@ -436,7 +435,7 @@ class Dispatcher:
     # ---- index and arrivals
 
     def _indexed_until(self, index: Index) -> int:
-        """Where the last record begins whose keys were collected, or where the index ends."""
+        """The start of the last record whose keys were collected, or the end of the index."""
         if self._keys:
             return self._keys[-1][2]
         if not self._hashes:
@@ -462,7 +461,7 @@ class Dispatcher:
             if done < len(entries):
                 self.index_full()
                 return False
-        # Only now, so that after a crash recovery begins no later than at what has not been indexed.
+        # Only now, so that after a crash recovery begins no later than the first record that has not been indexed.
         if self._dispatched_timestamp and not self.index_is_behind:
             self._checkpoint.logics_timestamp = self._dispatched_timestamp
             self._checkpoint.logics_offset = self._dispatched_until
@@ -486,9 +485,9 @@ class Dispatcher:
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether so many keys of usual messages wait that those who send more should wait too.
+        """Whether the keys of ordinary messages have piled up so far that senders should wait.
 
-        What waits of large batches and of messages with many keys does not count: their own senders wait for it.
+        Keys of large batches and of messages with many keys do not count: their own senders wait for them.
         """
         return self._waiting_keys > _FAR_BEHIND
 
@@ -503,7 +502,7 @@ class Dispatcher:
 
     @property
     def mark(self) -> int:
-        """A number for `has_read_to`: what was collected until now."""
+        """A position for `has_read_to`: everything collected so far."""
         self.collect()
         return self._behind_taken + len(self._behind)
 
@@ -525,10 +524,10 @@ class Dispatcher:
                 listener(end)
 
     def notify(self, *, few_may_wait: bool = False) -> None:
-        """Call `append_listeners`; index what has been collected, or some of it; call `arrival_listeners`.
+        """Call `append_listeners`; index some or all of the collected keys; call `arrival_listeners`.
 
         Args:
-            few_may_wait: leave a few hashed keys to `index_forever`, which waits a while for others to come.
+            few_may_wait: leave a few hashed keys to `index_forever`, which waits a while for more.
         """
         self.announce_end()
         if (few_may_wait and self._only_few_wait) or (self.index_some() and self.index_is_behind):
@@ -542,7 +541,7 @@ class Dispatcher:
                     listener(arrival)
 
     def start_at_end(self) -> None:
-        """After recovery: everything in the log is dispatched, and none of it is an arrival."""
+        """After recovery: count everything in the log as dispatched, without announcing arrivals."""
         self.update_index()
         self._arrivals.clear()
         self._announced_offset = self._commitlog.max_offset
@@ -567,7 +566,7 @@ def _keys_of_batch(topic: str, timestamp: int, result: AppendResult, elements: l
 
 
 def _last_of_each(arrivals: list[Arrival]) -> list[Arrival]:
-    """The last arrival of each queue and tags code; of a queue with many codes one that may have any."""
+    """The last arrival of each queue and tags code; for a queue with many codes, one arrival with any code."""
     queues: dict[tuple[str, int], dict[int | None, Arrival]] = {}
     for arrival in arrivals:
         queues.setdefault((arrival.topic, arrival.queue_id), {})[arrival.tags_code] = arrival

@@ -1,8 +1,8 @@
 """Hashes of index keys, many at once (`IndexFile.indexKeyHashMethod`; docs/protocol/store.md §10.1).
 
 Java's hash of a string is a polynomial in 31 over its characters. For a batch of short ASCII keys it is evaluated in
-one long integer. Every key has a lane of 32 bytes; five steps combine neighbouring halves of each lane. That costs
-about a third of hashing the keys one by one.
+one long integer, in which every key has a lane of 32 bytes; five steps combine neighbouring halves of each lane. This
+takes about a third of the time of hashing the keys one by one.
 """
 
 from __future__ import annotations

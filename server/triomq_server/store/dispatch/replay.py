@@ -1,8 +1,9 @@
 """The fast path of a slave's dispatch: runs of ordinary records, from the log's bytes to queues and index.
 
-Ordinary means: IPv4 addresses, no transaction, no delay, the queue's next offset, space in the queue's file. Any other
-record ends the run, and `Dispatcher.follow` dispatches it alone. Both ways give the same entries. This one costs a
-third, because it makes no object per record and reads each field once. Where it is there, its compiled twin goes first.
+A record is ordinary if it has IPv4 addresses, no transaction, no delay and the queue's next offset, and if its entry
+fits into the queue's file. Any other record ends the run, and `Dispatcher.follow` dispatches it alone. Both ways give
+the same entries. This one costs a third, because it makes no object per record and reads each field once. Its compiled
+twin, if available, is used first.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Run(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """What follows the bodies of records that differ in their unique keys only.
+    """Topic and properties of records that differ only in their unique keys.
 
     Attributes:
-        size_bytes: length of all of it.
-        key_at, key_end: where in it the unique key is.
-        front, back: the bytes before and behind the key: topic and properties.
+        size_bytes: total length.
+        key_at, key_end: position of the unique key.
+        front, back: the bytes before and after the key.
         topic, code: the topic and tags code that those bytes mean.
     """
 
@@ -94,12 +95,12 @@ class Replay:
         Args:
             buffer: the file.
             base: log offset of its first byte.
-            at: where the first record begins.
-            end: how much of the file has been received.
+            at: start of the first record.
+            end: number of bytes of the file that have been received.
             keys: (topic, key, log offset, store time) for the index is appended here.
             arrivals: the arrivals are appended here; None: not wanted.
             watched: the queues whose arrivals are wanted; None: all.
-            until: no record that begins at this position or behind it is dispatched.
+            until: records that begin at or after this position are not dispatched.
         """
         unpack, head_bytes, magic_wanted = DISPATCHED_V4.unpack_from, DISPATCHED_V4.size, MESSAGE_MAGIC
         not_ordinary, least_tail_bytes = _NOT_ORDINARY, TAIL_LENGTHS_BYTES
@@ -166,9 +167,9 @@ class Replay:
         return Run(at, timestamp)
 
     def _parse(self, tail: bytes) -> tuple[str, int, str | None, str | None] | None:
-        """Topic, tags code, unique key and other keys from what follows a record's body; None if it is not ordinary.
+        """Topic, tags code, unique key and other keys from the bytes after a record's body; None if it is not ordinary.
 
-        Most records differ from the one before in their unique key only, so that shape is kept.
+        Most records differ from the previous one only in their unique key, so the last shape is kept.
         """
         properties_at = tail[0] + TAIL_LENGTHS_BYTES
         properties_bytes = len(tail) - properties_at

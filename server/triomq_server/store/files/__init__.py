@@ -1,1 +1,1 @@
-"""The store's own files: segments of fixed size, the checkpoint, and a log file's descriptor."""
+"""The store's files: segments of fixed size, the checkpoint, and writes to the log through a descriptor."""

@@ -1,5 +1,5 @@
-"""The `checkpoint` file: up to which store times log, queues and index are on disk (`StoreCheckpoint`;
-docs/protocol/store.md §11.1), and up to which log offsets, which RocketMQ does not say."""
+"""The `checkpoint` file: the store times up to which log, queues and index are on disk (`StoreCheckpoint`;
+docs/protocol/store.md §11.1), and, unlike RocketMQ's, the log offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 _TIMES = struct.Struct(">qqq")
 _COPY_AT = 64
-"""Where the times are repeated: RocketMQ neither reads nor writes there. The offsets follow."""
+"""Position of a second copy of the times, where RocketMQ neither reads nor writes. The offsets follow."""
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_AT = _COPY_AT + _TIMES.size
 _FILE_BYTES = 4096
@@ -20,21 +20,21 @@ _MARGIN_MS = 3000
 
 
 class Checkpoint:
-    """Three store times in ms; all records up to each are on disk in the respective files. And two log offsets, which say
-    the same of log and queues exactly.
+    """Three store times in ms: all records up to each are on disk in the respective files. Two log offsets state the same
+    of log and queues exactly.
 
-    A start after a crash takes a log file whose first record is no younger as one that lacks nothing in front of it. So
-    where the log's times go back, the file has to go back first. A power failure may come before that, and leave the
-    younger file although it was not forced to the disk: the offsets decide, wherever RocketMQ has not written the file
-    since.
+    After a crash, a start assumes that everything before a log file is on disk if the file's first record is not newer
+    than the checkpoint. So when the log's times go back, the checkpoint has to go back first. A power failure may come
+    before that, and leave a checkpoint that is too new although it was not forced to the disk. Therefore the offsets
+    decide, unless RocketMQ has written the file since.
 
     Attributes:
-        log_offset: before it the log is on the disk; 0 if that is not known.
-        logics_offset: before it records are in their queues, on the disk or not.
-        queues_offset: before it the queues are on the disk, too; 0 if that is not known.
+        log_offset: the log before this offset is on the disk; 0 if that is not known.
+        logics_offset: records before this offset have their queue entries, on the disk or not.
+        queues_offset: as `logics_offset`, with the entries on the disk; 0 if that is not known.
         physic_timestamp: of the log.
-        logics_timestamp: up to here records are in their queues, on the disk or not.
-        queues_timestamp: up to here the queues are on the disk; this is what the file says of them.
+        logics_timestamp: records up to this time have their queue entries, on the disk or not.
+        queues_timestamp: as `logics_timestamp`, with the entries on the disk; this is the value in the file.
         index_timestamp: of the index files that are full.
         steps_back: how often the log's times have gone back.
     """
@@ -88,10 +88,10 @@ class Checkpoint:
         self.queues_offset = min(self.queues_offset, end)
 
     def went_back(self, timestamp: int) -> None:
-        """A record with this store time, ms, comes behind others with later ones: the clock was set back, or that of a
-        new master is behind.
+        """A record with this store time, in ms, follows records with later times: the clock was set back, or a new master's
+        clock is behind.
 
-        Until the queues have been flushed once more, nothing is known that a record from before could not be part of.
+        Until the queues have been flushed once more, the times prove nothing, since an earlier record may have any of them.
         """
         self.steps_back += 1
         self.physic_timestamp = min(self.physic_timestamp, timestamp)
@@ -100,18 +100,18 @@ class Checkpoint:
         self.index_timestamp = min(self.index_timestamp, timestamp)
 
     def index_cut(self, end_timestamp: int | None) -> None:
-        """Entries are about to be taken back of index files, of which the earliest end time, ms, is this; None: of none.
+        """Entries are about to be removed from index files whose earliest end time, in ms, is given; None: from none.
 
-        After a power failure the file may be as it was, and full: it must not count as one that is known to be on the
-        disk, as it hides what has been indexed in place of those entries.
+        After a power failure such a file may be back in its old, full state. It must not count as known to be on the
+        disk, because it would hide the entries that were made in place of the removed ones.
         """
         if end_timestamp is not None:
             self.index_timestamp = min(self.index_timestamp, max(0, end_timestamp - 1))
 
     @property
     def is_too_high(self) -> bool:
-        """Whether the file vouches for more than is known now: a log file that begins with the lower times might count
-        as one that lacks nothing in front of it."""
+        """Whether the file vouches for more than is known now: everything before a log file that begins with the lower
+        times might then count as being on disk."""
         physic, queues, index = self._in_file
         log_offset, queues_offset = self._offsets_in_file
         return (

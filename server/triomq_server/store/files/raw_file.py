@@ -1,8 +1,8 @@
-"""Writing to the log's current file through a descriptor, which is how a master's bytes come in.
+"""Writes a master's bytes to the log's current file through a descriptor.
 
-Own appends are small and go into the map of the file. Bytes of a slave that catches up come by the megabyte: through a
-descriptor they cost neither a page fault per 4 KiB nor zeros written ahead, and can even come out of a socket without
-passing through this process. File and map share their pages, so readers see no difference.
+Own appends are small and go into the map of the file. A slave that catches up receives megabytes at a time: written
+through a descriptor, they need no page fault per 4 KiB and no zeros written ahead, and can even be spliced from a socket
+without passing through this process. File and map share their pages, so readers see no difference.
 """
 
 from __future__ import annotations

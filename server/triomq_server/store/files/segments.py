@@ -1,7 +1,7 @@
 """Fixed-size files as one address space (`MappedFileQueue`, `MappedFile`; docs/protocol/store.md §2).
 
-A segment's name is the offset of its first byte. What is written, reserved and on disk is known here; what the bytes
-mean is not. Files are mapped when first touched.
+A segment's name is the offset of its first byte. This module knows which bytes are written, reserved and on disk, but
+not what they mean. Files are mapped when first touched.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def missing_text(begin: int, end: int, size: int) -> str:
 class Segment:
     """One file: bytes base .. base+size of the address space.
 
-    `position` is how much of it is written, `flushed` how much of that is on disk, `reserved` up to where it may be
-    written without asking the disk again; all counted from the start of the file. `changes` is how often bytes that
-    had been written were cut off or changed.
+    `position` is the end of the written part, `flushed` the end of the part that is on disk, `reserved` the end of the
+    space that the disk has promised; all counted from the start of the file. `changes` counts how often written bytes
+    were cut off or changed.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Segment:
         return self.file.buffer
 
     def content(self, most_bytes: int) -> tuple[bytes, int] | None:
-        """What `Disk.content` says of the file; None if the file is in use, so that its map is to be read."""
+        """The result of `Disk.content` for the file; None if the file is in use, so that its map must be read."""
         return None if self._file is not None else self._disk.content(self.path, most_bytes)
 
     def peek(self, at: int, size: int) -> bytes:
@@ -120,17 +120,17 @@ class Segment:
                     self.file.reserve(self.reserved, end, blank=True)
                     self.reserved = end
             elif end:
-                # What lies below the written position exists already, but a file made by Java may have holes anywhere
+                # The space before the written position is allocated, but a file made by Java may have holes anywhere
                 # else.
                 start = self.position - self.position % PAGE_BYTES
                 if (
                     start < end
-                ):  # not so where the file is full: a slave's log that ends with a file, when it becomes a master
+                ):  # not if the file is full: a slave's log may end with a file when the slave becomes a master
                     self.file.reserve(start, end)
                 self.reserved = end
 
     def reserve_ahead(self, size: int) -> None:
-        """Reserve so many bytes more, if anything is reserved at all. For a worker thread. OSError."""
+        """Reserve this many more bytes, if anything is reserved at all. For a worker thread. OSError."""
         with self._reserving:
             end = min(self.reserved + size, self.size)
             if 0 < self.reserved < end:
@@ -147,8 +147,8 @@ class Segment:
         """Forget and zero everything from `position` on, so that no stale record can be taken for a new one.
 
         Args:
-            position: where the written part ends from now on.
-            is_blank: whether all behind it is known to be zero; then the file is not touched.
+            position: the new end of the written part.
+            is_blank: whether everything after it is known to be zero; then the file is not touched.
         """
         with self._reserving:
             if not is_blank:
@@ -158,18 +158,18 @@ class Segment:
             self.reserved = 0
 
     def changed_from(self, position: int) -> None:
-        """Bytes from `position` on that had been written are gone or others now: they count as not flushed, also when a
-        flush that has begun before comes to its end."""
+        """Written bytes from `position` on have been cut off or changed: count them as not flushed, even when a flush that
+        is already under way ends."""
         self.flushed = min(self.flushed, position)
         self.changes += 1
 
     def unflushed(self) -> Unflushed:
-        """What a flush that begins now has to force to the disk."""
+        """The part that a flush starting now has to force to the disk."""
         return Unflushed(self, self.position, self.changes)
 
     def sync(self, position: int) -> None:
-        """Force what is not on the disk up to `position` to it; blocks. A file without a map gets none, which only the
-        disk's own thread could give up again. OSError."""
+        """Force the bytes up to `position` to the disk; blocks. An unmapped file is not mapped for this, since only the
+        disk's own thread could release the map again. OSError."""
         if self._file is not None:
             self._file.sync(self.flushed, position)
         else:
@@ -195,7 +195,7 @@ class Unflushed(NamedTuple):
     changes: int
 
     def confirm(self) -> None:
-        """It has been forced to the disk. What has been cut off or changed meanwhile stays to be flushed."""
+        """Record that it has been forced to the disk. Bytes cut off or changed in the meantime remain to be flushed."""
         if self.segment.changes == self.changes:
             self.segment.flushed = max(self.segment.flushed, self.position)
 
@@ -222,9 +222,9 @@ class Segments:
             )
 
     def load_usable(self) -> list[UnusableFile]:
-        """Take up the files on disk but those of a wrong length, which are returned.
+        """Load the files on disk; returns those with a wrong length, which are skipped.
 
-        Raises StoreDamaged for a name that no segment has, or for a directory that has the name of one.
+        Raises StoreDamaged for a name that no segment can have, or for a directory with the name of a segment.
         """
         unusable = []
         for name, is_directory, length in self._disk.entries(self.directory):
@@ -302,9 +302,9 @@ class Segments:
         self.items.append(segment)
 
     def truncate(self, offset: int, *, is_blank: bool = False) -> list[Segment]:
-        """End the address space at `offset`: cut the file that holds it, delete those behind; returns the deleted.
+        """End the address space at `offset`: cut the file that holds it, delete those after it; returns the deleted.
 
-        `is_blank` is that of `Segment.cut`.
+        `is_blank` as in `Segment.cut`.
         """
         gone = [s for s in self.items if s.base > offset]
         kept = [s for s in self.items if s.base <= offset]

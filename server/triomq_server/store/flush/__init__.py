@@ -1,1 +1,1 @@
-"""When what was appended is safe: forcing it to the disk, what a failed flush leaves in doubt, and sends that wait."""
+"""Flushing: forces the log to the disk, handles failed flushes, and releases the sends that wait for it."""

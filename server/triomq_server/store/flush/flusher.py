@@ -1,9 +1,8 @@
-"""Flushing: log, queues, index and checkpoint are forced to the disk (docs/protocol/store.md §12.3, §12.4).
+"""Forces log, queues, index and checkpoint to the disk (docs/protocol/store.md §12.3, §12.4).
 
 One `fdatasync` of the log is in flight at a time, in a worker thread; it releases every send that waited before it
-started.
-When the disk refuses, no send is taken, and nothing is reported as safe, until all that is in doubt has been read back,
-checked, written again and forced to the disk (`unconfirmed`); this is tried every few seconds. Answers to
+started. After a disk error no send is accepted, and nothing is reported as safe, until all bytes in doubt have been read
+back, checked, written again and forced to the disk (`unconfirmed`); this is tried every few seconds. Answers to
 `FlushRealTimeService`, `GroupCommitService` and `FlushConsumeQueueService`.
 """
 
@@ -92,7 +91,7 @@ class Flusher:
         self._saving = trio.Lock()
         self._lowering_failed = False
         self._gone = False
-        """The log is not where it was opened."""
+        """The log has been moved or deleted since it was opened."""
         log.space_wanted = self._want_space
 
     def _want_space(self) -> None:
@@ -139,15 +138,15 @@ class Flusher:
             await self.flush_log(least_pages)
 
     async def cut_log(self, offset: int, last_timestamp: int | None = None) -> int:
-        """End the log at `offset`; returns where it ends now. A cancel before that leaves it as it is.
+        """End the log at `offset`; returns its new end. A cancel before that leaves the log unchanged.
 
-        Not while a flush is under way: it would count as flushed what is appended in place of what was cut off, and one
-        that writes a part of the log again would write what has gone.
+        Waits for a flush that is under way: it would count the bytes appended in place of those cut off as flushed, and
+        a flush that writes a part of the log again would write the bytes that were cut off.
 
         Args:
-            offset: where a record begins, or the end.
-            last_timestamp: the store time, ms, of the last record before it; None if no whole record is behind it. The
-                checkpoint vouches for what is dropped, and must not do so for what takes its place.
+            offset: the start of a record, or the end of the log.
+            last_timestamp: the store time, in ms, of the last record before `offset`; None if no whole record follows
+                `offset`. The checkpoint vouches for the dropped records, and must not do so for those that replace them.
         """
         async with self._one_at_a_time:
             if last_timestamp is not None:
@@ -163,8 +162,8 @@ class Flusher:
             return end
 
     async def flush_log(self, least_pages: int = 0) -> int:
-        """Force what has been appended so far to the disk, if it is at least so many pages. Returns where the log ended
-        when that began, behind a cut that was under way; `flushed_offset` says how much of it is on the disk."""
+        """Force everything appended so far to the disk, if it is at least this many pages. Returns the end of the log when
+        the flush began, after any cut under way; `flushed_offset` states how much of it is on the disk."""
         async with self._one_at_a_time:
             await self.lower_checkpoint()
             target = self._commitlog.max_offset
@@ -206,9 +205,10 @@ class Flusher:
         return write_again(dirty)
 
     def _check_place(self, dirty: list[Unflushed]) -> None:
-        """A file that is not there is none that a flush has to wait for, if it has expired: then the log has given it up
-        before. But a log that is moved away takes writes through its maps as ever, no path leads to its files, and new ones
-        come into a new directory. OSError (ESTALE)."""
+        """Check that the log's files still exist where they were opened. OSError (ESTALE).
+
+        A missing file is no error if it has expired: the log has dropped it before. But a log that was moved still accepts
+        writes through its maps, although no path leads to its files, and new files are made in a new directory."""
         for segment, _, _ in dirty:
             if not self._disk.exists(segment.path) and segment in self._commitlog.segments.items:
                 self._gone = True
@@ -220,8 +220,8 @@ class Flusher:
         self._gone = False
 
     async def lower_checkpoint(self) -> None:
-        """Let the checkpoint's file go back where it vouches for more than is known: the log's times have gone back, and
-        nothing with the lower times is confirmed before, or index files are cut."""
+        """Write lower times to the checkpoint's file if it vouches for more than is known: the log's times have gone back,
+        or index files are cut. Nothing with the lower times is confirmed before."""
         if not self._checkpoint.is_too_high:
             return
         try:
@@ -246,7 +246,7 @@ class Flusher:
         self._waiters.release(target)
 
     async def try_again(self) -> None:
-        """After a failure: write what is in doubt to the disk again, and accept messages if it takes all of it."""
+        """After a failure: write the bytes in doubt to the disk again, and accept messages once all of them are written."""
         async with self._one_at_a_time:
             target = self._commitlog.max_offset
             timestamp = self._commitlog.store_timestamp
@@ -276,7 +276,7 @@ class Flusher:
                 self._refusal_noted = False
 
     async def _note_refusal(self) -> None:
-        # A note would create the directory again, where the store is to be put back.
+        # A note would create the directory again, at the place where the operator has to put the store back.
         if not self._refusal_noted and not self._gone:
             root = self._config.store_path_root_dir
             self._refusal_noted = await self._disk.run(partial(note_refusal, self._disk, root, self.flushed_offset))
@@ -357,7 +357,7 @@ class Flusher:
                     nursery.start_soon(self._flush_some, queues, least_pages, failures)
         if failures:
             raise failures[0]
-        # Where times have gone back meanwhile, records that came later have lower ones.
+        # If the times have gone back in the meantime, later records have lower times.
         if not least_pages and not self._queues_in_doubt and steps_back == self._checkpoint.steps_back:
             self._checkpoint.queues_timestamp = timestamp
             self._checkpoint.queues_offset = offset
@@ -367,7 +367,7 @@ class Flusher:
     async def _flush_some(
         self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
     ) -> None:
-        """Flush those of the queues that no other task takes; ends when there is a failure."""
+        """Flush the queues that no other task has taken; ends at a failure."""
         dirty: list[Unflushed] = []
         try:
             for n, queue in queues:

@@ -1,8 +1,8 @@
 """Sends that wait until the log is safe up to an offset: on disk (`flusher`) or on a slave (`replication.master`).
 
-Waiters are ordered by the log offset they need, so that one call of `release` answers all it covers, and by their
-deadlines. No waiter has a task of its own. Answers to `GroupCommitService` and `GroupTransferService`, except that a
-request ends at its own deadline, whatever is before it in the queue.
+Waiters are ordered by the log offset they need, so that one call of `release` answers all that it covers, and by their
+deadlines. No waiter needs a task. Answers to `GroupCommitService` and `GroupTransferService`, except that a request ends
+at its own deadline, whatever precedes it in the queue.
 """
 
 from __future__ import annotations

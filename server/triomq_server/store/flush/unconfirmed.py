@@ -1,12 +1,12 @@
-"""The part of the log that a failed flush has left in doubt: checked, written again, and forced to the disk.
+"""Checks and rewrites the part of the log that a failed flush has left in doubt, and forces it to the disk.
 
-After a failed `fdatasync` the kernel counts the pages as written: the next call may succeed although the disk never got
-them, and a page may be dropped from memory and come back from the disk as it was before. So success means something only
-for bytes that have been read back, found to be the records that were appended, and written once more. All of it goes
-through descriptors, since a page that cannot be read kills a process that touches it in the map.
+After a failed `fdatasync` the kernel marks the pages as clean: the next call may succeed although the disk never got
+them, and a page may be evicted and read from the disk again in its old state. So a successful flush proves something
+only for bytes that have been read back, found to be the appended records, and written once more. All of this goes
+through descriptors, since an unreadable page kills a process that touches it in the map.
 
-A start of the process does not change that while the machine runs: where the doubt begins is noted in `triomq/refused`,
-and the next start writes that part again.
+Restarting the process does not help while the machine keeps running. So the offset at which the doubt begins is noted in
+`triomq/refused`, and the next start writes that part again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
         Whether it is noted; the disk may refuse that, too.
     """
     try:
-        # Another boot has no use for it: what memory had is gone then.
+        # Useless after a reboot, since the memory's content is lost.
         note_offset(disk, root, _NAME, log_offset, sync=False)
     except OSError as error:
         _log.error(
@@ -45,7 +45,7 @@ def note_refusal(disk: Disk, root: str, log_offset: int) -> bool:
 
 
 def noted_refusal(disk: Disk, root: str) -> int | None:
-    """The log offset from which on an earlier run has left the log in doubt; None if it has not."""
+    """The log offset after which an earlier run has left the log in doubt; None if it has not."""
     return noted_offset(disk, root, _NAME)
 
 
@@ -60,8 +60,8 @@ def write_again(doubtful: list[Unflushed]) -> str | None:
     A file deleted meanwhile is not an error.
 
     Returns:
-        What the log holds instead of a record, where memory no longer has what was appended; then nothing is
-        written. None if all of it is on the disk now.
+        A description of what the log holds instead of a record, if memory no longer has the appended bytes; then nothing
+        is written. None if all of it is on the disk now.
 
     Raises:
         OSError: the disk still fails.
@@ -84,7 +84,7 @@ def write_again(doubtful: list[Unflushed]) -> str | None:
 
 
 def _unsound(segment: Segment, start: int, end: int) -> Finding | None:
-    """What part of a file is not a record, from where a record begins; None if all are. OSError."""
+    """The first finding in a part of a file that is not a record; None if all are. Starts at a record. OSError."""
     data, data_at, at = b"", start, start
     while at < end:
         record = read_record(data, at - data_at, len(data), segment.base + at, check_crc=True)
@@ -98,7 +98,7 @@ def _unsound(segment: Segment, start: int, end: int) -> Finding | None:
         elif record is Finding.BLANK:
             return None  # up to the end of the file
         elif record is Finding.INCOMPLETE:
-            return None  # what a slave has of the last record
+            return None  # the part of the last record that a slave has received
         else:
             return record
     return None

@@ -1,1 +1,1 @@
-"""What a start or run of a store notes for the next one, in small files of `triomq/`."""
+"""Notes that a start or run of a store leaves for the next start, as small files in `triomq/`."""

@@ -1,7 +1,7 @@
-"""From where on the index has to be built again from the log, in `triomq/reindexFrom`.
+"""The log offset from which the index has to be built again, in `triomq/reindexFrom`.
 
-Noted before index files are deleted, and kept until those that take their places are on the disk: a start that is killed
-in between leaves an index in which nothing looks wrong, but which lacks keys.
+It is written before index files are deleted, and kept until their replacements are on the disk: a start that is killed in
+between leaves an index that looks sound but lacks keys.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def noted_rebuild(disk: Disk, root: str) -> int | None:
 
 
 def note_rebuild(disk: Disk, root: str, log_offset: int) -> None:
-    """Index files behind this log offset are about to be deleted.
+    """Note that index files after this log offset are about to be deleted.
 
-    On a full disk the start goes on without the note, which only a kill during this start would need.
+    On a full disk the start continues without the note, which is needed only after a kill during this start.
     """
     try:
         note_offset(disk, root, _NAME, log_offset)

@@ -1,8 +1,8 @@
-"""Notes for the next start about this run, in `triomq/boot_id`: the machine's boot, and whether the store was a master's.
+"""Notes about this run for the next start, in `triomq/boot_id`: the machine's boot, and whether the store was a master's.
 
-So it knows after a crash whether only the process has gone, which takes nothing with it that was written, and whether
-the log's last bytes are own appends, which are there whole or not at all, or a master's, whose copying may have been cut
-short anywhere.
+After a crash the next start thus knows whether only the process has ended, which loses no written bytes. It also knows
+whether the log's last bytes are own appends, which are complete or absent, or were copied from a master, in which case
+they may end anywhere.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def note_run(disk: Disk, root: str, *, is_slave: bool, sync: bool = True) -> Non
     """Note this run. OSError.
 
     Args:
-        disk: where the store is.
-        root: its directory.
+        disk: access to the files.
+        root: the store's directory.
         is_slave: whether a master feeds the log from now on.
-        sync: whether the note has to outlast the machine; after a change of the role it has not, since another boot
-            says enough.
+        sync: whether the note has to survive a power failure. After a change of the role it need not, since the changed
+            boot id is enough.
     """
     disk.write(_path(root), disk.boot_id().encode() + (b"" if is_slave else _MASTER), sync=sync)
 
 
 def note_role(disk: Disk, root: str, *, is_slave: bool) -> None:
-    """Note a change of the role. Where that fails, the next start knows nothing of this run, and takes care."""
+    """Note a change of the role. If that fails, the next start knows nothing of this run, and assumes the worst."""
     try:
         note_run(disk, root, is_slave=is_slave, sync=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A log offset that one start, or run, of a store notes for the next, in a file of `triomq/`."""
+"""A log offset that a start or run of a store notes for the next start, in a file in `triomq/`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def note_offset(disk: Disk, root: str, name: str, log_offset: int, *, sync: bool
     """Write the note. OSError.
 
     Args:
-        disk: where the store is.
-        root: its directory.
-        name: of the file.
-        log_offset: what is noted.
-        sync: whether the note has to outlast the machine.
+        disk: access to the files.
+        root: the store's directory.
+        name: name of the file.
+        log_offset: the offset to note.
+        sync: whether the note has to survive a power failure.
     """
     disk.make_directory(f"{root}/triomq")
     disk.write(_path(root, name), str(log_offset).encode(), sync=sync)

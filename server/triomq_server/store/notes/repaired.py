@@ -1,6 +1,6 @@
-"""Which parts of the log have been repaired since the last start, in `triomq/repairedLog.json`.
+"""The parts of the log that have been repaired since the last start, in `triomq/repairedLog.json`.
 
-`log_repair` notes them; the next start gives their records their queue entries again, and keeps the note until these
+`log_repair` notes them; the next start makes the queue entries of their records again, and keeps the note until these
 are on the disk.
 """
 
@@ -22,7 +22,7 @@ def _path(root: str) -> str:
 
 
 def repaired_parts(disk: Disk, root: str) -> list[tuple[int, int]]:
-    """From where to where the log has been repaired; empty if the note cannot be read."""
+    """The repaired ranges of the log; empty if the note cannot be read."""
     try:
         content = ConfigFile(_path(root), disk).load()
         return [] if content is None else msgspec.convert(content, list[tuple[int, int]])
@@ -39,7 +39,7 @@ def note_repaired(disk: Disk, root: str, start: int, stop: int) -> None:
 
 
 def forget_repaired(disk: Disk, root: str) -> None:
-    """The queue entries of what has been repaired are on the disk."""
+    """Delete the note: the queue entries of the repaired parts are on the disk."""
     # The backup first: without the file it would count.
     disk.remove(f"{_path(root)}.bak")
     disk.remove(_path(root))

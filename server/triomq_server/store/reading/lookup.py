@@ -1,4 +1,4 @@
-"""Lookups of messages by key, by store time and by log offset (docs/protocol/store.md §10.4, §17, §18).
+"""Looks messages up by key, by store time and by log offset (docs/protocol/store.md §10.4, §17, §18).
 
 Pulls are in `queue_reads`. Answers to `DefaultMessageStore.queryMessage`, `getOffsetInQueueByTime` and
 `lookMessageByOffset`.
@@ -30,7 +30,7 @@ def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = Non
 
 
 def store_time_at(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
-    """Store time of the message at a queue offset, -1 if it is gone or was never there."""
+    """Store time of the message at a queue offset, -1 if it has expired or never existed."""
     unit = queue.unit(queue_offset)
     return -1 if unit is None else _time_of(log, unit[0], unit[1])
 

@@ -1,7 +1,7 @@
 """Pulls: from a queue offset to slices of the log (`DefaultMessageStore.getMessage`; docs/protocol/store.md §15).
 
-`read_queue` follows RocketMQ step by step. In the usual case (no filter; records all recent or all old, next to each
-other) one unpacking of the entries is enough. Both ways give the same answer.
+`read_queue` follows RocketMQ step by step. In the usual case (no filter; contiguous records, all recent or all old) it
+unpacks the entries only once. Both ways give the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if COMPILED:
 
 _LEAST_SCANNED_BYTES = 16_000
 _MOST_SCANNED = 2000
-"""Entries that one pull looks at, whatever number of messages it wants: the next one goes on behind them."""
+"""Entries that one pull examines at most, whatever number of messages it wants; the next pull continues after them."""
 FILTER_TURN_S = 0.01
 """Processor time after which a pull ends whose filter reads records: a filter may take 1 ms for each of them."""
 
@@ -44,14 +44,14 @@ def read_queue(
 
     Args:
         config: limits of an answer.
-        log: where the records are.
-        queue: what to read from; None for an unknown one.
+        log: the log that holds the records.
+        queue: the queue to read; None for an unknown one.
         offset: the first entry's number.
-        max_messages: how many at most.
-        matcher: which; None for all.
+        max_messages: the largest number of messages to return.
+        matcher: selects messages; None: all.
         correct: whether next offsets may be corrected (not on a plain slave).
-        damaged: called with an entry that does not point to its record. It and what is behind it are not served: until
-            it has been repaired, the queue ends there.
+        damaged: called with an entry that does not point to its record. That entry and those after it are not served:
+            until it has been repaired, the queue ends there.
         now: this thread's processor time in seconds, for FILTER_TURN_S.
     """
     low = queue.min_offset if queue is not None else 0

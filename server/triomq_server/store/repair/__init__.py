@@ -1,1 +1,1 @@
-"""Damaged parts of the log and damaged entries of queues: found, and replaced so that readers get past them."""
+"""Finds damaged parts of the log and damaged queue entries, and replaces them so that readers get past them."""

@@ -1,8 +1,8 @@
-"""Damage in the middle of the log: what is damaged is moved aside, what lies behind stays readable.
+"""Moves damage in the middle of the log aside, so that the records after it stay readable.
 
-RocketMQ ends the log at the first record that does not pass its test, and deletes everything behind. Here recovery
-looks for the next sound record, copies the bytes in between to `triomq/damaged`, and puts a record without content in
-their place, so that all readers of the log, slaves and RocketMQ too, can walk through it.
+RocketMQ ends the log at the first record that fails its test, and deletes everything after it. Here recovery searches
+for the next sound record, copies the bytes in between to `triomq/damaged`, and puts a record without content in their
+place, so that all readers of the log, including slaves and RocketMQ, can walk through it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAST_FILLER_BYTES = FIXED_BYTES + 1
 
 @attrs.frozen
 class Sound:
-    """Where the log is sound again: in which of the files searched, at which position, and when that was stored.
+    """The place where the log is sound again: index of the searched file, position in it, and store time.
 
     `store_timestamp` is None for the mark at a file's end.
     """
@@ -50,9 +50,9 @@ class Sound:
 
 
 def next_sound(segments: list[Segment], index: int, at: int, least_time: int) -> Generator[None, None, Sound | None]:
-    """Find the first sound record behind position `at` of one of the files; None if there is none.
+    """Find the first sound record after position `at` of one of the files; None if there is none.
 
-    A record older than `least_time` does not count: RocketMQ leaves old records behind the end of a log that it cuts.
+    Records older than `least_time` are ignored: RocketMQ leaves old records after the end of a log that it has cut.
     """
     end_of_file: Sound | None = None
     for n in range(index, len(segments)):
@@ -99,7 +99,7 @@ def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tu
 
 
 def bridge(segments: list[Segment], index: int, at: int, sound: Sound, store_timestamp: int) -> bool:
-    """Make the log walkable from one position to where it is sound again; false if there is too little room.
+    """Bridge the log from one position to the next sound record; false if there is too little room.
 
     Raises OSError when the disk is full.
     """

@@ -1,9 +1,9 @@
-"""Repair of damaged consume queue entries that a pull met.
+"""Repairs damaged consume queue entries that a pull has met.
 
 An entry that does not point to its record is not served. Until it is repaired the queue ends there for readers: their
 pulls are held, as at a queue's real end. A task searches the log between the entry's sound neighbours for the record
-with the entry's number, a piece at a time, and writes the entry again. Without such a record the entry is blanked, and
-readers skip it. Either is an arrival, which ends the waiting of held pulls.
+with the entry's number, a piece at a time, and writes the entry again. If there is no such record, the entry becomes a
+blank, which readers skip. In both cases an arrival is announced, which resumes held pulls.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class EntryRepair:
             self._wanted.set()
 
     async def repair_forever(self) -> NoReturn:
-        """Task: repair what is reported."""
+        """Task: repair the reported entries."""
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -94,7 +94,7 @@ class EntryRepair:
                 break
             await trio.lowlevel.checkpoint()
         if self._queues.get(queue.topic, queue.queue_id) is not queue or queue.unit(number) != unit:
-            return  # removed, expired or cut meanwhile
+            return  # removed, expired or cut in the meantime
         if record is not None:
             code = self._tags_code(record)
             queue.rewrite(number, record.offset, record.size, code)
@@ -168,10 +168,10 @@ class EntryRepair:
         return None if sound is None else (here[sound.index], sound.at)
 
     def _is_numbered_otherwise(self, queue: ConsumeQueue, number: int) -> bool:
-        """Whether a sound record of this queue is where the entry says, and the next one differs by as much.
+        """Whether a sound record of this queue is at the entry's log offset, and the next one's number differs as much.
 
-        RocketMQ gives a record the queue's next entry, whatever number it has. Where only one differs, its number is
-        damaged.
+        RocketMQ gives a record the queue's next entry, whatever number the record has. If only one record's number
+        differs from its entry's, that number is damaged.
         """
         here = self._number_of(queue, number)
         following = self._number_of(queue, number + 1)

@@ -1,1 +1,1 @@
-"""Work on the store of a broker that does not run: checks of all of it, repairs from a copy or from itself."""
+"""Checks and repairs of the store of a stopped broker, from another copy or from its own content."""

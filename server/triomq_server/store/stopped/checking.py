@@ -1,7 +1,7 @@
-"""Checks of a whole store, on demand: every record with its checksum, and every queue entry of a record.
+"""Checks a whole store on demand: every record with its checksum, and every queue entry of a record.
 
-Recovery reads the newest files only, and pulls compare no checksums of bodies. A check only reads, so that the broker
-may run meanwhile.
+Recovery reads only the newest files, and pulls do not compare the checksums of bodies. A check only reads, so the broker
+may be running.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from triomq_server.store.files.segments import Segment, StoreDamaged, missing_te
 from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
 
 MISSING = "missing"
-"""The kind of damage where the log lacks a file, or its end."""
+"""The kind of damage if the log lacks a file, or its end."""
 
 DAMAGE_LISTED = 1000
 """Of more damage only the number is kept."""
@@ -53,12 +53,12 @@ class Damage:
 
 @attrs.define
 class CheckReport:
-    """What a check found.
+    """The findings of a check.
 
     Attributes:
-        log_begin, log_end: what has been read.
-        records: sound ones.
-        count: damaged places.
+        log_begin, log_end: the range that was read.
+        records: number of sound records.
+        count: number of damaged places.
         damage: the first `DAMAGE_LISTED` of them.
     """
 
@@ -93,8 +93,8 @@ class _Entries:
                 self._removed[topic, queue_id] = log_offset
 
     def find(self, record: LogRecord) -> tuple[int, int] | None:
-        """Log offset and size that the entry of a record has; None if there is no entry, the record's own if its queue
-        is gone."""
+        """Log offset and size in the entry of a record; None if there is no entry, the record's own if its queue no longer
+        exists."""
         queue = record.topic, record.queue_id
         own = record.offset, record.size
         if record.offset < self._removed.get(queue, 0):
@@ -152,7 +152,7 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
     running = (root / "abort").exists()
     total = segments[-1].end - segments[0].base
     unsure: list[LogRecord] = []
-    # Before the log is read: what a running broker adds meanwhile is in the log before it is in a queue.
+    # Before the log is read: a running broker writes to the log before it writes to a queue.
     end_by_queues = log_end_by_queues(root)
     entries = _Entries(root)
     damaged_end = 0
@@ -183,12 +183,12 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
 
 
 def missing_end_text(end_by_queues: int) -> str:
-    """What is wrong with a log that ends before what its queues know of."""
+    """The damage of a log that ends before the records its queues point to."""
     return f"the log ends here, but its queues know of messages up to log offset {end_by_queues}"
 
 
 def log_end_by_queues(root: Path) -> int:
-    """Where the last record ends that any queue has an entry of; 0 if there is none. OSError."""
+    """The end of the last record to which any queue has an entry; 0 if there is none. OSError."""
     folders = (folder for folder in (root / "consumequeue").glob("*/*") if folder.is_dir())
     return max(map(_end_by_queue, folders), default=0)
 
@@ -231,7 +231,7 @@ def log_files(directory: Path) -> Iterator[Segment]:
 def walk(
     segments: list[Segment], report: Callable[[str, int, int, str], None], *, running: bool
 ) -> Iterator[LogRecord]:
-    """All sound records; before each, `report` is called with what is damaged in front of it, as `CheckReport.add`."""
+    """All sound records; before each, `report` is called with any damage before it, as `CheckReport.add`."""
     n = at = reached = 0
     while n < len(segments):
         segment = segments[n]

@@ -1,9 +1,9 @@
-"""Repair of a stopped broker's log with the bytes of another copy: what is damaged, whether a copy fits, and writing it.
+"""Repairs a stopped broker's log from another copy: finds damage, checks whether a copy fits, and writes it.
 
-Only damaged places are written, and the records that a start has put in place of damaged ones. A copy has to consist of
-whole records that belong there and match their checksums, from the first byte of a place to its last; the records
-around the place have to be the same in both logs. What is repaired is noted in `triomq/repairedLog.json`: the next start
-gives these records their queue entries again (`Recovery`).
+Only damaged places are written, and records that a start has put in place of damaged ones. A copy must consist of whole
+records that belong there and match their checksums, from the first byte of a place to its last; the records around the
+place must be the same in both logs. Repaired places are noted in `triomq/repairedLog.json`: the next start makes the
+queue entries of these records again (`Recovery`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Where = tuple[int, int]
 """Log offset and size of a record."""
 
 NEIGHBOURS = 8
-"""So many sound records on each side of a place are known: one of them has to be the same in a copy. Damage that no
-checksum covers, such as that of properties, may have made the nearest ones differ."""
+"""Sound records remembered on each side of a place, one of which has to be the same in a copy. Damage that no checksum
+covers, for instance in properties, may have made the nearest ones differ."""
 
 
 @attrs.frozen
@@ -42,11 +42,11 @@ class Place:
     """A damaged place of the log, from one log offset to another.
 
     Attributes:
-        start, stop: what is to be written.
+        start, stop: the range to be written.
         what: the damage, in words.
-        replaced: whether there is nothing to be kept: an earlier start has moved the bytes to `triomq/damaged`, or
-            there is no file.
-        before, after: the nearest sound records; none where the log begins or ends.
+        replaced: whether no bytes need to be kept: an earlier start has moved them to `triomq/damaged`, or there is no
+            file.
+        before, after: the nearest sound records; none at the log's start or end.
     """
 
     start: int
@@ -61,12 +61,12 @@ _SPREAD_MOST = 32
 
 
 class Survey:
-    """What a walk through a log has met: by this, other brokers' tables are checked.
+    """The summary of a walk through a log, used to check other brokers' tables.
 
     Attributes:
         spread: sound records, evenly distributed over the log.
-        end: where the last sound one ends.
-        queue_ends: queue offset behind the last message of each topic and queue id that the log has messages of.
+        end: the end of the last sound record.
+        queue_ends: for each topic and queue id with messages in the log, the queue offset after the last one.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Survey:
 
 
 class _Search:
-    """Walks through a log; a place that has been met is given when enough of what follows it is known."""
+    """Walks through a log; yields a damaged place once enough of the records after it are known."""
 
     def __init__(self, segments: list[Segment], marks: list[int], survey: Survey | None) -> None:
         self._segments = segments
@@ -152,9 +152,9 @@ def damaged_places(segments: list[Segment], folder: Path, survey: Survey | None 
 
     Args:
         segments: its files.
-        folder: `triomq/damaged` of the store. Where a start has bridged the end of a file, only the name of a copy in
-            there shows that the mark at the file's end is not the log's own.
-        survey: is called with all sound records.
+        folder: `triomq/damaged` of the store. If a start has bridged the end of a file, only the name of a copy in this
+            folder shows that the mark at the file's end is not the log's own.
+        survey: called with all sound records.
     """
     marks = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -189,7 +189,7 @@ def _ignore(_kind: str, _offset: int, _size: int, _what: str) -> None:
 def queue_end_on_disk(root: Path, topic: str, queue_id: int) -> int:
     """The number behind the last queue entry in a queue's files; 0 if there are none. OSError.
 
-    For queues of which the log has no messages any more, or never had: those of light message queues.
+    For queues whose messages are no longer in the log, or never were, such as light message queues.
     """
     folder = root / "consumequeue" / topic / str(queue_id)
     files = sorted(file for file in folder.iterdir() if file.name.isdecimal()) if folder.is_dir() else []
@@ -202,13 +202,13 @@ def queue_end_on_disk(root: Path, topic: str, queue_id: int) -> int:
 def flaw_of_copy(
     data: bytes | mmap.mmap, place: Place, file_bytes: int, survey: Survey | None = None
 ) -> tuple[int, str]:
-    """Whether bytes are a sound copy of a place: the number of its records, and what is wrong, empty if nothing is.
+    """Check whether bytes are a sound copy of a place; returns the number of records and the problem, empty if none.
 
     Args:
-        data: from the place's first byte to its last.
-        place: what they are to replace.
+        data: the bytes, from the place's first to its last.
+        place: the place they are to replace.
         file_bytes: the size of a log file.
-        survey: is called with the records, for the ends of their queues.
+        survey: called with the records, for the ends of their queues.
     """
     if len(data) != place.stop - place.start:
         return 0, f"{len(data)} bytes instead of {place.stop - place.start}"
@@ -269,9 +269,9 @@ def with_new_files(disk: Disk, directory: Path, segments: list[Segment], bases: 
 
 
 def write_place(disk: Disk, root: Path, segments: list[Segment], place: Place, data: bytes | mmap.mmap) -> None:
-    """Write a sound copy over a place, durably. What was there is copied to `triomq/damaged` first. OSError.
+    """Write a sound copy over a place, durably. The old bytes are copied to `triomq/damaged` first. OSError.
 
-    A crash in between leaves a place that is still damaged, and can be repaired again.
+    After a crash in between the place is still damaged, and can be repaired again.
     """
     first = next(n for n, segment in enumerate(segments) if segment.base <= place.start < segment.end)
     folder = root / "triomq" / "damaged"

@@ -1,8 +1,8 @@
-"""Repair of a stopped broker's store from what it holds itself: queues and index are built again from the whole log.
+"""Repairs a stopped broker's store from its own content: queues and index are built again from the whole log.
 
-A start checks the newest files only, and trusts older queue entries and index files. Here everything is compared with
-the log first. What is wrong is copied or moved to a folder of its own below `triomq/damaged`, and then recovery reads
-the whole log. While `triomq/repairing` exists, each start does the same, so that a repair may be killed at any time.
+A start checks only the newest files, and trusts older queue entries and index files. Here everything is compared with
+the log first. Damaged parts are copied or moved to a separate folder below `triomq/damaged`, and then recovery reads the
+whole log. While `triomq/repairing` exists, each start does the same, so that a repair may be killed at any time.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen
 class Problem:
-    """Something that is wrong with a store.
+    """A problem of a store.
 
     Attributes:
-        kind: "record" or "missing" for places of the log, "lost" for those that an earlier start or repair has put
-            aside, "queue", "index", "checkpoint", "table", or "repair" for one that was not finished.
-        where: which file, queue, or log offset.
-        what: what is wrong, in words.
-        remedy: what a repair does about it; empty if it can do nothing.
+        kind: "record" or "missing" for places of the log, "lost" for places that an earlier start or repair has moved
+            aside, "queue", "index", "checkpoint", "table", or "repair" for an unfinished repair.
+        where: the file, queue, or log offset.
+        what: the problem, in words.
+        remedy: the action of a repair; empty if it can do nothing.
     """
 
     kind: str
@@ -64,16 +64,16 @@ class Problem:
 
 @attrs.define
 class Findings:
-    """What reading a whole store has found.
+    """The findings of reading a whole store.
 
     Attributes:
-        records: sound ones.
-        log_begin, log_end: of the log.
-        problems: what is wrong, the log first.
+        records: number of sound records.
+        log_begin, log_end: log offsets of the log's start and end.
+        problems: all problems, those of the log first.
         queues: number of the first wrong entry of each damaged queue.
-        odd_files: files of queues that have a wrong length.
-        tail: where the log ends in something that is not a record; None if it does not.
-        deleted: the queues of deleted topics, and where their numbering ends.
+        odd_files: queue files with a wrong length.
+        tail: start of the bytes at the log's end that are not a record; None if there are none.
+        deleted: the queues of deleted topics, with their next offsets.
     """
 
     records: int = 0
@@ -148,7 +148,7 @@ class _Queues:
         self._findings.queues[queue] = min(first, record.queue_offset)
 
     def conclude(self) -> None:
-        """Add what is wrong to the problems."""
+        """Add what was found to the problems."""
         problems = self._findings.problems
         for queue, number in self._findings.queues.items():
             what = f"{self._wrong[queue]} entries are missing or wrong, the first is {number}"
@@ -225,7 +225,7 @@ class _Index:
             self._flaw = f"it lacks keys of the message at log offset {record.offset}"
 
     def conclude(self) -> str:
-        """Read what is left of the files; returns what is wrong with them, empty if nothing is."""
+        """Read the rest of the files; returns their problem, empty if there is none."""
         while self._ahead is not None and not self._flaw:
             self._advance()
         return self._flaw or self._flawed_file
@@ -288,9 +288,10 @@ def look(config: StoreConfig, topics: Collection[str] | None = None, progress: P
     """Read a whole store; changes nothing, and blocks for as long as that takes.
 
     Args:
-        config: where the store is, and the sizes of its files.
-        topics: those that exist; None if the table cannot be read. Messages of others, without queues, are deleted ones.
-        progress: is called with how far it is.
+        config: the store's location and the sizes of its files.
+        topics: the existing topics; None if the table cannot be read. Messages of other topics, without queues, are
+            taken as deleted.
+        progress: called with the progress.
 
     Raises:
         StoreDamaged: there is no log, or its files have different lengths.
@@ -338,9 +339,9 @@ async def mend(
 
     Args:
         config: as given to `look`.
-        findings: what it found.
-        unreadable: tables below the store's directory that cannot be read, nor their backups: they are moved aside.
-        outdated: those whose backup can be read: it takes their place.
+        findings: the result of `look`.
+        unreadable: unreadable tables below the store's directory without a readable backup: they are moved aside.
+        outdated: unreadable tables with a readable backup: the backup takes their place.
 
     Returns:
         The folder to which something was copied or moved; None if there was nothing.
@@ -403,7 +404,7 @@ def _put_aside(config: StoreConfig, findings: Findings, aside: _Aside) -> None:
     if findings.tail is not None:
         _keep_tail(list(log_files(Path(config.store_path_commit_log))), findings.tail, root, aside)
     for file in findings.odd_files:
-        aside.copy(file)  # recovery removes it, and looks where the numbering was
+        aside.copy(file)  # recovery removes it, and reads the next offset from it
     for (topic, queue_id), number in findings.queues.items():
         _cut_queue(root / "consumequeue" / topic / str(queue_id), number, config.consume_queue_file_bytes, aside)
     if findings.index_is_damaged and (root / "index").is_dir():
@@ -417,7 +418,7 @@ def _put_aside(config: StoreConfig, findings: Findings, aside: _Aside) -> None:
 
 
 def _keep_tail(segments: list[Segment], offset: int, root: Path, aside: _Aside) -> None:
-    """Copy what is behind the last record, where it is not all zeros: recovery cuts it off."""
+    """Copy the bytes after the last record, unless they are all zeros: recovery cuts them off."""
     for segment in segments:
         start = max(offset, segment.base) - segment.base
         if start < segment.size and (data := segment.buffer[start:].rstrip(b"\0")):
@@ -426,7 +427,7 @@ def _keep_tail(segments: list[Segment], offset: int, root: Path, aside: _Aside) 
 
 
 def _cut_queue(folder: Path, number: int, size: int, aside: _Aside) -> None:
-    """End a queue in front of an entry; what is cut off is copied aside first. The newest file goes first."""
+    """End a queue before an entry; the entries to be cut off are copied aside first. The newest file is cut first."""
     at = number * UNIT_BYTES
     files = sorted(folder.iterdir(), reverse=True) if folder.is_dir() else []
     for file in files:
