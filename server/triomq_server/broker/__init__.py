@@ -1,6 +1,6 @@
-"""The broker: stores messages, serves pulls, keeps topics, groups and offsets, and registers them at name servers.
+"""The broker: stores messages, serves pulls, keeps topics, groups and offsets, and registers itself at name servers.
 
-`serve_broker` runs one. `handlers` maps request codes to functions; each function gets the object of `broker.Broker`.
+`serve_broker` runs one. `handlers` maps request codes to functions; each function gets the `broker.Broker` object.
 """
 
 from triomq_server.broker.addresses import BrokerAddresses as BrokerAddresses

@@ -1,4 +1,4 @@
-"""Which addresses and ports a broker listens on and is known by."""
+"""The addresses and ports on which a broker listens, and under which it is known."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LOOKING_UP: RunVar[trio.CapacityLimiter | None] = RunVar("looking_up", None)
 
 @attrs.frozen
 class BrokerAddresses:
-    """Where a running broker can be reached.
+    """The addresses of a running broker.
 
     Attributes:
         listen: `brokerIP1:listenPort`, as registered.
-        ha: `brokerIP2:haListenPort`, where slaves follow it.
+        ha: `brokerIP2:haListenPort`, for slaves.
     """
 
     listen: str
@@ -107,10 +107,10 @@ def _host_of(address: str) -> str:
 
 
 def with_port(config: BrokerConfig) -> BrokerConfig:
-    """The configuration, with a free port where it leaves the choice open (port 0).
+    """The configuration, with free ports in place of 0.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no free port.
     """
     if config.listen_port:
         return config

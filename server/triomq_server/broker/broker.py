@@ -1,4 +1,4 @@
-"""The object that request handlers are given: the store, the tables, replication and registration of one broker.
+"""The object passed to request handlers: the store, the tables, replication and registration of one broker.
 
 Handlers are functions `(broker, link, command)`. Nothing here waits, listens or answers: `lifecycle` builds this object
 and opens the listeners around it. It answers to the getters of `BrokerController`.
@@ -66,25 +66,25 @@ class Broker:
         filters: compiled property filters of consumer groups.
         stats: counters of traffic.
         held_pulls: pulls that wait for messages.
-        notifications: notifies the members of groups that have changed; `requests.clients` sets it.
+        notifications: notifies the members of changed groups; `requests.clients` sets it.
         registration: keeps the name servers informed; `registration.register_soon()` after a change.
         nursery: owns background tasks of handlers; ends before the store is closed.
         clock: wall clock in ms.
-        chance: where random queue choices come from.
+        chance: source of random queue choices.
         address: `brokerIP1:listenPort`, as registered at name servers.
         ha_address: `brokerIP2:haListenPort`.
         store_host: `address` packed, the STOREHOST of every record (8 or 20 bytes).
         set_members: the other brokers of the set, and whether one of them has this broker's id.
-        replication: sends the log to slaves and knows what they hold; a slave has one too, for slaves of its own.
-        traffic: what the links of both listeners count.
-        peer_log: for lines that clients can cause.
-        incomplete_frames, unsent: what links of both listeners hold in memory, see ``Limits``.
-        config_file: where request 25 writes the whole configuration; None keeps changes in memory.
-        role_file: where a change of the role writes the keys ``brokerRole`` and ``brokerId``, and nothing else.
-        following: what this broker copies from its master; None on a master. `roles` sets it.
+        replication: sends the log to slaves and tracks their progress; a slave has one too, for slaves of its own.
+        traffic: counters of the links of both listeners.
+        peer_log: logger for lines that clients can cause.
+        incomplete_frames, unsent: memory held by the links of both listeners, see ``Limits``.
+        config_file: the file to which request 25 writes the whole configuration; None keeps changes in memory.
+        role_file: the file in which a change of the role sets the keys ``brokerRole`` and ``brokerId``, and nothing else.
+        following: copies topics, groups and offsets from the master; None on a master. `roles` sets it.
         acl: the accounts and white lists; None without access control.
-        clock_waits: the tasks that wait for times of `clock`, for who sets it.
-        started_s: when it was made, by trio's clock, which nobody sets.
+        clock_waits: the tasks that wait for times of `clock`; woken when the clock is set.
+        started_s: time of creation by trio's clock, which is never set.
         on_config_change: called after request 25 has changed `config`, to read cached settings again.
     """
 

@@ -1,7 +1,7 @@
-"""The table of request codes: which function serves each code, on which listener. A new code is added to one of its
-modules.
+"""The table of request codes: the function that serves each code, and on which listener.
 
-Unknown codes are answered as `AdminBrokerProcessor`, the default processor of 4.9, answers them.
+A new code is added to one of the modules that are listed here. Unknown codes are answered as by `AdminBrokerProcessor`,
+the default processor of 4.9.
 """
 
 from __future__ import annotations

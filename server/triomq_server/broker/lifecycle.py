@@ -213,7 +213,7 @@ class _Run:
                 try:
                     await self._start(broker, background)
                     task_status.started(BrokerAddresses(broker.address, broker.ha_address))
-                    # A start that is cancelled meanwhile has no caller that would set `stop`.
+                    # If the start is cancelled in the meantime, no caller would set `stop`.
                     await trio.lowlevel.checkpoint_if_cancelled()
                     scope.shield = True
                     _log.info("broker %s serves at %s", config.broker_name, broker.address)
@@ -231,10 +231,10 @@ class _Run:
             self._not_written(f"the store in {self._config.store.store_path_root_dir}: {store.not_written}")
 
     def _load_certificates(self) -> None:
-        """Read them, and let the broker's own links speak TLS where that is asked for."""
+        """Read the certificates, and let the broker's own links use TLS if configured."""
         config, certificates = self._config, self._certificates
         tls = certificates.config
-        # The file `tls.config.file` may ask for TLS where the broker's own settings do not.
+        # The file `tls.config.file` may require TLS even if the broker's own settings do not.
         if not config.use_tls and tls.dials_tls(None) and not config.tls.dials_tls(None):
             config.use_tls = True
         certificates.load(dials=config.use_tls or tls.ha_use_tls)
@@ -435,7 +435,7 @@ class _Run:
 
 
 async def _write_tables(broker: Broker) -> None:
-    """Write what the tables' tasks have left, when they have ended: what they are writing is older. Cannot be
+    """Write the tables' remaining changes after their tasks have ended, since these would write older content. Cannot be
     cancelled."""
     broker.undelivered.persist()  # before the progress, which counts these messages as delivered
     with trio.CancelScope(shield=True):

@@ -1,7 +1,7 @@
-"""The metrics of a broker, as `metricsPort` shows them.
+"""The metrics of a broker, as served on `metricsPort`.
 
-Everything is read from the tables when a scraper asks; a group's offset and the end of its queue are read at one
-instant, so that the lag between them is true.
+All values are read from the tables when a scraper asks. A group's offset and the end of its queue are read at one
+instant, so that the lag between them is exact.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from triomq_server.metrics.text import Family, Row, TextWriter
 from triomq_server.store.consume_queue import ConsumeQueue
 
 MOST_LAG_ROWS: Final = 200_000
-"""Queues with a lag of their own: of a broker with more of them only the lag of each group is shown. A text of so many
-lines has 20 MB."""
+"""The most queues whose lag is shown one by one: a broker with more shows only the lag of each group. A text with this
+many lines has 20 MB."""
 
 KEYS_PER_SLICE: Final = 4096
-"""Keys that are looked at before other tasks have their turn."""
+"""Keys examined before other tasks get their turn."""
 KEYS_PER_STEP: Final = 512
-"""The same where the lag of each is worked out."""
+"""As above, if the lag of each is calculated."""
 QUEUES_PER_STEP: Final = 4096
 """The same for the queues whose lag is worked out one by one."""
 _SUMMED_PER_LOOK: Final = 16
@@ -138,7 +138,7 @@ def _write_groups(writer: TextWriter, broker: Broker) -> Iterator[None]:
     )
     yield from writer.rows(RETRIES, ((key, counter.messages) for key, counter in stats.send_backs()))
     groups = broker.clients.consumers
-    # The garbage collector does not look at tuples of texts, but at each pair of a list.
+    # The garbage collector skips tuples of texts, but visits each pair of a list.
     members = (
         ((name,), len(group.channels)) if (group := groups.get(name)) is not None else None for name in tuple(groups)
     )
@@ -170,7 +170,7 @@ def _write_lag(writer: TextWriter, broker: Broker) -> Iterator[None]:
 
 
 def _keys(table: dict[str, dict[int, int]]) -> Generator[None, None, list[str]]:
-    """The keys; all at once only if some come or go meanwhile."""
+    """The keys, in steps; all at once only if some are added or removed in the meantime."""
     keys: list[str] = []
     left = iter(table)
     try:
@@ -187,9 +187,9 @@ Pair = tuple[str, dict[int, int]]
 
 
 def _pairs(table: dict[str, dict[int, int]]) -> Iterator[list[Pair] | None]:
-    """The items in steps; None: what came before is void, and comes again.
+    """The items in steps; None: discard all earlier items, since the walk starts again.
 
-    With very many items, looking each key up takes longer than adding its lag, so the table itself is walked through.
+    With very many items, looking up each key takes longer than adding its lag, so this iterates over the table itself.
     """
     last = ""
     left = iter(table.items())
@@ -197,11 +197,11 @@ def _pairs(table: dict[str, dict[int, int]]) -> Iterator[list[Pair] | None]:
         while part := list(islice(left, KEYS_PER_STEP)):
             last = part[-1][0]
             yield part
-    except RuntimeError:  # items have come or gone
+    except RuntimeError:  # items were added or removed
         keys = list(table)
     else:
         return
-    # The table keeps its order: what has not been given is behind what was given last.
+    # The table keeps its order: the remaining items follow the last one given.
     begin = 0
     if last in table:
         begin = keys.index(last) + 1
@@ -223,10 +223,10 @@ def _lags_of_queues(broker: Broker, keys: list[str], sums: dict[str, int]) -> It
 
 
 def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> Iterator[None]:
-    """Add how far groups are behind, each at one instant. In slices.
+    """Add the lags of groups, each at one instant. In slices.
 
-    Groups of a topic mostly lie next to each other and have offsets for the same queues, so the ends of those are added
-    up once; a group whose offsets lie between starts and ends is behind by the difference of two sums.
+    Groups of a topic are mostly next to each other and have offsets for the same queues, so the ends of these queues are
+    summed once. The lag of a group whose offsets are between starts and ends is the difference of two sums.
     """
     queues = broker.store.consume_queues.table
     last: str | None = None
@@ -237,7 +237,7 @@ def _add_lags(broker: Broker, pairs: list[Pair], sums: dict[str, int]) -> Iterat
     for key, offsets in pairs:
         if looked_at >= QUEUES_PER_STEP:
             looked_at = 0
-            last = None  # the queues may grow meanwhile
+            last = None  # the queues may grow in the meantime
             yield
         topic, _, group = key.partition("@")
         if not offsets:

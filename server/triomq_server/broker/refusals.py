@@ -1,5 +1,4 @@
-"""How requests are refused: `RefusedError` carries the code and the remark of the answer, and remarks that several
-handlers use."""
+"""Refusals of requests: `RefusedError` with the answer's code and remark, and remarks shared by several handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class RefusedError(Exception):
 
 
 def check_transactions(config: BrokerConfig) -> None:
-    """Refuse a half message where the settings do not take them (`rejectTransactionMessage`)."""
+    """Refuse a half message if the settings do not allow them (`rejectTransactionMessage`)."""
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
         raise RefusedError(ResponseCode.NO_PERMISSION, remark)

@@ -1,7 +1,7 @@
 """Registers this broker at every name server with its address, role and topics, and reads the set's members from them.
 
-One task and one lasting link per name server; a name server that is away is tried again with growing pauses while the
-others go on. It answers to `BrokerOuterAPI` and the registration timer of `BrokerController`; rules:
+One task and one lasting link per name server; an unreachable name server is tried again with growing pauses, without
+delaying the others. It answers to `BrokerOuterAPI` and the registration timer of `BrokerController`; rules:
 docs/protocol/namesrv.md §3.
 """
 
@@ -70,12 +70,12 @@ class Identity:
 
 @attrs.frozen
 class RegistrationAnswer:
-    """What a name server answers to a registration.
+    """A name server's answer to a registration.
 
     Attributes:
-        master_address: where a slave finds its master's ordinary port; None for masters and while there is none.
-        ha_address: where a slave finds its master's HA port.
-        order_topics: the topics that are ordered; None if the name server keeps no such list.
+        master_address: for slaves, the address of the master's ordinary port; None for masters and while there is none.
+        ha_address: for slaves, the address of the master's HA port.
+        order_topics: the ordered topics; None if the name server keeps no such list.
     """
 
     master_address: str | None
@@ -289,7 +289,7 @@ class _NameServer:
             forced = self.wanted.is_set()
 
     async def _wait(self, link: Asking, wait_s: float) -> None:
-        """Until it is time, or something has changed, or the link is gone."""
+        """Wait until the next registration is due, something has changed, or the link has ended."""
         end = trio.current_time() + wait_s
         while not link.closed and trio.current_time() < end:
             with trio.move_on_at(min(end, trio.current_time() + LINK_CHECK_S)):
@@ -331,7 +331,7 @@ class _NameServer:
         return completed
 
     def _note_failure(self, text: str, *, remedy: str = AWAY_REMEDY) -> None:
-        """Log a failure once, not at every attempt: a server that is away may fail in several ways."""
+        """Log a failure once, not at every attempt: an offline server may fail in several ways."""
         complaint = remedy or text
         if complaint != self._complaint:
             _log.warning("name server %s: %s%s", self._address, text, remedy, extra={"address": self._address})
@@ -363,7 +363,7 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
                 )
             brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
         except _FAILURES as error:
-            # This is asked every few seconds, and the registration has said it.
+            # This is asked every few seconds, and the registration has already logged it.
             _log.debug("name server %s: %s", name_server, failure_reason(error))
             return
         found = brokers.get(config.broker_name)

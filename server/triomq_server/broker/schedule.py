@@ -1,8 +1,8 @@
-"""Delivery of delayed messages: when they are due, they are copied from the schedule topic into their own.
+"""Delivers delayed messages: copies them from the schedule topic into their own topic when they are due.
 
 A level with messages has one task, which sleeps until the first of them is due; an idle level has none, and a slave's
-levels are all idle. Where an entry is damaged, the level waits until it has been built again; a damaged record is
-passed over and remembered. It answers to `ScheduleMessageService`; rules: docs/protocol/store.md §19,
+levels are all idle. If an entry is damaged, the level waits until it has been built again; a damaged record is skipped
+and remembered. It answers to `ScheduleMessageService`; rules: docs/protocol/store.md §19,
 docs/protocol/messages.md §11.
 """
 
@@ -37,10 +37,10 @@ BATCH_BYTES = 1_048_576
 
 
 class Schedule:
-    """Delivers what is due while the broker is a master.
+    """Delivers due messages while the broker is a master.
 
     Args:
-        broker: whose schedule topic it is.
+        broker: the owner of the schedule topic.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -62,7 +62,7 @@ class Schedule:
         self._store.delay_listener = self.delayed
 
     def read_config(self) -> None:
-        """Read role and flush type again: a slave delivers nothing, a new master what is due."""
+        """Read role and flush type again: a slave delivers nothing, a new master all due messages."""
         self._role_changed.set()
         config = self._broker.config.store
         synchronous = config.flush_disk_type is FlushDiskType.SYNC_FLUSH or config.broker_role is BrokerRole.SYNC_MASTER
@@ -126,7 +126,7 @@ class Schedule:
                 await waits.pause(RETRY_S)
 
     def _position(self, queue_id: int) -> int:
-        """The next queue offset to deliver, put right for good where the queue begins later or ends earlier."""
+        """The next queue offset to deliver; corrected permanently if the queue begins later or ends earlier."""
         low, high = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id)
         noted = self._offsets.table.get(queue_id + 1, 0)
         offset = min(max(noted, low), high)
@@ -135,8 +135,8 @@ class Schedule:
         return offset
 
     def _due_ms(self, queue_id: int, tags_code: int, now_ms: int) -> int:
-        """When a message is due. If that is more than the level's delay from now, the clock was set back: it is due at
-        once, but not where the store gives messages the time from before a small step."""
+        """The time at which a message is due. If it is more than the level's delay from now, the clock was set back and the
+        message is due at once, unless the store still uses the time from before a small step of the clock."""
         return tags_code if tags_code <= now_ms + self._delays_ms[queue_id] + CLOCK_STEP_BACK_MS else now_ms
 
     async def _deliver_due(self, queue_id: int, offset: int) -> bool:
@@ -156,10 +156,10 @@ class Schedule:
         return stored
 
     def _deliver_batch(self, queue_id: int, offset: int) -> tuple[bool, int, int]:
-        """Store copies of as many as are delivered in a turn of the loop.
+        """Store copies of the messages to deliver in one turn of the loop.
 
         Returns:
-            Whether the store took all; the queue offset behind the last one, and the log offset behind its copy, 0 if none
+            Whether the store took all; the queue offset after the last one, and the log offset after its copy, 0 if none
             was stored.
         """
         store, broker = self._store, self._broker
@@ -203,7 +203,7 @@ class Schedule:
             await trio.sleep(RETRY_S)
 
     async def _deliver_repaired(self) -> None:
-        """Deliver what was damaged when it was due, and has been repaired since."""
+        """Deliver messages that were damaged when they were due, and have been repaired since."""
         log_end = 0
         for queue_id, number in list(self._undelivered.places):
             unit = self._store.queue_unit(SCHEDULE_TOPIC, queue_id, number)
@@ -256,7 +256,7 @@ class Schedule:
         data = self._store.record_at(physical_offset, size_bytes)
         if data is None:
             return None
-        # The copy gets a checksum of its own, which would hide that the body is damaged.
+        # The copy gets a new checksum, which would hide the damage of the body.
         found = read_record(bytes(data), 0, len(data), physical_offset, check_crc=True)
         return RecordView(data) if isinstance(found, LogRecord) else None
 

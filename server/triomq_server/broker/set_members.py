@@ -1,8 +1,8 @@
 """The other brokers of this broker's set, with the ids under which name servers last listed them.
 
-Name servers forget a broker that stops, and give an id to the broker that registered last. A broker that takes the
-smallest id free among those registered takes the id of one that is only stopped; when that one returns, each hides the
-other. So the ids that were seen are kept, in a file too.
+Name servers forget a stopped broker, and know for each id only the broker that registered last. A broker that takes the
+smallest id not registered may take the id of a stopped broker; when the latter returns, each hides the other. So all ids
+seen so far are remembered, also in a file.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SetMembers:
         return next((known for known, number in self._away(listed).items() if number == broker_id), None)
 
     def hosts(self) -> frozenset[str]:
-        """The IP addresses of all that are remembered; those of names as far as `look_up` has found them."""
+        """The IP addresses of all remembered brokers; for host names, those that `look_up` has found."""
         if self._hosts is None:  # each connection to the HA port asks
             ips = {address: literal_ip(address) for address in self.ids}
             named = (self._ips.get(address, ()) for address, ip in ips.items() if ip is None)
@@ -95,8 +95,7 @@ class SetMembers:
         return self._hosts
 
     async def look_up(self, addresses: Iterable[str]) -> None:
-        """Find the IP addresses of those that are registered under a name; of one that is not found now, those found
-        before stay."""
+        """Resolve the brokers that are registered by host name; if one cannot be resolved now, its last addresses stay."""
 
         async def find(address: str) -> None:
             self._ips[address] = await ips_of(address) or self._ips.get(address, frozenset())
@@ -116,6 +115,6 @@ class SetMembers:
         return broker_id
 
     def _away(self, listed: Mapping[int, str]) -> dict[str, int]:
-        """The remembered brokers that are not listed now; those that are may have other ids than before."""
+        """The remembered brokers that are not listed now; listed ones may have other ids than before."""
         present = set(listed.values())
         return {address: broker_id for address, broker_id in self.ids.items() if address not in present}

@@ -1,6 +1,6 @@
 """Requests of RocketMQ 5 that this broker does not serve, and why.
 
-They are answered with code 3, as every unknown code; the reason is for readers of a tool's error.
+They are answered with code 3, as every unknown code; the reason is shown in the error of a tool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Operators' requests about access control: 50-54 (docs/protocol/broker-api.md §16).
 
-Upstream: AdminBrokerProcessor, PlainPermissionManager. Without access control they are answered as a 4.9 broker with
-`aclEnable=false` answers them.
+Upstream: AdminBrokerProcessor, PlainPermissionManager. Without access control they are answered as by a 4.9 broker with
+`aclEnable=false`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def list_producers(broker: Broker, _link: Link, command: Command) -> Slices:
             count += 1
             if not count % MEMBERS_PER_SLICE:
                 yield
-        if members:  # else the group has gone since the names were copied
+        if members:  # else the group was removed after the names were copied
             groups.append(ProducerTableInfo.encode_group(name, members))
     return command.answer(body=ProducerTableInfo.encode_groups(groups))
 
@@ -115,7 +115,7 @@ def _producer_info(channel: ClientChannel) -> ProducerInfo:
 
 
 def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Slices:
-    """300: the groups that subscribe a topic now, and those that have committed offsets of it."""
+    """300: the groups that subscribe to a topic now, and those with committed offsets in it."""
     topic = command.header(QueryTopicConsumeByWhoRequest).topic
     names = {*(yield from broker.clients.groups_subscribing(topic)), *(yield from broker.offsets.groups_of(topic))}
     groups = GroupList(group_list=(yield from java_map_order_in_slices(sorted(names))))
@@ -123,7 +123,7 @@ def list_groups_of_topic(broker: Broker, _link: Link, command: Command) -> Slice
 
 
 def list_topics_of_group(broker: Broker, _link: Link, command: Command) -> Slices:
-    """343: the topics of which a group has committed offsets."""
+    """343: the topics in which a group has committed offsets."""
     names = yield from broker.offsets.topics_of(command.header(GroupRequest).group)
     topics = TopicList(broker_addr=broker.address, topic_list=(yield from java_map_order_in_slices(names)))
     return command.answer(body=(yield from topics.encode_in_slices()))

@@ -25,7 +25,7 @@ from triomq_server.config import (
 from triomq_server.wire import Handlers, Link
 
 WARNING_CHARACTERS = 2000
-"""Of what is logged about settings that clients send."""
+"""Length limit of logged settings that clients send."""
 
 
 def register(handlers: Handlers, broker: Broker) -> None:
@@ -99,7 +99,7 @@ class Configuration:
             broker.topics.bump()  # its listener registers the broker again, so that routes show the new permission
 
     async def _save(self) -> None:
-        """Write the whole configuration to the file it came from, beside the traffic: the disk may be slow."""
+        """Write the whole configuration to its file without blocking the traffic: the disk may be slow."""
         config, file = self._broker.config, self._broker.config_file
         if file is not None:
             async with self._saving:  # the last one to write has seen all changes

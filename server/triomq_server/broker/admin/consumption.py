@@ -116,7 +116,7 @@ def _offsets(
             yield
         offset = _offset(broker, group, topic, queue_id)
         if pulled:
-            offset.pull_offset = offset.consumer_offset  # what has been pulled is not counted here
+            offset.pull_offset = offset.consumer_offset  # pulled messages are not counted here
         table[MessageQueue(topic, broker.config.broker_name, queue_id)] = offset
     return table
 

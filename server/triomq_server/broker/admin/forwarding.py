@@ -41,10 +41,10 @@ QUEUES_PER_SLICE = 256
 
 BYTES_PER_SLICE = 1 << 20
 NOTIFICATION_BYTES = 8192
-"""What is sent to members between two turns of other requests, and what a notification counts for beside its body."""
+"""Bytes sent to members before other requests get their turn, and bytes counted per notification besides its body."""
 
 SHORT_BODY_BYTES = 16_384
-"""An answer up to which it is read in the loop."""
+"""The largest answer that is decoded in the loop."""
 
 RUNNING_INFO_VERSION = 62
 RESET_VERSION = 28
@@ -260,8 +260,8 @@ def _notify_all(members: list[Link], header: ResetOffsetRequest, body: bytes) ->
 
 
 def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> int | None:
-    """The offset one queue is to go on from. None if the group has never committed any there, which is no reason for
-    tools of RocketMQ 5: these always send a queue id, if only -1."""
+    """The offset from which one queue is to continue. None if the group has never committed one there, except for tools
+    of RocketMQ 5, which always send a queue id, if only -1."""
     if header.queue_id is not None and header.queue_id >= 0 and header.offset is not None and header.offset >= 0:
         return min(header.offset, broker.store.queue_bounds(header.topic, queue_id)[1])
     committed = broker.offsets.query(header.group, header.topic, queue_id)

@@ -1,7 +1,7 @@
 """Operators' requests about replication: its state, changes of the role, truncating a slave's log, and reading a log.
 
-The codes are ours, but for 907 of RocketMQ 5; a RocketMQ broker answers ours with code 3. `triomq admin ha`, `role`,
-`cut` and `repair-store` send them.
+The codes are our own, except 907 of RocketMQ 5; a RocketMQ broker answers our codes with code 3. `triomq admin ha`,
+`role`, `cut` and `repair-store` send them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SlaveState(Body, kw_only=True):
 
 
 class RefusedState(Body, kw_only=True):
-    """A slave that was turned away, because it has more than there is."""
+    """A slave that was refused, because its log is longer than the master's."""
 
     peer: str
     offset: int
@@ -117,7 +117,7 @@ class ChangeRoleRequest(Header, kw_only=True):
     Attributes:
         role: ASYNC_MASTER, SYNC_MASTER or SLAVE.
         broker_id: a slave's id; absent: the smallest free one.
-        force: become master although the name servers know another, or take the id of a broker that is away.
+        force: become master although the name servers know another, or take the id of an offline broker.
         despite_contest: become master although another live broker has the same id.
     """
 
@@ -132,7 +132,7 @@ class ChangeRoleResponse(Header, kw_only=True):
 
     Attributes:
         broker_name, broker_addr, broker_id: the broker's name, address and id now.
-        kept_in: the file from which the next start takes the role; absent if there is none.
+        kept_in: the file from which the next start reads the role; absent if there is none.
     """
 
     broker_name: str
@@ -292,7 +292,7 @@ def _changed(broker: Broker, kept_in: str | None) -> ChangeRoleResponse:
 
 
 async def cut_log(roles: Roles, _link: Link, command: Command) -> Command:
-    """CUT_LOG: truncate the log to what the master has; the header field `droppedBytes` says how much was dropped."""
+    """CUT_LOG: truncate the log to the part the master has; the header field `droppedBytes` is the number of bytes dropped."""
     try:
         dropped = await roles.cut()
     except RoleError as error:

@@ -1,7 +1,7 @@
 """Operators' requests about the broker's state: 28, 315, 321 (docs/protocol/broker-api.md §15).
 
-Upstream: AdminBrokerProcessor, StoreStatsService. The queue sizes and thread pools of 28 are Java's; a broker without
-threads reports them as empty.
+Upstream: AdminBrokerProcessor, StoreStatsService. Queue sizes and thread pools in 28 are specific to Java; this broker
+has no thread pools and reports them as empty.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _traffic(broker: Broker) -> dict[str, str]:
 
 
 def _rates_text(log: RateLog) -> str:
-    """Three numbers between blanks; the text of one that is not known yet is empty."""
+    """Three numbers separated by blanks; a number that is not known yet is an empty text."""
     return " ".join("" if rate is None else str(rate) for rate in log.rates())
 
 
@@ -233,7 +233,7 @@ def _item(figures: Figures) -> BrokerStatsItem:
 
 
 def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
-    """321: raw entries of one consume queue, beside what a group subscribes of the topic."""
+    """321: raw entries of one consume queue, with a group's subscription to the topic."""
     header = command.header(QueryConsumeQueueRequest)
     topic, queue_id = header.topic, header.queue_id
     if (topic, queue_id) not in broker.store.queues():

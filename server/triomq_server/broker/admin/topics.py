@@ -183,7 +183,7 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
     removal = broker.store.queue_removal
-    # What is sent meanwhile goes with the topic. Were the topic removed first, a send could make it again, and its
+    # Messages sent in the meantime are deleted with the topic. If it were removed first, a send could make it again, and its
     # messages would be stored in an old queue.
     await removal.remove_topic(topic)
     if not topic.startswith(LMQ_PREFIX):
@@ -231,7 +231,7 @@ def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command
 
 
 async def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
-    """306: destroy consume queues that lie wholly before the log's start."""
+    """306: delete consume queues whose records are all before the log's start."""
     await broker.store.queue_removal.remove_expired()
     return command.answer()
 

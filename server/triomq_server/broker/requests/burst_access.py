@@ -1,4 +1,4 @@
-"""Who may have requests done by the compiled modules."""
+"""Decides which links may have requests handled by the compiled modules."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ MOST_GROUPS = 500
 """Of one heartbeat, and of all heartbeats of a connection: its end concerns all of them."""
 MOST_SUBSCRIPTIONS = 2000
 MOST_FILTER_CHARACTERS = 16_384
-"""Of all property filters; compiling so much takes up to 20 ms."""
+"""Limit for all property filters together; compiling this much takes up to 20 ms."""
 CHARACTERS_PER_FILTER = 16
-"""That each property filter is counted with beside its own: a short one takes as long as so much more of a long one."""
+"""Added to the length of each property filter: a short one takes as long as this much more of a long one."""
 MOST_TAGS = 10_000
 """Tags, and codes of tags, of all subscriptions: they are kept."""
 MOST_SUBSCRIPTION_BYTES = 1 << 20
@@ -147,7 +147,7 @@ def _check_counts(data: HeartbeatData) -> None:
 
 
 def _check_link(broker: Broker, link: Link, data: HeartbeatData) -> None:
-    """Refuse groups, and bytes of subscriptions, beyond those that one connection may have. Raises BodyError."""
+    """Refuse more groups, or bytes of subscriptions, than one connection may have. Raises BodyError."""
     consumers = {consumer.group_name or "" for consumer in data.consumer_data_set}
     producers = {producer.group_name or "" for producer in data.producer_data_set}
     groups = broker.clients.groups_with(link, consumers, producers)
@@ -185,7 +185,7 @@ def _named(name: str | None, member: str) -> str:
 
 
 def _check_kind(kind: str | None, member: str) -> None:
-    """Refuse a text that is none of a kind's names, nor one of a later version of RocketMQ. Raises BodyError."""
+    """Refuse a text that is no name of this kind, in RocketMQ 4.9 or a later version. Raises BodyError."""
     if kind is not None and len(kind) > MOST_KIND_CHARACTERS:
         raise BodyError("HeartbeatData", f"member {member!r} has {len(kind)} characters")
 

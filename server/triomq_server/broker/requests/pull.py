@@ -1,8 +1,8 @@
-"""Pulls: code 11, and 361 of lite consumers of RocketMQ 5. Permissions are checked, the filter is found, the queue is
-read and the answer built.
+"""Pulls: code 11, and code 361 of RocketMQ 5's lite consumers.
 
-A pull that finds nothing may be held (`tables.held_pulls`); when it is resumed, it answers with what there is. It
-answers to `PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/protocol/ha.md §8.
+A pull checks permissions, selects the filter, reads the queue and builds the answer. A pull that finds nothing may be
+held (`tables.held_pulls`); when it is resumed, it is answered with whatever is available. It answers to
+`PullMessageProcessor`; rules: docs/protocol/broker-api.md §5, docs/protocol/ha.md §8.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Pulling:
         self._inline_tags: LatestByText[TagMatcher | None] = LatestByText(MOST_KEPT_CHARACTERS)
         self._bursts = compiled_pulls(broker)
         self.burst: Burst | None = None
-        """Answers plain pulls, many at once; None where there is no compiled module."""
+        """Answers plain pulls, many at once; None without the compiled module."""
         if self._bursts is not None:
             self.burst = Burst(self._bursts.take, PULL_CODES, checks_access=True)
         self.read_config()
@@ -124,7 +124,7 @@ class Pulling:
         return pieces if len(pieces) == 2 and not link.draining else b"".join(pieces)
 
     def resume(self, held: HeldPull) -> None:
-        """Run a held pull again, by the subscription of now, and send what it finds; it is not held a second time."""
+        """Run a held pull again with the current subscription and send the result; it is not held a second time."""
         command = held.command
         header = command.header(PullMessageRequest)
         if held.link.unsent_bytes > self._broker.config.link_output_limit_bytes:
@@ -142,7 +142,7 @@ class Pulling:
             return
         try:
             group = self._checked(held.link, header)
-            # The group may have changed its subscription meanwhile. What the earlier one passes over would be lost to it.
+            # The group may have changed its subscription. Messages that only the old one skips would be lost to the group.
             matcher = self._matcher(header, group)
             pieces = self._read(held.link, command, header, group, matcher, first=False)
         except RefusedError as refused:
@@ -358,7 +358,7 @@ class Pulling:
 
 
 def _tag_matcher(expression: str) -> TagMatcher | None:
-    """The filter of a tag expression. Raises LocalProtocolError for one without any tag, and one that is too long."""
+    """The filter of a tag expression. Raises LocalProtocolError if it has no tag or is too long."""
     if len(expression) > MOST_INLINE_CHARACTERS:
         raise LocalProtocolError(f"the expression has more than {MOST_INLINE_CHARACTERS} characters")
     wanted = read_tags(expression)
@@ -366,8 +366,7 @@ def _tag_matcher(expression: str) -> TagMatcher | None:
 
 
 def _inline_property_matcher(kind: str, expression: str | None) -> TagMatcher | None:
-    """The filter of an expression that came with a pull; one that cannot be compiled lets everything pass, as in
-    4.9."""
+    """The filter of an expression in a pull; one that cannot be compiled lets everything pass, as in 4.9."""
     try:
         compiled(kind, expression)
     except Sql92Error:

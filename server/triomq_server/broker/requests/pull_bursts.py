@@ -1,6 +1,6 @@
-"""The compiled module that answers plain pulls, many at once: whether there is one, and what it is to know.
+"""Sets up the compiled module that answers plain pulls, many at once, if it is available.
 
-It does what `pull.Pulling` does for pulls that need nothing special, with the same answers, at a fraction of the cost.
+It does the work of `pull.Pulling` for pulls that need nothing special, with the same answers, at a fraction of the cost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def configure(bursts: pulls.PullBursts, broker: Broker, *, readable: bool) -> No
 
 
 def _answer_end() -> bytes:
-    """What is behind the opaque of an answer with messages."""
+    """The bytes after the opaque in an answer with messages."""
     head = encode_pull_answer_head(
         Command(0),
         0,

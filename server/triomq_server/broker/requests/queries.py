@@ -1,4 +1,4 @@
-"""Looking messages up by key and by id: codes 12 and 33, docs/protocol/broker-api.md §6 (upstream:
+"""Looks messages up by key and by id: codes 12 and 33, docs/protocol/broker-api.md §6 (upstream:
 QueryMessageProcessor).
 
 Only hashes of keys are compared here; clients compare the keys.

@@ -58,9 +58,9 @@ def pull_outcome(
     """Decide how a pull is answered.
 
     Args:
-        status: how the read ended.
-        requested_offset: the queue offset asked for.
-        lags: the reader is further behind the log's end than what is likely to be in memory.
+        status: result of the read.
+        requested_offset: the requested queue offset.
+        lags: the reader is so far behind the log's end that its messages are probably no longer in memory.
         slave_read: whether this broker sends readers to other brokers of its set at all (`slaveReadEnable`).
         home_id: the group's ordinary broker (`brokerId`).
         slow_id: the group's broker for slow readers (`whichBrokerWhenConsumeSlowly`).

@@ -1,1 +1,1 @@
-"""What a broker is to its set, master or slave: changing the role, the tasks of a slave, a returning master."""
+"""The role of a broker in its set, master or slave: changes of the role, the tasks of a slave, a returning master."""

@@ -1,11 +1,10 @@
-"""Consumer offsets beyond the ends of queues whose last messages are lost: by a power failure, or since the slave that is
-the master now had not received them.
+"""Corrects consumer offsets beyond the end of a queue whose last messages are lost.
 
-Messages that are stored from then on get the numbers of the lost ones, and a group with such an offset would never see
-them. So a broker that is about to take messages sets these offsets to the ends of their queues, once after the machine
-went down, and once when it has been a slave. A mark on the disk says that it is still to be done. An offset that a
-client has set beyond the end of a queue stays otherwise, also after a kill, which loses nothing that was stored; as with
-RocketMQ 4.9, which corrects none of them.
+Messages are lost by a power failure, or if a slave that became the master had not received them. New messages get the
+numbers of the lost ones, and a group with such an offset would never see them. So before a broker accepts messages, it
+sets these offsets to the ends of their queues, once after the machine went down, and once after it has been a slave. A
+mark on the disk shows that this is still to be done. Otherwise an offset that a client has set beyond the end of a queue
+stays, also after a kill, which loses no stored message. RocketMQ 4.9 corrects none of them.
 """
 
 from __future__ import annotations
@@ -85,9 +84,9 @@ async def lower_offsets(broker: Broker) -> None:
 
 
 def may_have_lost(broker: Broker) -> bool:
-    """Whether the last messages may be gone that the offsets of a starting master count.
+    """Whether the last messages counted by the offsets of a starting master may be lost.
 
-    A log that has no file at all has been taken away: then the slaves have the messages, and must not lose the offsets.
+    A log without any file has been removed: then the slaves have the messages, and must not lose the offsets.
     """
     store = broker.store
     return bool(store.commitlog.segments.items) and store.disk.exists(_mark_of(broker.config))

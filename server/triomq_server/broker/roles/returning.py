@@ -1,10 +1,10 @@
-"""A returning master merges the consumer offsets of its slaves: before it serves clients, and periodically afterwards.
-If it has lost its progress with delayed messages, it takes that of its slaves too.
+"""Merges the consumer offsets of its slaves into a returning master, before it serves clients and periodically afterwards.
 
-RocketMQ 4.9 does not: its returning master answers with offsets as old as its last stop, and its slaves copy them. Here
-the newer offset wins on both sides (`tables.offsets.resets`), and the wait for slaves that cannot be reached is short.
-A master may also have been away without noticing: cut off from the name servers for a while, or back before its
-consumers reconnect. What they commit to a slave meanwhile is found by asking again.
+If the master has lost its progress with delayed messages, it takes the progress of its slaves, too. RocketMQ 4.9 does
+not: its returning master answers with offsets as old as its last stop, and its slaves copy them. Here the newer offset
+wins on both sides (`tables.offsets.resets`), and the wait for unreachable slaves is short. A master may also have been
+offline without noticing: cut off from the name servers for a while, or back before its consumers reconnect. Asking again
+finds the offsets that they commit to a slave in the meantime.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _FAILURES = (OSError, LinkError, ProtocolError)
 
 
 async def _has_copy(link: Asking, store: MessageStore) -> bool:
-    """Whether the broker at the other end has this log, as far as the last record that both have shows.
+    """Whether the broker at the other end has a copy of this log, judging by the last record that both have.
 
     Raises:
-        NotComparableError: it does not answer with what a comparison needs.
+        NotComparableError: its answers do not suffice for a comparison.
         LinkError: the link has ended.
     """
     compared = await compare(store, RemoteLog(link))
@@ -59,12 +59,12 @@ async def _has_copy(link: Asking, store: MessageStore) -> bool:
 
 
 async def _trusted_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> QueueEnd | None:
-    """Up to where the consumer offsets of the broker at the other end are taken, by queue; None: not at all. Errors as
-    with `_has_copy`.
+    """The limit, by queue, up to which consumer offsets of the broker at the other end are accepted; None: reject all.
+    Errors as with `_has_copy`.
 
-    A slave whose log has another end since a failure of power, or since it was the master, is one of the set
-    nevertheless: some records are the same. What was consumed there behind them is not what is stored here. Of a slave
-    that has nothing of its own every offset is taken.
+    A slave whose log has another end since a power failure, or since it was the master, still belongs to the set: some
+    records are the same. Messages consumed there after these records are not the ones stored here. Every offset is
+    accepted from a slave that has no records of its own.
     """
     compared = await compare(store, RemoteLog(link))
     first = max(compared.master_begin, store.log_min_offset)
@@ -78,7 +78,7 @@ async def _trusted_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> Qu
 def _common_end_in(
     store: MessageStore, end_of: QueueEnd, compared: Comparison, topic: str, queue_id: int
 ) -> int | None:
-    """The queue offset from which on a queue has messages that the compared log has not; None for an unknown queue."""
+    """The queue offset from which a queue has messages that the compared log lacks; None for an unknown queue."""
     return None if end_of(topic, queue_id) is None else first_own_offset(store, compared, topic, queue_id)
 
 
@@ -126,8 +126,7 @@ def _no_end(_topic: str, _queue_id: int) -> None:
 def _bounded(
     received: Mapping[str, Mapping[int, int]], own: Mapping[str, Mapping[int, int]], end_of: QueueEnd
 ) -> Generator[None, None, dict[str, dict[int, int]]]:
-    """Another broker's offsets; one that is further than ours goes no further than the messages that both have. In
-    slices."""
+    """Another broker's offsets; those larger than ours are limited to the messages that both have. In slices."""
     found: dict[str, dict[int, int]] = {}
     count = 0
     for key, queues in received.items():
@@ -167,7 +166,7 @@ async def merge_offsets_of_slaves(
     again: bool = False,
     members: Mapping[int, str] | None = None,
 ) -> int:
-    """Ask the slaves of this broker's set for their offsets, and keep what is newer.
+    """Ask the slaves of this broker's set for their offsets, and keep the newer ones.
 
     Anyone can register at a name server as a slave of this set: only those that have a copy of the log count.
 
@@ -175,14 +174,14 @@ async def merge_offsets_of_slaves(
         config, offsets, store, own_address: this broker's.
         is_known: whether a slave at this address may have the log (haSlaveAddresses).
         open_link: the network.
-        end_of: where the queues of a master's log end: a slave that was the master may have offsets of messages that this
-            log does not have.
-        again: it has been done before. RocketMQ's slaves then have nothing new: they copy this master's offsets, and do
-            not know which offset was set back meanwhile.
-        members: the set's, by broker id, if they have just been asked for.
+        end_of: the ends of the queues of a master's log: a slave that was the master may have offsets of messages that
+            this log does not have.
+        again: whether this has been done before. RocketMQ's slaves then have nothing new: they copy this master's
+            offsets, and do not know which offset was set back in the meantime.
+        members: the set's members by broker id, if they have just been queried.
 
     Returns:
-        How many slaves have answered.
+        The number of slaves that have answered.
     """
     answered = 0
 
@@ -216,19 +215,18 @@ async def fetch_lost_delay_offsets(
 ) -> int:
     """Take the progress with delayed messages from the slaves of this broker's set, after its own file has been lost.
 
-    Slaves count a delivery only if they have the copy, so that nothing is passed over; what was delivered after that is
-    delivered again. Anyone can register at a name server as a slave of this set, and progress of another log would skip
-    messages: a slave only counts if the last record that both logs have is the same, and never further than the
-    messages of a level reach.
+    Slaves count a delivery only if they have the copy, so no message is skipped; later deliveries are repeated. Anyone
+    can register at a name server as a slave of this set, and progress of another log would skip messages: a slave counts
+    only if the last record that both logs have is the same, and its progress is limited to the messages of a level.
 
     Args:
         delay_offsets, store, own_address: this broker's.
         is_known: whether a slave at this address may have the log (haSlaveAddresses).
         open_link: the network.
-        members: the set's, by broker id, as name servers list them.
+        members: the set's members by broker id, as name servers list them.
 
     Returns:
-        How many slaves have answered.
+        The number of slaves that have answered.
     """
     answered = 0
 

@@ -1,7 +1,7 @@
 """Keeps a broker in its role, master or slave, and changes the role while it runs.
 
 RocketMQ 4.9 changes roles at run time only under DLedger (`BrokerController.changeToMaster`, `changeToSlave`;
-docs/protocol/ha.md §7.3). Here an operator may do so in any broker set. A change is refused where it would give the set
+docs/protocol/ha.md §7.3). Here an operator may do so in any broker set. A change is refused if it would give the set
 two masters or lose messages.
 """
 
@@ -42,11 +42,11 @@ _NOTHING_TO_CUT = {
     LogRelation.CLEAN: "this slave has exactly its master's log",
     LogRelation.BEHIND: "this slave has nothing that its master lacks",
 }
-"""Why a slave's log is not cut; the other relations are those that a cut ends."""
+"""The relations to the master's log in which a slave's log is not cut, and why; a cut resolves all others."""
 
 
 class RoleError(Exception):
-    """The broker cannot take another role, or cannot keep the one that it has taken; the text says which and why."""
+    """The broker cannot take another role, or cannot keep the one that it has taken; the text states which and why."""
 
 
 class RoleNotKept(RoleError):  # noqa: N818 - named after the state one is in
@@ -128,7 +128,7 @@ class Roles:
         await self._take_role(BrokerRole.SLAVE, broker_id, keep=False)
 
     def handle_registration(self, answer: RegistrationAnswer) -> None:
-        """Take over what a name server answered to a registration: ordered topics, and the master of the set."""
+        """Apply a name server's answer to a registration: ordered topics, and the master of the set."""
         if answer.order_topics is not None:
             # A name server that keeps a list of ordered topics decides on them.
             self._broker.topics.set_order_topics(answer.order_topics)
@@ -171,8 +171,8 @@ class Roles:
         """Refuse messages and follow the set's master from now on.
 
         Args:
-            broker_id: the id to register under, greater than 0; None keeps a slave's, and gives a master the smallest one
-                that no broker of the set has, or had when it was last registered.
+            broker_id: the id to register under, greater than 0. None: a slave keeps its id, and a master gets the
+                smallest id that no broker of the set has, or had when it was last registered.
             force: take the id of a broker that is not registered now.
 
         Raises:
@@ -192,11 +192,11 @@ class Roles:
             await self._take_role(BrokerRole.SLAVE, broker_id)
 
     async def cut(self) -> int:
-        """Truncate the log to what the master has too, so that this slave can follow it again; only an operator orders
-        it.
+        """Truncate the log to the part that the master has too, so that this slave can follow it again; only an operator
+        orders it.
 
         Returns:
-            How many bytes of the log are gone.
+            The number of bytes removed from the log.
 
         Raises:
             RoleError: this broker is not a slave, or its log is neither ahead of the master's nor diverged from it.
@@ -234,10 +234,10 @@ class Roles:
         await self._find_contest(await self._members())
 
     async def _look_at_set_periodically(self) -> None:
-        """Look for a broker with the same id; a master also for another master, and for offsets only its slaves have.
+        """Search for a broker with the same id; a master also for another master, and for offsets that only slaves have.
 
-        There is another master when this broker was thought dead, or was cut off, and its slave was made master
-        meanwhile. Name servers know only the one that registered last.
+        There is another master if this broker was believed dead, or was cut off, and its slave was promoted in the
+        meantime. Name servers know only the master that registered last.
         """
         broker = self._broker
         logged = None

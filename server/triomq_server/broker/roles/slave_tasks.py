@@ -1,6 +1,6 @@
 """The tasks of a slave: follow the master's log, and keep topics, groups and offsets equal to the master's.
 
-`replication` does the work; here its results go into the broker's tables. It answers to `SlaveSynchronize`; rules:
+`replication` does the work; this module puts its results into the broker's tables. It answers to `SlaveSynchronize`; rules:
 docs/protocol/ha.md §7.
 """
 
@@ -45,11 +45,11 @@ TABLES_WAITING = 1000
 
 @attrs.frozen
 class _WaitingTable:
-    """A master's progress with delayed messages, of which this slave has not all copies yet.
+    """A master's progress with delayed messages, for which this slave does not have all copies yet.
 
     Attributes:
-        log_end: they are in front of this log offset.
-        links: how many links to the master had been opened when it came.
+        log_end: the copies are before this log offset.
+        links: number of links to the master opened before this arrived.
         body: the table.
     """
 
@@ -78,9 +78,9 @@ class FollowedTables:
         return self._log.status.connected or not broker.store.log_max_offset or broker.compat_49
 
     async def replace_topics(self, body: bytes) -> None:
-        """The master's topics (code 21); of a master that is not followed, those that are new here.
+        """The master's topics (code 21); from a master that is not followed, only new ones.
 
-        Queues that a followed master of ours has removed are removed here too.
+        Queues removed by a followed triomq master are removed here too.
         """
         with _undecodable_as_value_error():
             received = await in_turns(TopicConfigTableForSlaves.decode_in_slices(body))
@@ -108,15 +108,15 @@ class FollowedTables:
             received, times = await decode_received(body, fields.get(FIELD))
         before = None
         if links is not None and self._before is not None and self._before[0] == links:
-            before = self._before[1]  # the log's link has held since then, so the master was never away
+            before = self._before[1]  # the log's link has not broken since then, so the master was never offline
         await in_turns(self._broker.offsets.merge(received, times, before))
         self._before = None if links is None else (links, received)
 
     async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """The master's progress with delayed messages (code 45).
 
-        A master of ours says up to where the log must reach first: a broker that takes over must have the copies of
-        what it counts as delivered. RocketMQ's does not say so.
+        A triomq master also sends the offset that the log must reach first: a broker that takes over must have the
+        copies of the messages that it counts as delivered. RocketMQ's master does not.
         """
         if not self._is_followed:
             return
@@ -131,7 +131,7 @@ class FollowedTables:
             await self._take_reached()
 
     async def _wait_for_log(self, end: int) -> None:
-        """Wait a moment for what is on its way."""
+        """Wait a moment for bytes that are on their way."""
         store, reached = self._broker.store, trio.Event()
 
         def grown(_end: int) -> None:
@@ -157,7 +157,7 @@ class FollowedTables:
             await self._broker.delay_offsets.save_received(taken.body, taken.log_end)
 
     async def replace_groups(self, body: bytes) -> None:
-        """The master's subscription groups (code 201); of a master that is not followed, those that are new here."""
+        """The master's subscription groups (code 201); from a master that is not followed, only new ones."""
         with _undecodable_as_value_error():
             received = await in_turns(SubscriptionGroupTable.decode_in_slices(body))
         groups = self._broker.groups
@@ -206,7 +206,7 @@ class SlaveTasks:
 
     @property
     def main_address(self) -> str | None:
-        """Where the master answers requests, or last did; None if nobody has named it."""
+        """The address at which the master answers requests, or last did; None if it is not known."""
         return self._main_address
 
     async def run(self) -> None:
@@ -225,7 +225,7 @@ class SlaveTasks:
         stays = self._is_linked_to(answer)
         self.metadata.follow(self._master_of_tables(answer))
         if not self._broker.config.store.ha_master_main_address:
-            # A master that leaves the name servers for a while mostly stays where it was.
+            # A master that is unregistered for a while usually keeps its address.
             self._main_address = answer.master_address or self._main_address
         self._answered.set()
         if self._fixed is None and answer.ha_address is not None and not stays:
@@ -234,15 +234,15 @@ class SlaveTasks:
     def _is_linked_to(self, answer: RegistrationAnswer) -> bool:
         """Whether the master that an answer names is the one to which a link is open, whatever its HA address.
 
-        A broker takes another HA address only with a restart, which ends its links. Anyone can register the right master
-        with an HA address of their own, and the logs are compared with the master, not with what is behind that.
+        A broker changes its HA address only with a restart, which ends its links. Anyone can register the right master
+        with an HA address of their own, and the logs are compared with the master, not with the peer at that address.
         """
         if self._broker.compat_49 or self.log.linked is None:
             return False
         return answer.master_address is not None and answer.master_address == self.metadata.master
 
     def _master_of_tables(self, answer: RegistrationAnswer) -> str | None:
-        """Where tables are fetched from after a name server's answer: where the log comes from, as far as that is known.
+        """The address from which to fetch tables after a name server's answer: the source of the log, if that is known.
 
         Anyone can register as the master of this set, and another cluster's broker of the same name may do so by mistake.
         An open link to the log stays at first, or for good with a fixed address, and tables of another master would not

@@ -18,13 +18,13 @@ from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
 from triomq_server.wire import Link
 
 GROUPS_PER_SLICE = 4096
-"""Groups that are looked at before others have their turn."""
+"""Groups examined before other tasks get their turn."""
 
 CHANNELS_PER_SLICE = 2048
-"""Members whose age is looked at before others have their turn."""
+"""Members whose age is checked before other tasks get their turn."""
 
 MOST_ENTRIES = 20_000
-"""Groups with members online, and their subscriptions: the garbage collector looks at all of them at once."""
+"""Groups with members online, and their subscriptions: the garbage collector visits all of them at once."""
 MOST_MEMBERSHIPS = 50_000
 """Members of all groups: when very many connections end together, all of theirs end in one turn of the loop. No more
 client ids are known than there are members."""
@@ -79,8 +79,8 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
     channels: dict[Link, ClientChannel] = attrs.Factory(dict)
-    """The members. The only member of a group is in a table that all groups share of which it is the only one: so the
-    garbage collector looks at one table for a client, not at one for each group."""
+    """The members. All groups in which a client is the only member share one table, so that the garbage collector visits
+    one table per client, not one per group."""
     subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
     tag_codes: dict[str, frozenset[int]] = attrs.Factory(dict)
     """The codes of each subscription; all pulls share them."""
@@ -168,9 +168,9 @@ class ClientTable:
     """All producers and consumers with a live link to this broker.
 
     Attributes:
-      memberships: members of all groups, one that is in two groups counted twice.
-      subscriptions: of all consumer groups.
-      kept_bytes: of these subscriptions.
+      memberships: members of all groups; a member of two groups counts twice.
+      subscriptions: number of subscriptions of all consumer groups.
+      kept_bytes: size of these subscriptions.
     """
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class ClientTable:
         # In how many groups of a link a client id is: a link may have groups of several clients, and each of its heartbeats
         # may bring another id.
         self._producer_ids: dict[Link, dict[str, int]] = {}
-        # The table of the latest client, for the groups of which it is the only member.
+        # The table of the latest client, for groups in which it is the only member.
         self._alone: dict[Link, ClientChannel] = {}
         # Which groups a link is in, so that a mass of closing links need not search all groups.
         # With the bytes of the subscriptions that its last heartbeat offered for the group.
@@ -348,7 +348,7 @@ class ClientTable:
         return found
 
     def _entries_of(self, link: Link) -> int:
-        """A link's groups, with the subscriptions of those of which it is the only member."""
+        """A link's groups, with the subscriptions of those in which it is the only member."""
         held = len(self._producer_groups.get(link, ()))
         for name in self._consumer_groups.get(link, ()):
             group = self.consumers[name]
@@ -356,7 +356,7 @@ class ClientTable:
         return held
 
     def _bytes_of(self, link: Link) -> int:
-        """A link's share of the bytes of its groups: they are kept as long as any member is there."""
+        """A link's share of the bytes of its groups: they are kept as long as a group has any member."""
         groups = (self.consumers[name] for name in self._consumer_groups.get(link, ()))
         return sum(group.kept_bytes // len(group.channels) for group in groups)
 
@@ -369,7 +369,7 @@ class ClientTable:
         """
         stale: dict[Link, None] = {}
         looked_at = 0
-        # The garbage collector does not look at tuples of texts; pairs would be as many objects as there are groups.
+        # The garbage collector skips tuples of texts; with pairs there would be one object per group.
         for name in tuple(self.producers):
             channels = self.producers.get(name, {})
             for channel in list(channels.values()):
@@ -394,7 +394,7 @@ class ClientTable:
 
 
 def _drop(of_link: dict[Link, dict[str, V]], link: Link, name: str) -> None:
-    """Take one group or client id from what a link has, and the link when it has no other."""
+    """Remove one group or client id from a link's entry, and the entry if it was the last one."""
     names = of_link.get(link)
     if names is not None:
         names.pop(name, None)

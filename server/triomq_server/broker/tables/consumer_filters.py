@@ -1,7 +1,7 @@
-"""Property filters of consumer groups: compiled when a heartbeat brings them, kept in `consumerFilter.json`.
+"""Property filters of consumer groups: compiled when a heartbeat arrives, kept in `consumerFilter.json`.
 
-One filter per topic and group, always that of the subscription which counts in the group. Tags need nothing of this. It
-answers to `ConsumerFilterManager`; rules: docs/protocol/broker-api.md §5 and §8, docs/protocol/store.md §16.2
+There is one filter per topic and group, from the subscription that is in effect for the group. Subscriptions by tags
+need no filter. It answers to `ConsumerFilterManager`; rules: docs/protocol/broker-api.md §5 and §8, docs/protocol/store.md §16.2
 and §21.3.
 """
 
@@ -56,9 +56,9 @@ Online = Callable[[str, str], SubscriptionData | None]
 
 
 class LatestByText(Generic[V]):
-    """Values that are made of texts: the latest used, as many as have texts of `most` characters together.
+    """A cache of values that are made of texts; keeps the latest used, up to `most` characters of text in total.
 
-    Clients choose the texts, so a limit of their number alone would let them fill the memory.
+    Clients choose the texts, so a limit on their number alone would let them fill the memory.
     """
 
     def __init__(self, most: int) -> None:
@@ -87,12 +87,12 @@ _compiled: LatestByText[Sql92Filter] = LatestByText(MOST_COMPILED_CHARACTERS)
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription is one by tags, which it is unless it says otherwise."""
+    """Whether a subscription is by tags, which is the default."""
     return expression_type in (None, "", TAG_TYPE)
 
 
 def compiled(expression_type: str, expression: str | None) -> Sql92Filter:
-    """The filter of an expression that is none of tags. Raises Sql92Error, also for an unknown type."""
+    """The filter of an expression that is not by tags. Raises Sql92Error, also for an unknown type."""
     if expression_type != SQL92_TYPE:
         raise Sql92Error(f"there is no filter of type {expression_type}; the types are {TAG_TYPE} and {SQL92_TYPE}")
     return _compiled.find(expression or "", compile_filter)
@@ -110,7 +110,7 @@ class PropertyMatcher:
         self._expression = expression
 
     def by_consume_queue(self, tags_code: int) -> bool:  # noqa: ARG002
-        """A tags code says nothing about properties."""
+        """Always true: a tags code contains no properties."""
         return True
 
     def by_commitlog(self, record: memoryview) -> bool:
@@ -132,7 +132,7 @@ class RetryMatcher(PropertyMatcher):
         self._group = group
 
     def by_commitlog(self, record: memoryview) -> bool:
-        """Whether the message still is one that the group wants; without a filter it is."""
+        """Whether the group still wants the message; true without a filter."""
         try:
             properties = RecordView(record).properties
         except BodyError:
@@ -170,7 +170,7 @@ class ConsumerFilter:
 
 
 Row = tuple[ConsumerFilter, int, int]
-"""A filter, and what may change of it while the file is made: its client_version and dead_ms."""
+"""A filter with copies of the values that may change while the file is made: client_version and dead_ms."""
 
 
 class ConsumerFilters:
@@ -191,7 +191,7 @@ class ConsumerFilters:
         self._not_compiled = Repeats()
 
     def find(self, topic: str, group: str) -> ConsumerFilter | None:
-        """The compiled filter of a group's subscription; None if it has none that could be compiled."""
+        """The compiled filter of a group's subscription; None if there is none, or it could not be compiled."""
         return self._table.get((topic, group))
 
     def update(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
@@ -239,7 +239,7 @@ class ConsumerFilters:
         self.changed = True
 
     def _check_space(self, known: ConsumerFilter | None, expression: str) -> None:
-        """Raise Sql92Error if a new filter would be one too many, or its expression too long for what is left."""
+        """Raise Sql92Error if a new filter would exceed the number of filters, or the total length of their expressions."""
         if known is None and len(self._table) >= MOST_FILTERS:
             raise Sql92Error(f"the broker has {MOST_FILTERS} filters already")
         freed = 0 if known is None else known.kept_bytes
@@ -257,10 +257,10 @@ class ConsumerFilters:
         self.changed = True
 
     def expire(self, online: Online, keep_ms: int) -> None:
-        """Mark filters without a subscriber, and drop those that have had none for `keep_ms`.
+        """Mark filters without a subscriber, and drop those without one for `keep_ms`.
 
         Args:
-            online: what an online group subscribes of a topic.
+            online: the subscription of an online group to a topic.
             keep_ms: the setting filterDataCleanTimeSpan.
         """
         now_ms = self._clock()

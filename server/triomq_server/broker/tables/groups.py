@@ -1,5 +1,4 @@
-"""The broker's subscription groups: who may consume, how often a message is tried again, which broker serves slow
-readers.
+"""The broker's subscription groups: permission to consume, number of retries, the broker for slow readers.
 
 `GroupTable` keeps `subscriptionGroup.json`. It answers to `SubscriptionGroupManager`; rules:
 docs/protocol/broker-api.md §13, docs/protocol/store.md §21-22.

@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait for a message: held by queue, woken by arrivals, answered at their deadline.
 
-There is no task per pull: one dictionary per queue, one heap of deadlines and one task that sleeps until the first of
-them. It answers to `PullRequestHoldService` and `NotifyMessageArrivingListener`; rules:
+There is no task per pull, only one dictionary per queue, one heap of deadlines and one task that sleeps until the first
+of them. It answers to `PullRequestHoldService` and `NotifyMessageArrivingListener`; rules:
 docs/protocol/broker-api.md §5.4.
 """
 
@@ -30,17 +30,17 @@ LEAST_SHARE = 1000
 """Pulls that any one link, and any one host, may have held."""
 
 BYTES_PER_PLACE = 1024
-"""A held pull keeps its request, whose fields and body may be long: for every so many bytes it takes the place of one
-more pull."""
+"""A held pull keeps its request, whose fields and body may be long: it counts as one more pull for each this many
+bytes."""
 
 AT_ONCE = 200
 """Pulls that are run again before other tasks have their turn."""
 
 FEW = 64
-"""Pulls of a queue that an arrival looks at in any case."""
+"""Pulls of a queue that an arrival checks in any case."""
 LOOKED_AT_ONCE = 4096
-"""Pulls of queues with more than a FEW that arrivals look at before other tasks have their turn; one for each tag that
-has come counts."""
+"""Pulls of queues with more than a FEW that arrivals check before other tasks get their turn; a pull counts once for
+each tag that has arrived."""
 
 DROPPED_AT_ONCE = 1000
 """Pulls of closed links that are forgotten before other tasks have their turn."""
@@ -50,7 +50,7 @@ TURN_S = 0.01
 
 
 EXAMINED_AT_ONCE = 256
-"""Records that one arrival makes a held pull look at."""
+"""Records that a held pull examines per arrival."""
 
 
 class HeldPull:
@@ -58,13 +58,13 @@ class HeldPull:
 
     Attributes:
         link, command: the client's link, and its request.
-        topic, queue_id, offset: where it reads.
-        matcher: its filter; None wants every message.
-        places: how many usual pulls it is counted as.
-        deadline: when it is answered in any case, on trio's clock.
-        examines: its filter looks into the records themselves.
-        examined: up to this queue offset it has done so, and found nothing.
-        examine_to: up to this queue offset there is something to look into.
+        topic, queue_id, offset: the place to read from.
+        matcher: its filter; None: every message.
+        places: the number of ordinary pulls it counts as.
+        deadline: time at which it is answered in any case, on trio's clock.
+        examines: whether its filter reads the records themselves.
+        examined: its filter has examined records up to this queue offset, without a match.
+        examine_to: there are records to examine up to this queue offset.
         waits: false once it has been woken or dropped.
     """
 
@@ -112,14 +112,14 @@ class HeldPulls:
     """All held pulls of a broker.
 
     Args:
-        limit: how many may be held at once, by their places; of one link a tenth of them, of one client's host a half,
-            but 1000 in any case, so that no reader takes the places of the others.
-        host_of: what a link's host is counted by.
-        scan_s: None (the safe rule): deadlines are exact. A number: deadlines are only checked this often, as
-            RocketMQ 4.9 does.
-        queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, which is
-            how slaves of 4.9 work.
-        record_of: the record at an offset of a queue, for filters that look into records.
+        limit: the most pulls held at once, counted in places; one link may use a tenth of them, one client's host a
+            half, but at least 1000 each, so that no reader takes the places of the others.
+        host_of: the key by which a link's host is counted.
+        scan_s: None (the safe rule): deadlines are exact. A number: deadlines are checked only at this interval, as in
+            RocketMQ 4.9.
+        queue_end: the end of a queue; with it each scan also wakes pulls that have missed an arrival, as slaves of 4.9
+            do.
+        record_of: the record at an offset of a queue, for filters that read records.
         now: a clock in seconds, for TURN_S.
     """
 
@@ -141,7 +141,7 @@ class HeldPulls:
         self._later: deque[HeldPull] = deque()
         """Woken, but not yet run again: one message may wake thousands."""
         self._to_examine: deque[HeldPull] = deque()
-        """Those whose filters have to look into what has come."""
+        """Pulls whose filters have to examine new records."""
         self._now = now
         self._spent_s = 0.0  # since the task of `run` had its last turn
         self._scan_s = scan_s
@@ -157,13 +157,13 @@ class HeldPulls:
         self._deadlines: list[tuple[float, int]] = []
         self._next_number = 0
         self._dropped: dict[Link, None] = {}
-        """Closed links of which there still are pulls."""
+        """Closed links that still have pulls."""
         self._drops_left = DROPPED_AT_ONCE
         self._arrivals: dict[tuple[str, int], dict[int | None, int]] = {}
-        """What has come to queues with very many pulls, which have not been looked at yet: the tags' codes, and the last
+        """Arrivals in queues with very many pulls that have not been checked yet: the tags' codes, and the last
         `next_offset` of each."""
         self._walk: tuple[dict[int | None, int], Iterator[int]] | None = None
-        """What is looked at now: what has come to a queue, and the numbers of its pulls."""
+        """The current work: the arrivals of a queue, and the numbers of its pulls."""
         self._looks_left = LOOKED_AT_ONCE
         self._earlier = trio.Event()
         self.waiting = 0
@@ -256,7 +256,7 @@ class HeldPulls:
             self._wake(woken)
 
     def _examine(self) -> None:
-        """Let filters look into what has come, until the turn is over, and wake the pulls of those that match."""
+        """Let filters examine new records until the turn is over, and wake the pulls whose filters match."""
         ends = self._now() + TURN_S
         woken = []
         while self._to_examine and self._now() <= ends:
@@ -269,7 +269,7 @@ class HeldPulls:
                     if held.examined >= held.examine_to:
                         self._to_examine.popleft()
                     continue
-            # Otherwise the pull itself looks at a limited number of records.
+            # Otherwise the pull itself examines a limited number of records.
             self._to_examine.popleft()
             woken.append(held)
         self._wake(woken)
@@ -349,7 +349,7 @@ class HeldPulls:
             self._run_later()
 
     def _run_later(self) -> None:
-        """Run woken pulls again, as many as one turn takes."""
+        """Run woken pulls again, up to the limit of one turn."""
         for _ in range(AT_ONCE):
             if not self._later or self._spent_s > TURN_S:
                 break

@@ -1,7 +1,7 @@
-"""Work that one change causes for many clients, such as notifying the members of a group: so much in a turn of the loop.
+"""Spreads work that one change causes for many clients, such as notifying a group's members, over several turns of the loop.
 
-One link that closes may concern hundreds of groups with thousands of members each. What does not fit into a turn is left
-to a task.
+A single closed link may concern hundreds of groups with thousands of members each. Work that does not fit into a turn is
+left to a task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Notifications:
         self._wake.set()
 
     async def run(self) -> None:
-        """Task: notify those that did not fit into the turn of their change."""
+        """Task: send the notifications that did not fit into the turn of their change."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()

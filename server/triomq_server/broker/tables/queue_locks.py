@@ -1,4 +1,4 @@
-"""Queue locks of orderly consumers: which client of a group may consume a queue now.
+"""Queue locks of orderly consumers: the client of a group that may consume a queue now.
 
 In memory only, per broker, never replicated: docs/protocol/broker-api.md §11 (upstream: RebalanceLockManager). Pure:
 the time is an argument.
@@ -21,7 +21,7 @@ MOST_BYTES = 64 << 20
 MOST_LOCKS."""
 
 SCANS_PER_LIFE = 20
-"""How often expired locks are looked for while one lives; a look at all of them takes up to 10 ms."""
+"""How often expired locks are searched for while a lock exists; checking all of them takes up to 10 ms."""
 
 
 class LockTable:
@@ -48,10 +48,10 @@ class LockTable:
         return self._count
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: int) -> list[MessageQueue]:
-        """Lock what is free, expired or already this client's (which refreshes it).
+        """Lock the queues that are free, expired or already held by this client (which refreshes them).
 
         Returns:
-            Those of the queues which the client holds now.
+            The queues that the client now holds.
         """
         held = self._groups.get(group, {})
         granted = []
@@ -74,7 +74,7 @@ class LockTable:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release those of the queues that this client holds."""
+        """Release the queues that this client holds; ignore the others."""
         held = self._groups.get(group)
         if held is None:
             return
@@ -88,9 +88,9 @@ class LockTable:
             del self._groups[group]
 
     def drop_expired(self, now_ms: int) -> None:
-        """Forget locks whose owners have not refreshed them in time, so that gone groups do not stay in memory.
+        """Forget locks that were not refreshed in time, so that groups without members do not stay in memory.
 
-        Looks only now and then: a request asks for it each time.
+        Every request calls this, so it checks the locks only now and then.
         """
         if now_ms < self._next_scan_ms:
             return

@@ -1,7 +1,7 @@
 """Counters of traffic by topic, group, queue and broker, and their minute, hour and day figures.
 
 Counting is plain integer addition on a `Counter` that the hot path looks up once per send or pull; everything else
-(groups from queues, the broker from topics, rates) is worked out by `BrokerStats.sample`, which a timer calls every
+(groups from queues, the broker from topics, rates) is calculated by `BrokerStats.sample`, which a timer calls every
 second. Names and keys are those of request 315, docs/protocol/broker-api.md §15 (upstream: BrokerStatsManager,
 StatsItem, StoreStatsService).
 """
@@ -30,8 +30,8 @@ IDLE_LIMIT_MS = 2 * 86_400_000
 """A counter that has not moved for two days is dropped, so that short-lived names do not fill the memory."""
 
 MOST_COUNTERS = 20_000
-"""Counters of one kind (by topic, by queue and group, by group). Once there are so many, what new names do is counted
-in the broker's totals only: clients choose the names."""
+"""The most counters of one kind (by topic, by queue and group, by group). Beyond it, traffic of new names is counted
+only in the broker's totals: clients choose the names."""
 
 SAMPLES_AT_ONCE = 500
 """Counters that are sampled before other tasks have their turn."""
@@ -41,7 +41,7 @@ class Counter(msgspec.Struct, gc=False):
     """Messages, bytes and calls of one topic, group or queue since the broker started.
 
     The hot path adds to the integers directly; nothing else writes them. Tens of thousands live as long as the broker:
-    the garbage collector does not know them, nor their histories, since each full collection would look at all of them.
+    they and their histories are hidden from the garbage collector, since each full collection would visit all of them.
     """
 
     messages: int = 0
@@ -172,7 +172,7 @@ class RateLog:
         self._samples.append((now_ms, total))
 
     def rates(self) -> list[float | None]:
-        """Per second over each span; None where the broker has not run that long."""
+        """Per second over each span; None if the broker has not run that long."""
         found: list[float | None] = []
         for span_s in self.SPANS_S:
             if len(self._samples) <= span_s:
@@ -241,7 +241,7 @@ class BrokerStats:
     # -- counting: the hot path
 
     def put_counter(self, topic: str) -> Counter:
-        """The counter of messages stored for a topic, created when new; that of the rest if there are too many."""
+        """The counter of messages stored for a topic, created when new; the shared counter if there are too many."""
         counter = self._puts.get(topic)
         if counter is None:
             if len(self._puts) >= MOST_COUNTERS:
@@ -250,7 +250,7 @@ class BrokerStats:
         return counter
 
     def get_counter(self, topic: str, queue_id: int, group: str) -> Counter:
-        """The counter of messages given to a group from one queue, created when new; that of the rest if there are too
+        """The counter of messages given to a group from one queue, created when new; the shared counter if there are too
         many."""
         key = (topic, queue_id, group)
         counter = self._gets.get(key)
@@ -332,7 +332,7 @@ class BrokerStats:
         return list(self._puts.items())
 
     def gets(self) -> Iterator[tuple[str, str, Counter]]:
-        """Topic, group and what was given to the group, over all queues."""
+        """Topic, group and counts of messages given to the group, over all queues."""
         for (topic, group), counters in list(self._group_gets.items()):
             of_group = Counter()
             for counter in counters.values():
@@ -383,11 +383,11 @@ class BrokerStats:
             pass
 
     def sample_in_slices(self, now_ms: int, wall_ms: int) -> Iterator[None]:
-        """Take whatever samples are due; called once a second. At each step other tasks may have their turn.
+        """Take all samples that are due; called once a second. At each step other tasks may have their turn.
 
         Args:
-            now_ms: when the broker started plus the time since then, by a clock that nobody sets.
-            wall_ms: what the wall clock shows: it says when a day begins.
+            now_ms: the broker's start plus the time since then, by a clock that is never set.
+            wall_ms: the wall clock, which determines when a day begins.
         """
         put, got = self.messages_put, self.messages_got
         self.put_rate.sample(now_ms, put)
@@ -443,7 +443,7 @@ class BrokerStats:
         return False
 
     def _families(self) -> Iterator[tuple[str, str, Counter]]:
-        """Every counter under the name 4.9 gives it, sums included. Counters may come and go meanwhile."""
+        """Every counter under its name in 4.9, including sums. Counters may be added and removed in the meantime."""
         all_puts, all_gets = Counter(), Counter()
         all_puts.add(self._retired_puts)
         all_gets.add(self._retired_gets)
@@ -468,7 +468,7 @@ class BrokerStats:
             yield "BROKER_GET", self._cluster_name, all_gets
 
     def _drop_idle(self, now_ms: int) -> None:
-        """Forget what has not moved for two days; the broker's own totals keep what it counted."""
+        """Forget counters that have not changed for two days; the broker's totals keep their counts."""
         idle = {key for key, history in self._histories.items() if now_ms - history.moved_ms > IDLE_LIMIT_MS}
         if not idle:
             return

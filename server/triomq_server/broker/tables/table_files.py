@@ -1,8 +1,8 @@
-"""The files of tables that a broker's start reads: which of them it would refuse, and what another broker's table gives.
+"""Checks the table files that a broker's start reads, and makes such files from another broker's tables.
 
-Both are decided by the tables' own `load`. A table from another broker has to pass more than that: the start takes from
-its own file whatever it can hold, but another process's answer must not bring names that cannot be directories, numbers of
-queues that no broker has, or offsets behind the messages that the queues hold.
+The tables' own `load` decides. A table from another broker must pass more checks: a start accepts anything valid in its
+own file, but another process's answer must not bring names that cannot be directories, numbers of queues that no broker
+has, or offsets after the messages that the queues hold.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ _READERS: dict[str, Callable[[ConfigFile], _Table]] = {
 
 
 def refused_files(root: Path) -> Iterator[tuple[str, str]]:
-    """The files below a store's directory that a start would refuse to go on with, and why. Raises OSError."""
+    """The files below a store's directory that would make a start fail, and why. Raises OSError."""
     for name in _READERS:
         if why := _refusal(name, ConfigFile(f"{root}/{name}", RealDisk())):
             yield name, why
 
 
 def outdated_files(root: Path) -> Iterator[tuple[str, str]]:
-    """The files that are missing or cannot be parsed while their backups can, which a start takes; and what is wrong."""
+    """The files that are missing or damaged but have a readable backup, which a start takes; and what is wrong."""
     for name in _READERS:
         file, backup = root / name, root / f"{name}.bak"
         if _is_json(backup) and not _is_json(file):
@@ -97,7 +97,7 @@ def _is_json(path: Path) -> bool:
 
 
 def topics_of(root: Path) -> set[str] | None:
-    """The topics of a store, with those that every broker has; None if the table is missing or cannot be read."""
+    """The topics of a store, including those that every broker has; None if the table is missing or cannot be read."""
     file = ConfigFile(f"{root}/{TOPICS}", RealDisk())
     table = TopicTable(BrokerConfig(), file, _no_clock)
     try:
@@ -137,12 +137,12 @@ class UnusableTableError(Exception):
 
 @attrs.frozen
 class ReceivedTable:
-    """Another broker's table, as it can be written here.
+    """Another broker's table, in the form to be written here.
 
     Attributes:
         text: the file's content.
-        entries: how many there are, but for groups that every broker has.
-        lowered: how many offsets were larger than the ends of their queues here.
+        entries: number of entries, without the groups that every broker has.
+        lowered: number of offsets that were larger than the ends of their queues here.
     """
 
     text: bytes
@@ -261,7 +261,7 @@ def _flaw_of_group(name: str, group: SubscriptionGroupConfig) -> str:
 
 
 def _is_name(name: str) -> bool:
-    """Whether this can be a directory and a word of a compressed registration; older brokers took more than clients."""
+    """Whether this can be a directory and a word of a compressed registration; older brokers allowed more than clients."""
     if name in ("", ".", "..") or not name.isprintable() or "/" in name or " " in name:
         return False
     return len(name.encode("utf-8", "replace")) <= _NAME_BYTES

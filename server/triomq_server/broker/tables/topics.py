@@ -98,7 +98,7 @@ class TopicTable(VersionedTable[TopicConfig]):
 
     @property
     def reply_topic(self) -> str:
-        """Where the cluster's request-reply answers are sent."""
+        """The topic of the cluster's request-reply answers."""
         return f"{self._config.broker_cluster_name}{REPLY_TOPIC_SUFFIX}"
 
     def is_system(self, topic: str) -> bool:
@@ -143,7 +143,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         return made
 
     def ensure_retry(self, group: str, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """The retry topic of a group whose settings say so many queues; files and Java masters may say any number."""
+        """The retry topic of a group with this many queues in its settings; files and Java masters may have any number."""
         return self.ensure(RETRY_PREFIX + group, max(0, min(queues, QUEUES_LIMIT)), PERM_READ_WRITE, sys_flag)
 
     def create_for_send(
@@ -215,7 +215,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         return list(counts)
 
     def set_order_topics(self, ordered: Iterable[str]) -> None:
-        """Mark these topics as ordered and all others as not, as a name server says.
+        """Mark these topics as ordered and all others as not, as reported by a name server.
 
         Counts and persists one change if any topic changed; `on_change` is not called, since name servers know it.
         """

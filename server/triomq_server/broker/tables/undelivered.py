@@ -1,6 +1,6 @@
-"""Delayed messages that were damaged when they were due, so that they are delivered once their records are repaired.
+"""Delayed messages that were damaged when they were due; they are delivered once their records are repaired.
 
-The delay levels go on behind them: one damaged record must not hold up all that follow. RocketMQ forgets them.
+The delay levels continue after them: one damaged record must not hold up all that follow. RocketMQ forgets them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Undelivered:
         self._changed = True
 
     def remove(self, queue_id: int, queue_offset: int) -> None:
-        """This message has been delivered, or is gone."""
+        """This message has been delivered, or has expired."""
         self.places.pop((queue_id, queue_offset), None)
         self._changed = True
 
@@ -62,7 +62,7 @@ class Undelivered:
             self._note_failure(self._file, error)
 
     async def persist_in_background(self) -> None:
-        """As `persist`, without holding up the event loop; what is noted meanwhile is written by the next call."""
+        """As `persist`, without holding up the event loop; notes made in the meantime are written by the next call."""
         if self._file is None or not self._changed:
             await trio.lowlevel.checkpoint()
             return

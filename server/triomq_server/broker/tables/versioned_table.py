@@ -1,8 +1,8 @@
 """A table with a DataVersion and a file: the common part of the topic table and the group table.
 
-A change increments the version. The file is written by a task and a worker thread, once for all changes that came
-meanwhile: neither a slow disk nor a large table may hold up the loop. An operator's request waits for it (`saved`). Before
-the task runs, and after it, a change is written at once. If the disk fails, it is logged and tried again. It answers to
+A change increments the version. The file is written by a task and a worker thread, once for all changes made in the
+meantime: neither a slow disk nor a large table may hold up the loop. An operator's request waits for it (`saved`). Before
+the task runs, and after it, a change is written at once. A disk error is logged, and the write tried again. It answers to
 `ConfigManager`; rules: docs/protocol/store.md §21.
 """
 
@@ -23,13 +23,13 @@ from triomq_protocol.wire.command import Command
 from triomq_server.disk.config_files import ConfigFile, damaged
 
 SMALL_TABLE = 256
-"""Entries up to which an operator's change is on the disk before its request is answered."""
+"""The largest table, in entries, for which an operator's change is on the disk before its request is answered."""
 
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_PER_WRITING = 9
-"""Between two writings that nobody waits for: nine times as long as the last one took, so that encoding a large table
-again and again takes no more than a tenth of a processor."""
+"""Pause between writes that no request waits for, as a multiple of the last write's duration: encoding a large table
+again and again thus takes no more than a tenth of a processor."""
 
 V = TypeVar("V")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -39,7 +39,7 @@ class VersionedTable(ABC, Generic[V]):
     """Names to configurations, in memory and in a file.
 
     Args:
-        file: where it is kept; None keeps it in memory only.
+        file: its file; None keeps it in memory only.
         clock: wall clock in ms, for the DataVersion.
         follows: whether the version is the master's (a slave's table).
     """
@@ -47,7 +47,7 @@ class VersionedTable(ABC, Generic[V]):
     def __init__(self, file: ConfigFile | None, clock: Callable[[], int], *, follows: bool) -> None:
         self._file = file
         self._clock = clock
-        # A slave's version is its master's, also after changes of its own; before the first copy it is that of no
+        # A slave has its master's version, also after changes of its own; before the first copy it has that of no
         # master.
         self.follows = follows
         self.table: dict[str, V] = {}
@@ -124,7 +124,7 @@ class VersionedTable(ABC, Generic[V]):
     async def saved(self) -> str | None:
         """Wait until all changes so far are on the disk; returns the text of an error if the disk has refused them.
 
-        A large table is not waited for: its changes are written the next time, and the result is that of the last writing.
+        There is no wait for a large table: its changes are written the next time, and the result is that of the last write.
         """
         change = self._change
         while self._writing and self._tried < change and len(self.table) <= SMALL_TABLE:

@@ -1,1 +1,1 @@
-"""Transactions: which half messages have ended, and the check of those that have not with their producers."""
+"""Transactions: tracks which half messages have ended, and checks the others with their producers."""

@@ -1,8 +1,8 @@
-"""The check of open transactions: asks producers how the transactions ended that they have not reported.
+"""Checks open transactions: asks producers for the outcome of transactions that they have not reported.
 
-One task; it works while the broker is a master, in rounds. A round passes over the half messages in the order of their
-queue: each one whose transaction is still open is stored again at the end of the queue, so that the progress is one
-offset. It answers to `TransactionalMessageCheckService` and `TransactionalMessageServiceImpl.check`; rules:
+One task works in rounds while the broker is a master. A round goes through the half messages in queue order; each one
+whose transaction is still open is stored again at the end of the queue, so that the progress is a single offset. It
+answers to `TransactionalMessageCheckService` and `TransactionalMessageServiceImpl.check`; rules:
 docs/protocol/store.md §20.4.
 """
 
@@ -47,25 +47,25 @@ from triomq_server.wire import Link
 _log = logging.getLogger(__name__)
 
 ROUND_S = 60.0
-"""How long a round may take; the next one goes on where it ended."""
+"""How long a round may take; the next one continues where it ended."""
 PASSED_AT_ONCE = 2000
-"""Half messages that have ended are passed over before other tasks run."""
+"""Ended half messages that are skipped before other tasks run."""
 HANDLED_AT_ONCE = 32
 HANDLED_AT_ONCE_BYTES = 1 << 20
-"""Half messages that are handled before other tasks run: so many, or so many bytes of them."""
+"""Half messages that are handled before other tasks run: their number, or their bytes."""
 SAVED_EVERY = 5000
 """Half messages after which a long round notes its progress."""
 UNSENT_MOST_BYTES = 1 << 20
-"""A producer that has not taken so much of what was sent to it is not sent more."""
+"""A producer with this many unsent bytes is not sent more."""
 PATIENCE_S = 1.0
 PAUSE_S = 0.05
-"""A round waits so long for a producer group of which no member takes anything, and then stops asking it."""
+"""How long a round waits for a producer group in which no member reads, before it stops asking the group."""
 MUTE_GROUPS_REMEMBERED = 10_000
-"""Producer groups of which it is known for how many rounds they have taken nothing."""
+"""The most producer groups for which the number of rounds without a reading member is counted."""
 
 
 class _Handled(Enum):
-    """What came of one half message."""
+    """The result for one half message."""
 
     PASSED = 1
     STORED = 2
@@ -78,11 +78,11 @@ class _Round:
     """One round.
 
     Attributes:
-        end: the end of the half queue when it began: copies of this round are left to the next one.
+        end: the end of the half queue when the round began: copies made in this round are left to the next one.
         offset: the next half message.
-        stored: how many have been stored again since the progress was noted.
+        stored: number stored again since the progress was noted.
         log_end: end of the last record stored.
-        busy: producer groups of which no member takes more, and until when the round waits for them.
+        busy: producer groups in which no member takes more, and until when the round waits for them.
     """
 
     end: int
@@ -96,8 +96,8 @@ class CheckBack:
     """Checks the transactions of a broker while it is a master.
 
     Args:
-        broker: whose transactions they are.
-        transactions: what is known of them.
+        broker: the broker that stores them.
+        transactions: their state.
     """
 
     def __init__(self, broker: Broker, transactions: OpenTransactions) -> None:
@@ -117,7 +117,7 @@ class CheckBack:
         broker.on_config_change.append(self.read_config)
 
     def read_config(self) -> None:
-        """Read the role again: a slave checks nothing, a new master goes on where its master was."""
+        """Read the role again: a slave checks nothing, a new master continues where its master was."""
         self._role_changed.set()
         if self._broker.is_slave:
             self._scope.cancel()
@@ -183,7 +183,7 @@ class CheckBack:
     # -- half messages
 
     def _slice(self, current: _Round) -> _Handled:
-        """Handle some half messages; the last one's result says how to go on."""
+        """Handle some half messages; the last one's result determines how to continue."""
         ended = self._transactions.ended
         handled_bytes = handled = passed = 0
         while handled < HANDLED_AT_ONCE and handled_bytes < HANDLED_AT_ONCE_BYTES and passed < PASSED_AT_ONCE:
@@ -202,7 +202,7 @@ class CheckBack:
         return _Handled.PASSED
 
     def _handle(self, current: _Round, half: RecordView) -> _Handled:
-        """Do with one half message what is to be done with it now."""
+        """Take the action that one half message needs now."""
         config, now_ms = self._broker.config, self._broker.clock()
         properties = half.properties
         limits = Limits(
@@ -291,8 +291,8 @@ class CheckBack:
         return self._give_up(current, half), result
 
     def _give_up(self, current: _Round, half: RecordView) -> _Handled:
-        """Store a half message that cannot be stored with one property more, or is too large for the settings by now,
-        as it is where it is not checked any more. It must not stand in the way of the others."""
+        """Store a half message unchanged in the topic that is not checked: it cannot take one more property, or exceeds the
+        present settings, and must not block the others."""
         _log.error(
             "the transaction of the half message at offset %d is not checked: with its check times the message is too "
             "large to be stored",
@@ -303,7 +303,7 @@ class CheckBack:
         return _Handled.STOP if result.status is AppendStatus.SERVICE_NOT_AVAILABLE else _Handled.PASSED
 
     def _discard(self, current: _Round, half: RecordView, properties: dict[str, str], limits: Limits) -> _Handled:
-        """Store a half message where it is not checked any more."""
+        """Store a half message in the topic that is not checked."""
         self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
         result = self._append(current, discarded(half, properties))
         if result.status is AppendStatus.SERVICE_NOT_AVAILABLE:
@@ -329,7 +329,7 @@ class CheckBack:
         return result
 
     def _choose(self, group: str) -> Link | None:
-        """A producer of the group, another one each time; one that takes what is sent, if there is one."""
+        """A producer of the group, in rotation; one that reads its messages, if possible."""
         links = [link for link in self._broker.clients.producer_channels(group) if not link.closed]
         if not links:
             return None

@@ -1,4 +1,4 @@
-"""What becomes of a half message when the check of open transactions comes to it.
+"""Decides what the check of open transactions does with a half message.
 
 Pure: the message's fields and the clock in, an action out. It answers to the conditions in
 `TransactionalMessageServiceImpl.check`; rules: docs/protocol/store.md §20.4.
@@ -17,18 +17,18 @@ _HOUR_MS = 3_600_000
 _NO_NUMBER = -1
 """What Java takes for a property that is not a number."""
 MUTE_ROUNDS = 3
-"""Rounds in a row in which no member of a producer group takes what it is asked, and that do not count as checks."""
+"""Consecutive rounds in which no member of a producer group reads its messages, and which do not count as checks."""
 
 
 class Action(Enum):
-    """What is done with one half message."""
+    """The action for one half message."""
 
     PASS = "pass"
     """Nothing: its transaction has ended."""
     DISCARD = "discard"
     """Store it in the topic of messages that were checked too often."""
     WAIT = "wait"
-    """Nothing yet: it is too young, and so are those behind it."""
+    """Nothing yet: it is too new, and so are all after it."""
     RENEW = "renew"
     """Store it again at the end of the queue, without asking: its producer wants more time."""
     CHECK = "check"
@@ -78,11 +78,10 @@ class HalfState:
 
 
 def decide(half: HalfState, *, now_ms: int, limits: Limits) -> Action:
-    """What to do with a half message that was there when the round began.
+    """The action for a half message that existed when the round began.
 
-    No time of this broker's clock is compared but now: what was stored while the clock was ahead has a store time that
-    is still to come. A message that seems to come from the future, because its producer's clock is ahead, is checked at
-    once.
+    Of this broker's clock only the present time is used: messages stored while the clock was ahead have a store time in
+    the future. A message that seems to come from the future, because its producer's clock is ahead, is checked at once.
     """
     if half.ended:
         return Action.PASS
@@ -114,7 +113,7 @@ def check_times(properties: Mapping[str, str]) -> int | None:
 
 
 def immunity_ms(properties: Mapping[str, str], time_out_ms: int) -> int | None:
-    """The age before which a producer does not want to be asked; None if it does not say."""
+    """The age before which a producer does not want to be asked; None if it is not set."""
     text = properties.get(CHECK_IMMUNITY)
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""Which half messages have ended, and how much of the op queue is about half messages that no longer matter.
+"""Tracks which half messages have ended, and which part of the op queue is no longer needed.
 
-Pure: numbers in, numbers out. One bit is kept for each half message behind the progress of the check, and eight bytes
-for each op message. 4.9.7 reads the op queue again in each round instead (`fillOpRemoveMap`).
+Pure: numbers in, numbers out. One bit is kept for each half message after the progress of the check, and eight bytes for
+each op message. 4.9.7 reads the op queue again in each round instead (`fillOpRemoveMap`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EndedHalves:
         self._bits[at >> 3] |= 1 << (at & 7)
 
     def read_op(self, half_offset: int) -> None:
-        """Take the op message `next_op`, which says that a half message has ended; -1 for one that says nothing."""
+        """Add the op message `next_op`, which ends the half message at `half_offset`; -1 if it ends none."""
         self._halves.append(half_offset)
         if half_offset >= 0:
             self.mark(half_offset)

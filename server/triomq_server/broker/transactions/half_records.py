@@ -1,4 +1,4 @@
-"""The records and requests that are made of a half message: its copies, its end, the question about it.
+"""Makes records and requests from a half message: its copies, its end, and the check sent to producers.
 
 Pure: a stored half message in, a record or a request out. It answers to `TransactionalMessageBridge`,
 `AbstractTransactionalMessageCheckListener` and `EndTransactionProcessor.endMessageTransaction`; rules:
@@ -42,7 +42,7 @@ def for_log(name: str) -> str:
 
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """Topic and queue id that a half message is for; None if it does not say so."""
+    """Topic and queue id for which a half message is meant; None if they are missing."""
     topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
     if not (encode_topic(topic) and queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
         return None
@@ -73,7 +73,7 @@ def committed(half: RecordView, properties: Mapping[str, str], topic: str, queue
 
 
 def op_record(half_offset: int, now_ms: int, broker_host: bytes) -> NewRecord:
-    """The op message, which says that the half message at this queue offset has ended."""
+    """The op message, which states that the half message at this queue offset has ended."""
     return NewRecord(
         OP_HALF_TOPIC,
         HALF_QUEUE,

@@ -1,7 +1,7 @@
-"""The transactions of one broker that have not ended: what is known of their half messages, and how one is ended.
+"""The open transactions of one broker: the state of their half messages, and ending a transaction.
 
-What is on disk is RocketMQ's: half messages and op messages in their queues, the progress of the check as consumer
-offsets. What is in memory is read from there when the broker becomes a master. It answers to
+The data on disk is as in RocketMQ: half messages and op messages in their queues, the progress of the check as consumer
+offsets. The state in memory is read from there when the broker becomes a master. It answers to
 `TransactionalMessageServiceImpl` and `TransactionalMessageBridge`; rules: docs/protocol/store.md §20.
 """
 
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 OPS_AT_ONCE = 200
 """Op messages read before other tasks run."""
 COPIES_REMEMBERED = 200_000
-"""Half messages of which the newest copy is known; an end for an older one of more of them is followed by a check."""
+"""The most half messages whose newest copy is remembered; beyond it, the end of an older copy is followed by a check."""
 
 
 class OpenTransactions:
-    """What is known of half messages, while the broker is a master.
+    """The state of half messages while the broker is a master.
 
     Args:
-        broker: whose transactions they are.
+        broker: the broker that stores them.
 
     Attributes:
         ended: the half messages that have ended.
@@ -48,19 +48,19 @@ class OpenTransactions:
     # -- progress
 
     def position(self) -> int:
-        """The queue offset of the half message where the next round of the check begins."""
+        """The queue offset of the half message at which the next round of the check begins."""
         return self._noted(HALF_TOPIC)
 
     def _noted(self, topic: str) -> int:
-        """The offset that the check has noted, put right where the queue begins later or ends earlier."""
+        """The offset that the check has noted, corrected if the queue begins later or ends earlier."""
         low, high = self._store.queue_bounds(topic, HALF_QUEUE)
         return min(max(self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE), low), high)
 
     def reset(self) -> None:
-        """Forget what is known, and begin at the noted progress: the broker has become a master.
+        """Discard the state, and begin at the noted progress: the broker has become a master.
 
-        Progress beyond the end of its queue, whose last messages were lost, is corrected at once: what is stored there
-        from now on has not been checked.
+        Progress beyond the end of its queue, whose last messages were lost, is corrected at once: messages stored there
+        from now on have not been checked.
         """
         for topic in (HALF_TOPIC, OP_HALF_TOPIC):
             end = self._store.queue_bounds(topic, HALF_QUEUE)[1]
@@ -108,7 +108,7 @@ class OpenTransactions:
         return half_offset in self.ended or self.newest(half_offset) in self.ended
 
     def newest(self, half_offset: int) -> int:
-        """The newest copy of a half message; itself if there is none, or none that is remembered."""
+        """The newest remembered copy of a half message; the message itself if there is none."""
         while (following := self._copies.get(half_offset)) is not None:
             half_offset = following
         return half_offset
@@ -122,7 +122,7 @@ class OpenTransactions:
     def end(self, half_offset: int) -> AppendStatus:
         """Write the op message of a half message; if the check has stored it again, of its newest copy as well.
 
-        The newest copy comes first: it is the one that the check will come to.
+        The newest copy comes first: it is the one that the check will reach.
         """
         newest = self.newest(half_offset)
         status = self._write_op(newest)

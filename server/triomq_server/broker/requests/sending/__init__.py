@@ -1,1 +1,1 @@
-"""Requests that bring a message to be stored or passed on: sends, replies, what is given back, ends of transactions."""
+"""Requests with a message to store or pass on: sends, replies, messages sent back, ends of transactions."""

@@ -1,7 +1,7 @@
-"""Answers to stored messages: at once, or when the disk and a slave have them too.
+"""Answers to stored messages: sent at once, or when the disk and a slave have them too.
 
-The answers of sends that were stored together are held together, in one small object with two callbacks and no task:
-store and replication keep them in their own ordered structures. It answers to `CommitLog.handleDiskFlush` and
+The answers of sends that were stored together are held together, in one small object with two callbacks and no task;
+store and replication keep these objects in their own ordered structures. It answers to `CommitLog.handleDiskFlush` and
 `handleHA`; rules: docs/protocol/store.md §5.2, docs/protocol/ha.md §6.
 """
 
@@ -32,7 +32,7 @@ the code of the request. The answer of a one-way send is empty."""
 
 
 def waits_for_store(wait: str | None) -> bool:
-    """Whether a message with this WAIT property waits for disk and slave: it does unless it says something else than
+    """Whether a message with this WAIT property waits for disk and slave: yes, unless it is something other than
     `true`."""
     return wait is None or wait.lower() == "true"
 
@@ -73,12 +73,12 @@ class SendCompletion:
         """Hold the answers of sends until disk and slave have their messages, as the configuration asks.
 
         Args:
-            link: where the answers go.
-            answers: frames that say success, one after the other.
-            sends: in the log's order.
+            link: the link to answer on.
+            answers: success frames, one after the other.
+            sends: the sends, in the log's order.
 
         Returns:
-            The answers of sends that have nothing to wait for after all; the link gets the others later.
+            The answers of sends that need not wait after all; the link gets the others later.
         """
         if not self._replicate:
             return self._hold(link, answers, sends)

@@ -1,6 +1,6 @@
-"""The compiled module that does plain sends, many at once: whether there is one, and what it is to know.
+"""Sets up the compiled module that handles plain sends, many at once, if it is available.
 
-It does what `send.Sending` does for messages that need nothing special, with the same bytes on disk and the same
+It does the work of `send.Sending` for messages that need nothing special, with the same bytes on disk and the same
 answers, at a fraction of the cost.
 """
 

@@ -1,4 +1,4 @@
-"""The checks before a message is stored, and the remarks with which it is refused.
+"""The checks before a message is stored, and the remarks of refusals.
 
 Sends and replies share these checks. They answer to `AbstractSendMessageProcessor.msgCheck` and `TopicConfigManager`;
 rules: docs/protocol/broker-api.md §4.3-4.5.
@@ -59,7 +59,7 @@ class SendChecks:
         if known is not None:
             return known
         if broker.is_slave:
-            # The store would refuse the message anyway; a slave's table is a copy and gets no topics of its own.
+            # The store would refuse the message anyway, and a slave's table is a copy that gets no topics of its own.
             raise self.not_stored(AppendStatus.SERVICE_NOT_AVAILABLE)
         made = self._made_topic(header)
         if made is None:
@@ -130,7 +130,7 @@ class SendChecks:
 
 
 RECORD_MORE_BYTES = 65_536 + 8
-"""What a record may take besides its body, with the filler behind it."""
+"""Bytes a record may take besides its body, including the filler after it."""
 
 
 def topic_text(topic: TopicConfig) -> str:
@@ -149,7 +149,7 @@ def illegal_remark(config: StoreConfig) -> str:
 
 
 def limits_text(config: StoreConfig) -> str:
-    """The limits of a message, as remarks show them; that of the log's files where it may be the least."""
+    """The limits of a message, as shown in remarks; with the limit of the log's files if it may be the smallest."""
     text = f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB."
     if config.mapped_file_size_commit_log < config.max_message_size + RECORD_MORE_BYTES:
         text += f" A file of the log holds {config.mapped_file_size_commit_log}B (mappedFileSizeCommitLog)."
@@ -159,7 +159,7 @@ def limits_text(config: StoreConfig) -> str:
 def unavailable_remark(broker: Broker) -> str:
     """The remark of code 14, with the used fractions of the disks of commit log, consume queues and index.
 
-    The last two share one partition here. They are measured now, since a disk fills up faster than it is looked at.
+    The last two share one partition here. They are measured now, since a disk may fill up faster than it is checked.
     """
     log, others = broker.store.cleaner.measure()
     return (

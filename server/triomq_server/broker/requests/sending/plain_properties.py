@@ -25,7 +25,7 @@ class Shape(NamedTuple):
     """The contents of a property string apart from its unique key.
 
     Attributes:
-        before, after: what is stored around the unique key.
+        before, after: the bytes stored around the unique key.
         tags: TAGS.
         wait: WAIT.
     """
@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 class PlainProperties:
     """The property strings seen so far, without their unique keys.
 
-    The hot path reads `shapes` directly. The key is the string up to and with `MARK`, and what follows the next
+    The hot path reads `shapes` directly. Its keys are the string up to and including `MARK`, and the rest after the next
     `KEY_CHARACTERS`; the characters between must be letters and digits.
 
     Args:

@@ -1,7 +1,6 @@
-"""Replies of request-reply: codes 324 and 325. The broker pushes them to the requester, and stores them with
-storeReplyMessageEnable.
+"""Replies of request-reply: codes 324 and 325.
 
-It answers to `ReplyMessageProcessor`; rules: docs/protocol/broker-api.md §4.7, docs/protocol/messages.md §13.
+The broker pushes them to the requester, and stores them if storeReplyMessageEnable is set. It answers to `ReplyMessageProcessor`; rules: docs/protocol/broker-api.md §4.7, docs/protocol/messages.md §13.
 """
 
 from __future__ import annotations

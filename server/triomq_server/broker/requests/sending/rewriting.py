@@ -1,6 +1,6 @@
-"""How the broker rewrites messages that are not plain: delayed ones, halves of transactions, dead letters, batches.
+"""Rewrites messages that are not plain: delayed messages, halves of transactions, dead letters, batches.
 
-Pure: a header and a property string in, the record as it will lie on disk out. Plain messages take the shorter way in
+Pure: a header and a property string in, the record as stored on disk out. Plain messages take the shorter way in
 `send`. It answers to `CommitLog` (delay), `TransactionalMessageBridge` and `MessageBatch`; rules:
 docs/protocol/messages.md §3.1, §7, §11, §12.
 """
@@ -34,8 +34,8 @@ def special_record(record: NewRecord, properties: dict[str, str], config: Broker
     """Complete the record of a message that is delayed, half of a transaction, or a dead letter.
 
     Args:
-        record: topic and queue are the ones asked for; they are replaced where the message goes elsewhere first.
-        properties: as they were sent; changed in place.
+        record: with the requested topic and queue, which are replaced if the message goes elsewhere first.
+        properties: as sent; changed in place.
         config: names and delay levels.
         dead: the record goes to a dead letter queue, at once whatever its delay.
 
@@ -130,7 +130,7 @@ def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cl
 
 
 def batch_properties(text: str | None, cluster: str) -> bytes | None:
-    """What a batch's own property string adds to the properties of each element; None if it asks for a delay."""
+    """The text that a batch's own property string adds to each element's properties; None if it asks for a delay."""
     properties = decode_properties(text)
     level = properties.get(DELAY, "")
     if level.isdigit() and int(level) > 0:
@@ -140,7 +140,7 @@ def batch_properties(text: str | None, cluster: str) -> bytes | None:
 
 
 def _to_internal_topic(record: NewRecord, properties: dict[str, str], topic: str, queue_id: int) -> None:
-    """Send the record to one of the broker's own topics first; it remembers where it belongs."""
+    """Send the record to one of the broker's own topics first; its properties keep the real topic and queue."""
     properties[REAL_TOPIC] = record.topic
     properties[REAL_QID] = str(record.queue_id)
     record.topic = topic

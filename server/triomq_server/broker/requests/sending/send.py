@@ -1,7 +1,7 @@
-"""Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, it is stored and answered.
+"""Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, and it is stored and answered.
 
-A plain message never waits. Where the role or the flush type asks for more, `answers` holds the answer until disk
-and slave have the message. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
+A plain message never waits. If the role or the flush type requires it, `answers` holds the answer until disk and slave
+have the message. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
 docs/protocol/messages.md §3.1.
 """
 
@@ -79,7 +79,7 @@ class Sending:
         self._large_batch = False
         """Whether a large batch is being stored."""
         self.burst: Burst | None = None
-        """Does plain sends, many at once; None where there is no compiled module."""
+        """Handles plain sends, many at once; None without the compiled module."""
         if self._compiled is not None:
             self.burst = Burst(self._compiled.take, SEND_CODES, checks_access=True)
         self.read_config()
@@ -209,8 +209,8 @@ class Sending:
         wait: str | None,
         mark: int,
     ) -> Slices:
-        """As `_one_stored`, when the index has read its keys, or those of most others: else keys could come faster than
-        it takes them."""
+        """As `_one_stored`, once the index has read its keys, or most other keys: otherwise keys could arrive faster than
+        they are indexed."""
         while self._store.index_more(mark):
             yield
         return self._one_stored(link, command, topic, message_id, queue_id, result, wait)
@@ -267,7 +267,7 @@ class Sending:
         return self._batch_stored(link, command, batch, result, message_ids, wait)
 
     def _send_large_batch(self, link: Link, command: Command, batch: NewBatch, wait: str | None) -> Slices:
-        """A batch of any number of messages, one at a time: what is made of one takes much memory."""
+        """A batch of any number of messages, one batch at a time, since handling it takes much memory."""
         while self._large_batch:
             yield
         self._large_batch = True

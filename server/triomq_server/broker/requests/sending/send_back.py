@@ -1,4 +1,4 @@
-"""Messages that a consumer gives back: code 36. They are delivered again later, or become dead letters.
+"""Messages that a consumer sends back: code 36. They are delivered again later, or become dead letters.
 
 The message is read from the log and stored once more, under the group's retry or dead letter topic. It answers to
 `SendMessageProcessor.asyncConsumerSendMsgBack`; rules: docs/protocol/broker-api.md §9, docs/protocol/messages.md §3.1

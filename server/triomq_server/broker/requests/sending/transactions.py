@@ -1,4 +1,4 @@
-"""The end of transactions, code 37, and the resumption of their check, code 323.
+"""Ends transactions, code 37, and resumes the check of one, code 323.
 
 It answers to `EndTransactionProcessor` and `AdminBrokerProcessor.resumeCheckHalfMessage`; rules:
 docs/protocol/broker-api.md §10, docs/protocol/store.md §20.3.
@@ -137,7 +137,7 @@ class Ending:
 
 
 def resume_check(broker: Broker, _link: Link, command: Command) -> Command:
-    """Code 323: put a half message that was checked too often back among those that are checked."""
+    """Code 323: resume the check of a half message that was checked too often."""
     header = command.header(ResumeCheckHalfMessageRequest)
     try:
         half = _record_of(broker, CHECK_MAX_TIME_TOPIC, decode_offset_message_id(header.msg_id or "").physical_offset)

@@ -1,1 +1,1 @@
-"""How far consumer groups have consumed and delay levels have been delivered, and when operators have reset offsets."""
+"""Committed offsets of consumer groups, progress of delay levels, and times of offset resets."""

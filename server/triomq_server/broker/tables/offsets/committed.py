@@ -45,17 +45,17 @@ FULL_REMARK = (
 )
 
 QueueEnd = Callable[[str, int], int | None]
-"""Topic and queue id to the queue offset of the next message there; None where nobody can say, see `queue_end`."""
+"""Topic and queue id to the queue offset of the next message there; None if it is not known, see `queue_end`."""
 
 
 def queue_end(end: int, *, is_there: bool, is_in_topic: bool) -> int | None:
     """The queue offset of a queue's next message, None if the broker does not know the queue.
 
     Args:
-        end: the end of the queue, or where the numbering of a removed queue goes on; 0 if there is neither.
-        is_there: whether there is one of the two.
-        is_in_topic: whether the topic is known and has a queue of that id: its first message gets the number 0. Of
-            a deleted topic, or one of another broker, nothing is known.
+        end: the end of the queue, or the next offset of a removed queue; 0 if there is neither.
+        is_there: whether one of the two exists.
+        is_in_topic: whether the topic is known and has a queue of that id: its first message gets the number 0. Nothing
+            is known of a deleted topic, or a topic of another broker.
     """
     return end if is_there or is_in_topic else None
 
@@ -67,11 +67,11 @@ class OffsetTable:
 
     Args:
         file: `config/consumerOffset.json`; None keeps the table in memory only.
-        resets: the times of resets, by which `merge` finds the newer offset; None merges as RocketMQ 4.9 does.
-        limit_bytes: how much memory the offsets may take until `commit` and `clone` refuse those of further queues.
+        resets: the times of resets, which `merge` uses to find the newer offset; None merges as RocketMQ 4.9 does.
+        limit_bytes: memory for offsets; beyond it `commit` and `clone` refuse offsets of further queues.
 
     Attributes:
-        held_bytes: how much they take, about; counted again with each write of the file.
+        held_bytes: approximate memory of the offsets; counted again with each write of the file.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class OffsetTable:
                 total += cost_bytes(key, len(queues))
             if not number % KEYS_PER_SLICE:
                 yield
-        self.held_bytes = total + self.held_bytes - before  # with what has been committed meanwhile
+        self.held_bytes = total + self.held_bytes - before  # with offsets committed in the meantime
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The committed offset, or UNKNOWN_OFFSET (-1)."""
@@ -173,8 +173,8 @@ class OffsetTable:
         return found
 
     def clone(self, source_group: str, target_group: str, topic: str) -> Generator[None, None, bool]:
-        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none. In
-        slices: the offsets are those of its end.
+        """Give the target group the source group's offsets of one topic (code 314); nothing if there are none. Works in
+        slices; the result has the source's offsets at the end of the call.
 
         Returns:
             False if the memory for offsets is used up: nothing is changed.
@@ -249,8 +249,8 @@ class OffsetTable:
         times: Mapping[str, Mapping[int, int]] | None = None,
         before: Mapping[str, Mapping[int, int]] | None = None,
     ) -> Generator[None, None, None]:
-        """Take over another broker's offsets (docs/protocol/ha.md §7.2). In slices: between them offsets are committed, and
-        what has not been merged is merged with those.
+        """Take over another broker's offsets (docs/protocol/ha.md §7.2). In slices: offsets that are committed in between
+        take part in the rest of the merge.
 
         The newer one wins: the larger offset, unless one side knows of a later reset. Without `resets`, as in 4.9, each
         received key's queues are replaced and other keys stay.
@@ -258,8 +258,8 @@ class OffsetTable:
         Args:
             received: its offsets.
             times: its resets; None from RocketMQ's brokers.
-            before: what the same master answered the last time, while it was never away in between. A master without
-                `times` whose offset has fallen since then has reset it.
+            before: the same master's previous answer, if it was never offline in between. If a master without `times`
+                has a smaller offset than then, the offset was reset.
         """
         self.changed = True
         if self.resets is None:
@@ -271,7 +271,7 @@ class OffsetTable:
                 if count > KEYS_PER_SLICE:
                     count = 0
                     yield
-                    self.changed = True  # the file may have been written meanwhile
+                    self.changed = True  # the file may have been written in the meantime
         else:
             for _ in self.resets.merge_into(self.table, received, times, self._snapshots.keep):
                 yield
@@ -356,15 +356,15 @@ class OffsetTable:
     async def persist_in_background(self, flush: Callable[[], Awaitable[None]] | None = None) -> bool:
         """Write `consumerOffset.json`, and before it the times of resets, if anything has changed since the last time.
 
-        Both hold what the tables held at one moment. They are encoded in slices, and written by a worker thread.
+        Both files have the tables' content at one moment. They are encoded in slices, and written by a worker thread.
 
         Args:
             flush: waits until the log is on disk, before the files are written: they must not count messages that a
-                power failure can destroy. If it cannot (OSError) they are written nevertheless: the start after that
-                failure sets right what is beyond the ends of the queues.
+                power failure can destroy. If it fails (OSError) they are written nevertheless: the start after that
+                failure corrects offsets beyond the ends of the queues.
 
         Returns:
-            Whether the files hold what the tables held when this was called.
+            Whether the files have the tables' content at the time of the call.
         """
         async with self._writing:
             changed = self.changed

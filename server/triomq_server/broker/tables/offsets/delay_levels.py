@@ -1,8 +1,9 @@
-"""How far each delay level has been delivered: `delayOffset.json`, and the table that slaves copy.
+"""The delivery progress of each delay level: `delayOffset.json`, and the table that slaves copy.
 
 Two rules keep deliveries from being lost: the log is flushed before the table is written (`persist_in_background`), and
-no slave counts a delivery before it has the copy. Ours gets the offset that its log must reach (`log_end`); RocketMQ's,
-which takes what it gets at once, gets what all slaves have (`for_rocketmq_slaves`). It answers to
+no slave counts a delivery before it has the copy. A triomq slave gets the offset that its log must reach (`log_end`). A
+RocketMQ slave applies the table at once, so it gets only the progress that all slaves have (`for_rocketmq_slaves`). It
+answers to
 `ScheduleMessageService`'s offset table; docs/protocol/store.md §19.2.
 """
 
@@ -18,8 +19,8 @@ from triomq_protocol.wire import fastjson
 from triomq_server.disk.config_files import ConfigFile, damaged
 
 _UNCOPIED_MOST = 10_000
-"""Deliveries remembered until all slaves have them; older ones are forgotten, which only makes the answer to a slave
-smaller."""
+"""Deliveries remembered until all slaves have them; beyond this number the oldest are forgotten, which only lowers the
+progress in the answer to a slave."""
 
 
 class DelayOffsets:
@@ -28,7 +29,7 @@ class DelayOffsets:
     Args:
         file: `config/delayOffset.json`; None keeps the table in memory only.
         careful: False gives slaves the table as it is, as RocketMQ 4.9 does.
-        log_end: where the log ends when the file is read: in front of it are the copies that the file counts.
+        log_end: the log's end when the file is read: the copies that the file counts are before it.
     """
 
     def __init__(self, file: ConfigFile | None, *, careful: bool = True, log_end: int = 0) -> None:
@@ -45,7 +46,7 @@ class DelayOffsets:
         self._taken: tuple[int, dict[int, int]] = (log_end, {})
         """`log_end` and table as they were read or received, before any delivery."""
         self._copied: dict[int, int] | None = {}
-        """What all slaves have; None until they have what was taken."""
+        """The progress that all slaves have; None until they have the progress taken from them."""
         self._uncopied: deque[tuple[int, int, int]] = deque(maxlen=_UNCOPIED_MOST)
 
     def advance(self, level: int, next_offset: int, log_end: int) -> None:
@@ -62,11 +63,10 @@ class DelayOffsets:
         return fastjson.dumps({"offsetTable": self.table})
 
     def for_rocketmq_slaves(self, acknowledged_offset: int) -> bytes | None:
-        """The compact text that slaves fetch (code 45) which take the table as it comes; None: they had better keep
-        theirs.
+        """The compact text for slaves that apply the fetched table (code 45) at once; None: they should keep theirs.
 
-        A slave that becomes the master goes on from here. It must not skip a message whose delivered copy it has not
-        received, so only deliveries before `acknowledged_offset`, up to where every slave has the log, are counted.
+        A slave that becomes the master continues from here. It must not skip a message whose delivered copy it has not
+        received, so only deliveries before `acknowledged_offset`, up to which every slave has the log, are counted.
         """
         if not self._careful:
             return self.encode()
@@ -103,15 +103,15 @@ class DelayOffsets:
             await self._file.save_in_background(body)
 
     def take_later(self, body: bytes, end_of: Callable[[int], int], log_end: int = 0) -> None:
-        """Take over from a slave's table what is further than here.
+        """Take over the levels that are further in a slave's table than here.
 
         Args:
             body: the slave's answer.
-            end_of: delay level to the number of messages that it has had here: no progress is taken beyond that.
-            log_end: where the log ends here.
+            end_of: delay level to the number of messages that it has had here: the progress is limited to that.
+            log_end: the log's end here.
 
         Raises:
-            BodyError: it is something else than a table.
+            BodyError: the body is not a table.
         """
         received = DelayOffsetTable.decode(body).offset_table
         bounded = {level: min(offset, end_of(level)) for level, offset in received.items()}
@@ -142,7 +142,7 @@ class DelayOffsets:
 
         Args:
             flush: waits until the log is on disk. It comes first: after a power failure the file must not count a
-                delivery whose copy is gone. On OSError the table is written later.
+                delivery whose copy is lost. On OSError the table is written later.
         """
         if self._file is None or not self.changed:
             await trio.lowlevel.checkpoint()

@@ -2,8 +2,8 @@
 
 Between two brokers of a set the larger offset is normally the newer one, since consumers only advance, unless an
 operator has reset an offset or deleted the group. So each queue's offset has a second number, the time of its last
-reset, and offsets are compared by (time, offset). RocketMQ has no such time: the master's value wins, also when the
-master was away and is behind.
+reset, and offsets are compared by (time, offset). RocketMQ has no such time: the master's value wins, even if the
+master was offline and is behind.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from triomq_server.disk.config_files import ConfigFile
 from triomq_server.wire import to_the_end
 
 FIELD = "triomqResets"
-"""Header field of our answers to code 43 that carries the times; RocketMQ's brokers do not look at it."""
+"""Header field of our answers to code 43 that carries the times; RocketMQ's brokers ignore it."""
 REMOVED = -1
 """The offset of a queue that a group no longer has."""
 
 REMEMBERED_MS = 7 * 24 * 3_600_000
-"""How long it is remembered that a group or topic is gone: a broker that was away for longer may bring its offsets
+"""How long the deletion of a group or topic is remembered: a broker that was offline for longer may bring its offsets
 back."""
 
 Offsets = dict[str, dict[int, int]]
 
 KEYS_PER_SLICE = 4096
-"""Keys of a table that are looked at before others have their turn; and queues, where those are looked at."""
+"""Keys of a table that are examined before other tasks get their turn; or queues, if those are examined."""
 MERGED_PER_SLICE = 2048
 """Queues of another broker that are compared with ours before others have their turn; a key counts as one more."""
 KEY_BYTES = 300
-"""What a key costs in memory besides its text, and `QUEUE_BYTES` what each of its queues costs, about."""
+"""Approximate memory of a key besides its text; `QUEUE_BYTES` that of each of its queues."""
 QUEUE_BYTES = 64
 GONE_SHARE = 4
-"""The times of what has no offsets any more may take a quarter of what offsets may."""
+"""Times of deleted offsets may take a quarter of the memory that offsets may take."""
 UNLIMITED_BYTES = 1 << 62
 
 
 def cost_bytes(key: str, queues: int) -> int:
-    """How much memory a key with so many queues takes in a table of offsets or of times, about."""
+    """Approximate memory of a key with this many queues in a table of offsets or of times."""
     return KEY_BYTES + len(key) + queues * QUEUE_BYTES
 
 
 class Snapshot:
-    """What a table held at one moment, to be read in slices while the table changes.
+    """A table's content at one moment, to be read in slices while the table changes.
 
     Args:
         table: before the queues of a key change, its owner calls `keep`.
@@ -98,7 +98,7 @@ class Resets:
     Args:
         file: `triomq/offsetResets.json`; None keeps the times in memory only.
         clock: wall clock in ms.
-        limit_bytes: how much memory offsets may take; the times of those that are gone get a quarter of it.
+        limit_bytes: memory that offsets may take; the times of deleted offsets may take a quarter of it.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class Resets:
         times: Mapping[str, Mapping[int, int]] | None,
         keep: Callable[[str], None],
     ) -> Generator[None, None, None]:
-        """Take over from another broker's offsets what is newer than ours. In slices; both sides may change between them.
+        """Take over the offsets of another broker that are newer than ours. In slices; both sides may change in between.
 
         Args:
             offsets: ours; changed in place, queue by queue.
             received: theirs.
-            times: their resets, of `decode_times`; None if they have no such thing: then the larger offset wins.
+            times: their resets, from `decode_times`; None if they have none: then the larger offset wins.
             keep: called with a key before its offsets are changed.
         """
         count = 0
@@ -187,7 +187,7 @@ class Resets:
 
     def forget_long_gone(self, offsets: Offsets) -> Generator[None, None, None]:
         """Drop the times of queues that have had no offset for REMEMBERED_MS, so that the table does not grow for
-        ever; and the oldest of groups and topics that are gone, where those take too much memory. In slices."""
+        ever; and the oldest times of deleted groups and topics if these take too much memory. In slices."""
         oldest = self._clock() - REMEMBERED_MS
         count = gone_bytes = 0
         gone: list[tuple[int, str]] = []
