@@ -1,4 +1,4 @@
-"""Connections of a server: listen, dial, cut bytes into commands, call handlers, write their answers.
+"""A server's connections: listen, dial, decode commands, call handlers, write their answers.
 
 ``serve`` runs a server, ``open_link`` dials one; both give handlers a ``Link``.
 """

@@ -1,8 +1,8 @@
-"""Connections: reads what links receive, each in a task of its own or, for sockets, through the poller.
+"""Connections: reads the bytes that links receive, in a task per link or, for sockets, through the poller.
 
-The hot path, per receive: all frames of what arrived, a plain function call for each, one non-blocking write of all
-answers, one call of ``on_batch_end`` (for all links that the poller found ready at once). A link with too much unsent
-is not read from until the peer takes its answers.
+The hot path, per receive: decode all frames that arrived, call a plain function for each, write all answers with one
+non-blocking call, and call ``on_batch_end`` once (for all links that the poller found ready together). A link with too
+many unsent bytes is not read from until the peer takes its answers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Connections:
     """The connections of one hub.
 
     Args:
-        hub: where the links belong, and what calls their handlers.
-        poller: reads sockets; without one each link's own task does.
+        hub: owns the links and calls their handlers.
+        poller: reads sockets; without a poller, each link's own task reads.
     """
 
     def __init__(self, hub: Hub, poller: Poller | None = None) -> None:
@@ -47,11 +47,11 @@ class Connections:
         *,
         task_status: trio.TaskStatus[Link] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve one connection to its end; whatever happens on it ends only it.
+        """Serve one connection to its end; a failure on it ends only this connection.
 
         Args:
             transport: the connection.
-            place: that of an accepted connection.
+            place: the place of an accepted connection.
             task_status: receives the link.
         """
         hub = self.hub
@@ -95,7 +95,7 @@ class Connections:
             await self._take(link, decoder, data)
 
     async def _take(self, link: Link, decoder: FrameDecoder, data: bytes) -> None:
-        """Handle what has come. Raises RemoteProtocolError at what is not a frame."""
+        """Handle received bytes. Raises RemoteProtocolError if they are not frames."""
         hub = self.hub
         await hub.turns.wait()
         hub.begin_batch()
@@ -109,7 +109,7 @@ class Connections:
             raise decoder.fault
 
     async def _read_polled(self, polled: PolledLink, poller: Poller) -> None:
-        """Leave the reading to the poller, and do what it cannot do without waiting."""
+        """Leave the reading to the poller, and do the work for which it would have to wait."""
         link = polled.link
         try:
             if early := polled.early():

@@ -1,4 +1,4 @@
-"""open_link: a link that we dial, for instance from a broker to a name server."""
+"""Dials links, for instance from a broker to a name server: ``open_link``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triomq_server.wire.transport import Dial, dial_tcp, transport_over
 
 
 class Asking(Protocol):
-    """What a broker needs of a link that it has dialed: it asks, and sees when the link has ended."""
+    """A dialed link as a broker uses it: it sends requests, and sees when the link has ended."""
 
     @property
     def closed(self) -> bool:
@@ -41,16 +41,16 @@ async def open_link(
 ) -> AsyncIterator[Link]:
     """Dial ``host:port`` and hold the link while the body runs; it is closed on the way out.
 
-    A link that breaks meanwhile raises nothing here: ``link.closed`` turns true and its requests fail.
+    If the link breaks in the meantime, nothing is raised here: ``link.closed`` turns true and its requests fail.
 
     Args:
-        address: where to connect; bound the time with a deadline of your own.
-        dial: connects; tests hand in a network of their own.
+        address: the peer's address; use a deadline to bound the time.
+        dial: connects; tests pass their own network.
         handlers: for requests of the peer; without, each is answered with code 3.
         limits: bytes, waiting requests, idle time.
 
     Raises:
-        OSError: the connection is refused, or gone at once.
+        OSError: the connection is refused, or ends at once.
     """
     stream = await dial(address)
     try:

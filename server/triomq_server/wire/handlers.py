@@ -1,7 +1,7 @@
-"""Handlers: which function answers which request code.
+"""Handlers: the functions that answer request codes.
 
-A handler that need not wait is a plain function, called in the middle of a receive batch: command in, answer out. Only
-what has to wait is a coroutine function and costs a task; what may take long is a generator function.
+A handler that need not wait is a plain function, called in the middle of a receive batch: command in, answer out. A
+handler that has to wait is a coroutine function and costs a task. A handler that may take long is a generator function.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ Slices = Generator[None, None, Answer]
 """Work that yields whenever it has taken a few milliseconds, and returns the answer."""
 
 PlainHandler = Callable[["Link", Command], Answer | Slices]
-"""Answers at once; where a request turns out to be large, it returns the work to be done in slices."""
+"""Answers at once; for a large request it returns the work to be done in slices."""
 WaitingHandler = Callable[["Link", Command], Awaitable[Answer]]
 SlicedHandler = Callable[["Link", Command], Generator[None, None, Answer]]
-"""Yields whenever it has worked for a few milliseconds. What it reads may have changed when it goes on."""
+"""Yields after every few milliseconds of work. The data it reads may have changed when it continues."""
 BurstHandler = Callable[["Link", bytes], int]
-"""Takes whole frames from the front of the bytes, adds their answers to `Link.unsent`, and returns how many bytes it has
-taken. What is left begins with a frame."""
+"""Takes whole frames from the front of the bytes, adds their answers to `Link.unsent`, and returns the number of bytes
+taken. The rest begins with a frame."""
 
 
 @attrs.frozen
 class Burst:
-    """Does many requests at once, as far as they are plain.
+    """Handles many plain requests at once.
 
     Attributes:
-        take: does what it can of the requests at the front of what a link has received.
-        codes: those of the requests.
+        take: handles requests at the front of a link's received bytes, as far as it can.
+        codes: the request codes it handles.
         checks_access: a broker with access control may use it.
     """
 
@@ -70,15 +70,15 @@ def ignored(_link: Link, _command: Command) -> None:
 class Handlers:
     """The handlers of one server or link.
 
-    An exception in a handler becomes an answer with code 1 whose remark says the cause; it never ends the link.
+    An exception in a handler becomes an answer with code 1 and the cause as its remark; it never ends the link.
 
     Attributes:
         plain: code -> function that must not wait.
-        waiting: code -> coroutine function, run as a task of its own.
+        waiting: code -> coroutine function, run in a separate task.
         sliced: code -> generator function, for work that may be long. Up to its first yield it is part of the batch;
             then other links have their turns between its slices, and its own link is not read from until it ends.
         default: for any other code.
-        bursts: do requests all at once; the handlers by code get what they leave.
+        bursts: handle many requests at once; the handlers by code get the rest.
     """
 
     plain: dict[int, PlainHandler] = attrs.field(factory=dict)
@@ -88,7 +88,7 @@ class Handlers:
     bursts: list[Burst] = attrs.field(factory=list)
 
     def knows(self, code: int) -> bool:
-        """Whether there is a handler of its own for a code."""
+        """Whether a code has its own handler."""
         return code in self.plain or code in self.waiting or code in self.sliced
 
 

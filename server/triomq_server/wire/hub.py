@@ -25,8 +25,8 @@ from triomq_server.wire.link import Link, LinkWriter
 _log = logging.getLogger(__name__)
 
 WRITE_BYTES = 32_768
-"""So many bytes of answers are written at once, not at the end of the batch: the peer reads the first pulled messages
-while those of its next requests are looked up."""
+"""This many bytes of answers are written at once, not at the end of the batch: the peer reads the first pulled messages
+while the messages for its next requests are looked up."""
 
 IDLE_CLOSED_PER_TURN = 64
 """Idle links that are closed in a turn of the loop: ten thousand clients may fall silent at once, when a network fails."""
@@ -97,7 +97,7 @@ class Hub:
         return self._now() > self._turn_ends
 
     def end_batch(self, links: list[Link]) -> None:
-        """Write the answers of these links, then let the owner do what follows from the batch."""
+        """Write the answers of these links, then let the owner do its work at the end of a batch."""
         writer = self.writer
         try:
             for link in links:
@@ -114,11 +114,11 @@ class Hub:
             self._observe(spent_s)
 
     def receive(self, link: Link, decoder: FrameDecoder, data: bytes) -> list[Command]:
-        """Take what a link has received, or go on with what has been left; returns the requests whose handlers are still
+        """Decode a link's received bytes, or continue with those left before; returns the requests whose handlers are still
         to be called.
 
-        When the turn is over, or the peer does not take its answers, what many requests have in common may be left to
-        another one (``FrameDecoder.more``), for done one by one they take ten times as long. Raises RemoteProtocolError
+        When the turn is over, or the peer does not take its answers, requests that can be handled together may be left
+        to a later turn (``FrameDecoder.more``), since one by one they take ten times as long. Raises RemoteProtocolError
         if the first frame is invalid.
         """
         output_most = self.limits.output_bytes
@@ -140,7 +140,7 @@ class Hub:
         return commands
 
     def _burst(self, link: Link, data: bytes) -> int:
-        """Do requests at the front of what has been received, many at once; returns how many bytes they had."""
+        """Handle requests at the front of the received bytes, many at once; returns their size in bytes."""
         for burst in self._handlers.bursts:
             if taken := burst.take(link, data):
                 return taken
@@ -187,7 +187,7 @@ class Hub:
         return taken
 
     def _dispatch_other(self, link: Link, command: Command) -> None:
-        """What is not a request for a plain handler: an answer, a request for a waiting or sliced handler, an unknown code."""
+        """Handle all but requests for plain handlers: answers, requests for waiting or sliced handlers, unknown codes."""
         if command.flag & 1:
             if not link.answered(command):
                 _log.debug("%s sent an answer that no request waits for, opaque %d", link.peer, command.opaque)
@@ -241,7 +241,7 @@ class Hub:
             self._note_progress()
 
     def _next_slice(self, link: Link, slices: Generator[None, None, Answer], command: Command) -> None:
-        """Do one slice of a request's work; ``Link.slices`` is what is left."""
+        """Do one slice of a request's work; ``Link.slices`` is the rest."""
         link.slices = None
         try:
             next(slices)
@@ -256,7 +256,7 @@ class Hub:
             self._answer(link, command, answer)
 
     async def finish_slices(self, link: Link) -> None:
-        """Do what is left of a request's work. Of all links together one slice is done in a turn of the loop."""
+        """Do the rest of a request's work. All links together do one slice per turn of the loop."""
         size_bytes = 0 if link.slices is None else link.slices[1].received_bytes
         self.waiting_requests += 1
         self.limits.waiting.held_bytes += size_bytes
@@ -311,7 +311,7 @@ class Hub:
         return command.answer(ResponseCode.SYSTEM_ERROR, remark, serialize=0)
 
     def count_incomplete(self, link: Link, size_bytes: int) -> None:
-        """A link has so many bytes of an incomplete frame; may close links."""
+        """Note how many bytes of an incomplete frame a link has; may close links."""
         link.incomplete_bytes = size_bytes
         self.limits.incomplete.count(link, size_bytes)
 
@@ -335,7 +335,7 @@ class Hub:
                         await trio.lowlevel.checkpoint()
                 else:
                     oldest = min(oldest, link.active_at)
-            # A link that appears meanwhile cannot be due earlier.
+            # A link that is added in the meantime cannot be due earlier.
             await trio.sleep_until(max(oldest + idle_s, now + idle_s / 100))
 
     async def drain(self) -> None:

@@ -1,9 +1,9 @@
 """Link: one connection to a peer, accepted or dialled, as handlers see it; and LinkWriter, which writes for many links.
 
-Frames go out through ``Link.send``, which never waits; requests of ours are paired with their answers by opaque. Frames
-sent outside a receive batch (held pulls that are answered, notifications) are collected by link and written in the next
-turn of the event loop, so that many are one write. A write that does not fit is finished by a task. What links receive
-is read by ``connections``.
+Frames are sent by ``Link.send``, which never waits; our own requests are matched with their answers by opaque. Frames
+sent outside a receive batch (answers to held pulls, notifications) are collected by link and written in the next turn of
+the event loop, so that many need one write. A write that does not fit is finished by a task. ``connections`` reads the
+received bytes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _log = logging.getLogger(__name__)
 
 _PENDING_MOST = 65_535
 
-# How an ending connection shows itself; no fault of ours.
+# The errors of an ending connection; they are no defect of this server.
 ENDINGS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class LinkError(Exception):
-    """A request of ours got no answer over a link."""
+    """One of our own requests got no answer over a link."""
 
 
 class LinkClosedError(LinkError):
     """The link was closed, by either side, before the answer came: dial again or forget the peer.
 
     Attributes:
-        fault: what was wrong with the peer's bytes; empty if nothing was.
+        fault: the error in the peer's bytes; empty if there was none.
     """
 
     def __init__(self, text: str, *, fault: str = "") -> None:
@@ -50,11 +50,11 @@ class AnswerTimeoutError(LinkError):
 
 
 class LinkBusyError(LinkError):
-    """Too many requests of ours wait for answers on this link already."""
+    """Too many of our own requests are already waiting for answers on this link."""
 
 
 class _Waiter:
-    """A request of ours that waits: its answer, or none when the link ended first."""
+    """A waiting request of our own: its answer, or none if the link ended first."""
 
     __slots__ = ("answer", "done")
 
@@ -70,12 +70,12 @@ class Link:
         peer: ``ip:port`` of the other end.
         peer_host: the same, packed as records hold it (8 or 20 bytes).
         closed: nothing is sent or received any more.
-        fault: what was wrong with the peer's bytes, for which the link was closed; empty if nothing was.
-        has_answered: whether the peer has answered a request of ours.
-        unsent_bytes: what waits to be written; above the server's limit nothing more is read from this link.
+        fault: the error in the peer's bytes for which the link was closed; empty if there was none.
+        has_answered: whether the peer has answered one of our own requests.
+        unsent_bytes: bytes that wait to be written; above the server's limit nothing more is read from this link.
         slices: the work of a request that is done in slices, with its command; None if there is none. Nothing else is
             read from the link until it ends.
-        incomplete_bytes: what has come of a frame whose end has not.
+        incomplete_bytes: received bytes of an incomplete frame.
         active_at: trio's time of the last byte received or written, for the idle limit.
     """
 
@@ -144,13 +144,13 @@ class Link:
         """Send a request to the peer and wait for its answer.
 
         Args:
-            command: gets an opaque of this link's own.
+            command: the request; this link assigns its opaque.
             timeout_s: seconds; part of RocketMQ's calls, so an argument here too.
 
         Raises:
             AnswerTimeoutError: no answer in time.
             LinkClosedError: the link is or was closed.
-            LinkBusyError: 65535 requests wait already, or the peer does not take what has been sent.
+            LinkBusyError: 65535 requests are already waiting, or the peer does not read the bytes sent.
         """
         if self.closed:
             raise LinkClosedError(f"link to {self.peer} is closed", fault=self.fault)
@@ -183,7 +183,7 @@ class Link:
         self.send(command.encode())
 
     def close(self) -> None:
-        """Close now: unsent frames get one last try, waiting requests of ours fail, the owner is called
+        """Close now: unsent frames get one last try, our own waiting requests fail, and the owner is called
         (``on_closed``)."""
         if not self.closed:
             self._writer.close(self)
@@ -212,19 +212,19 @@ class Link:
 
 
 class LinkWriter:
-    """Writes what a set of links has to send, at the end of a receive batch or in the next turn of the event loop.
+    """Writes the frames of a set of links, at the end of a receive batch or in the next turn of the event loop.
 
     Args:
-        nursery: where drain tasks run.
+        nursery: the nursery of drain tasks.
         output_bytes: a link with more unsent bytes is not read from; below it, its reader is woken.
         on_closed: called once for each link that has ended.
-        budget: counts what links cannot write, all together.
+        budget: counts the unsent bytes of all links together.
 
     Attributes:
-        in_batch: what is sent now is written before any other task runs; only ever true while no other task can run.
+        in_batch: frames sent now are written before any other task runs; true only while no other task can run.
         dirty: links with frames to write.
         wrote_bulk: whether much was written at once since this was set to False.
-        drains: how many tasks wait for a socket to take more.
+        drains: number of tasks that wait for a socket to take more.
         on_drained: called when such a task has ended.
     """
 
@@ -253,7 +253,7 @@ class LinkWriter:
             self._flusher_lot.unpark()
 
     async def flush_marked(self) -> None:
-        """Task: write what was sent outside of receive batches."""
+        """Task: write frames that were sent outside of receive batches."""
         while True:
             if not self._flusher_awake:
                 await self._flusher_lot.park()
@@ -267,12 +267,12 @@ class LinkWriter:
             self.flush(link)
 
     def flush(self, link: Link) -> None:
-        """Write what goes without waiting, and start a drain task for the rest."""
+        """Write as much as possible without waiting, and start a drain task for the rest."""
         link.dirty = False
         if not link.unsent or link.closed:
             return
         if link.draining:
-            # What lies in a map must not be waited with.
+            # Views of a map must not be kept during a wait.
             link.unsent[:] = [piece if type(piece) is bytes else bytes(piece) for piece in link.unsent]
             self._budget.count(link, link.unsent_bytes)
             return
@@ -343,7 +343,7 @@ class LinkWriter:
                 self._peer_log.write(logging.ERROR, link.peer, message, link.peer, kind=type(error), exc_info=error)
 
     def end_batch(self) -> None:
-        """Write what has been sent since ``in_batch`` was set, in a batch that no receive has begun."""
+        """Write frames sent since ``in_batch`` was set, for a batch that was not begun by a receive."""
         self.in_batch = False
         if self.dirty:
             self.flush_dirty()

@@ -1,9 +1,9 @@
-"""Poller: one task that reads the sockets of many links, where the system has epoll.
+"""Poller: one task that reads the sockets of many links, on systems with epoll.
 
 A turn of the loop, a wait and a task switch for each small request would cost more than the request. So the sockets are
-registered once with an epoll of our own, the loop waits for that, and all links that have something are served in one
-batch: read, handle, write, and then what follows from all of it. The task of a link sleeps meanwhile; it is woken for
-what is rare: its end, a fault, answers the peer does not take.
+registered once with a separate epoll object, the loop waits for that, and all readable links are served in one batch:
+read, handle, write, and then the work at the end of the batch. The task of a link sleeps during this; it is woken only
+for rare events: the link's end, a fault, answers that the peer does not take.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class PolledLink:
 
     Attributes:
         link, decoder: the link, and its incomplete frame.
-        early: what had come before the poller reads.
-        commands, taken: what has been read, and how much of it has been handled; the rest waits for the peer to take
-            its answers.
+        early: bytes received before the poller reads.
+        commands, taken: the decoded commands, and how many of them have been handled; the rest waits for the peer to
+            take its answers.
         ended: the peer sends nothing any more.
-        error: why the link must end.
-        needs_task: set when the link's own task must go on: the link ends, or its peer does not take its answers.
+        error: the reason for which the link must end.
+        needs_task: set when the link's own task must continue: the link ends, or its peer does not take its answers.
     """
 
     __slots__ = (
@@ -178,7 +178,7 @@ class Poller:
                     link.close()
 
     def _receive(self, polled: PolledLink) -> bool:
-        """Read and handle what has come; false when the link's task has to go on with it."""
+        """Read and handle received bytes; false when the link's task has to continue."""
         data = polled.receive_now()
         if data is None:
             return True

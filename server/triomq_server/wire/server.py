@@ -1,4 +1,4 @@
-"""serve: listens, accepts connections, and serves each so that what goes wrong on one link ends only that link."""
+"""Listens, accepts connections and serves each, so that a failure on one link ends only that link: ``serve``."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ async def serve(
         handlers: by request code.
         host: address to listen on; ``::`` for IPv6.
         port: 0 for any free one.
-        listen: how to listen; tests hand in a network of their own.
+        listen: opens the listeners; tests pass their own network.
         on_closed: called once for each link that has ended, for whatever reason.
         on_batch_end: called after the handlers of each receive batch, when its answers have been written.
         idle_s: seconds without a byte in either direction after which a link is closed; overrides ``limits``.
-        limits: everything else that is bounded.
-        tls: with it, connections whose first byte says so speak TLS.
-        write_batch: lets the owner send answers that leave at once though no request has just come.
+        limits: all other limits.
+        tls: allows TLS; the first byte of a connection decides.
+        write_batch: lets the owner send answers at once, outside of a receive.
         task_status: receives the real addresses, ``ip:port`` each.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: listening on the address failed.
     """
     bounds = attrs.evolve(limits or Limits(), idle_s=idle_s)
     listeners = await listen(host, port)
@@ -121,7 +121,7 @@ async def _run_links(
             limits.traffic.hubs.append(hub)
             try:
                 task_status.started((entrance, scope))
-                # A start that is cancelled meanwhile returns nothing that could end this task later.
+                # If the start is cancelled in the meantime, nothing is returned by which this task could be ended later.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 scope.shield = True
                 await trio.sleep_forever()
@@ -131,15 +131,15 @@ async def _run_links(
 
 
 class _Entrance:
-    """Gives accepted connections places, and serves those that get one.
+    """Assigns places to accepted connections, and serves those that get one.
 
     Args:
-        connections: of the listener's hub.
+        connections: the connections of the listener's hub.
         tls: see `serve`.
 
     Attributes:
-        hub: of the connections.
-        silent: waits for the first byte; None where every connection has a task of its own for that.
+        hub: the hub of the connections.
+        silent: waits for the first byte; None if every connection has its own task for that.
     """
 
     def __init__(self, connections: Connections, tls: TlsSettings | None) -> None:

@@ -1,7 +1,7 @@
-"""Connections that have not sent a byte yet, where the first byte distinguishes TLS from plain TCP.
+"""Connections that have not sent a byte yet, on ports where the first byte distinguishes TLS from plain TCP.
 
-One task waits for all of them, where the system has epoll. With a task for each, thousands that sent their first byte
-at once, or were closed for having sent none, would all go on in one turn of the loop.
+On systems with epoll, one task waits for all of them. With a task for each, thousands that sent their first byte at
+once, or were closed for having sent none, would all continue in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from triomq_server.wire.hub import Hub
 from triomq_server.wire.limits.places import Place
 
 STARTED_PER_TURN: Final = 64
-"""Connections that go on, and connections that are closed, in a turn of the loop."""
+"""Connections that are started or closed in one turn of the loop."""
 
 Start = Callable[[trio.SocketStream, Place], None]
 """Goes on with a connection that has sent something, or has ended."""
 
 
 class SilentConnections:
-    """The silent connections of one hub. A peer that says nothing for the hub's idle time is disconnected.
+    """The silent connections of one hub. A peer that sends nothing for the hub's idle time is disconnected.
 
     Args:
-        hub: where the connections belong.
-        start: called with those that are silent no longer, in the order in which they spoke.
-        give: gives back the place of one that is closed.
+        hub: the owner of the connections.
+        start: called with the connections that have sent a byte, in that order.
+        give: gives back the place of a closed connection.
     """
 
     def __init__(self, hub: Hub, start: Start, give: Callable[[Place], None]) -> None:
@@ -60,7 +60,7 @@ class SilentConnections:
         idle_s = self._hub.limits.idle_s
         try:
             while True:
-                # What is added meanwhile cannot be due earlier than in `idle_s`.
+                # Connections added in the meantime cannot be due earlier than in `idle_s`.
                 with trio.move_on_at(min(self._oldest_since(), trio.current_time()) + idle_s):
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
                 if self._hub.stopping:

@@ -1,9 +1,9 @@
-"""Connected TCP sockets whose calls are tried at once and waited for only when they would block.
+"""Connected TCP sockets whose calls are tried at once, and which wait only when a call would block.
 
 trio's own socket objects have no calls that never wait, and a wait costs a turn of the event loop. Links (`transport`,
-`tls.transport`) and both ends of replication use this class. Elsewhere a socket is only looked at (its first byte, which
+`tls.transport`) and both ends of replication use this class. Elsewhere a socket is only peeked at (its first byte, which
 distinguishes TLS from plain TCP) or belongs to another protocol (metrics, commands to a cluster).
-What the bytes mean is not known here.
+This module does not interpret the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import trio
 Buffer = bytes | bytearray | memoryview
 
 BULK_BYTES = 8192
-"""A read of at least this size is taken as a sign that the next bytes are there already."""
+"""A read of at least this size is taken as a sign that more bytes are already available."""
 _RECEIVE_BYTES_LEAST = 65_536
 _RECEIVE_BYTES_MOST = 1_048_576
 # Up to this total, in pieces that are smaller than the second figure on average, copying the pieces together is cheaper
@@ -39,7 +39,7 @@ class NonBlockingSocket:
     """A second, non-blocking object on the descriptor of a trio stream, which stays the descriptor's owner.
 
     A broken connection raises trio.BrokenResourceError from every method; a wait also ends with
-    trio.ClosedResourceError when the stream is closed meanwhile.
+    trio.ClosedResourceError when the stream is closed during it.
 
     Args:
         stream: the connection; the caller closes it, after `release`.
@@ -52,7 +52,7 @@ class NonBlockingSocket:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         owner = stream.socket
-        with contextlib.suppress(OSError):  # some systems refuse options once the peer has gone
+        with contextlib.suppress(OSError):  # some systems refuse options once the peer has disconnected
             owner.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):
                 # trio keeps interactive streams short of unsent bytes, which starves large pull answers and log
@@ -81,9 +81,9 @@ class NonBlockingSocket:
     # Receiving
 
     async def receive(self) -> bytes:
-        """Wait for bytes and return what is there, ``b""`` at the end; exactly one checkpoint.
+        """Wait for bytes and return those available, ``b""`` at the end; exactly one checkpoint.
 
-        The buffer grows while reads fill it and shrinks again afterwards. Reading without waiting first pays where
+        The buffer grows while reads fill it and shrinks again afterwards. Reading before waiting is worthwhile while
         requests stream in; after a short read it mostly finds nothing, and the failed call would cost a tenth of a
         small request.
         """
@@ -99,7 +99,7 @@ class NonBlockingSocket:
         return data
 
     def receive_now(self) -> bytes | None:
-        """What is there, ``b""`` at the end of the stream, None if nothing is there yet."""
+        """The available bytes, ``b""`` at the end of the stream, None if there are none yet."""
         asked = self._receive_bytes
         try:
             data = self._socket.recv(asked)
@@ -114,7 +114,7 @@ class NonBlockingSocket:
         return data
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
-        """Put what is there into `buffer`; its length, 0 at the end of the stream, None if nothing is there yet."""
+        """Read available bytes into `buffer`; returns their number, 0 at the end of the stream, None if there are none yet."""
         try:
             return self._socket.recv_into(buffer)
         except BlockingIOError:
@@ -123,10 +123,10 @@ class NonBlockingSocket:
             raise trio.BrokenResourceError from error
 
     def splice_now(self, descriptor: int, position: int, size_bytes: int) -> int | None:
-        """Move what is there, at most `size_bytes`, into a file inside the kernel; returns as `receive_into_now` does.
+        """Move up to `size_bytes` available bytes into a file inside the kernel; returns as `receive_into_now` does.
 
         Raises:
-            OSError: the file takes less than has come. The rest is lost, so the connection must be closed.
+            OSError: the file took only a part. The rest is lost, so the connection must be closed.
         """
         pipe_out, pipe_in = self._pipe or self._open_pipe()
         try:
@@ -164,7 +164,7 @@ class NonBlockingSocket:
     # Sending
 
     def send_now(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Send what goes without waiting, in one call; returns what is left, as views of the pieces."""
+        """Send as much as possible without waiting, in one call; returns the rest, as views of the pieces."""
         if len(pieces) == 1:
             data = pieces[0]
         else:

@@ -1,4 +1,4 @@
-"""Why a TLS handshake failed, and what to do, in one line: for log lines of servers and errors of links that they dial."""
+"""Explains a failed TLS handshake and its remedy in one line, for servers' logs and errors of the links they dial."""
 
 from __future__ import annotations
 

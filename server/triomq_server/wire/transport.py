@@ -1,7 +1,7 @@
-"""What a link sends and receives through: a TCP socket (``sockets``), or any other trio stream.
+"""Transports: a link's connection, a TCP socket (``sockets``) or any other trio stream.
 
-Other streams (memory streams of tests, TLS) go through trio's own methods. ``Dial`` and ``Listen`` are the plug points
-by which tests hand in a network of their own; the defaults for TCP are here too.
+Other streams (memory streams of tests, TLS) are used by trio's own methods. ``Dial`` and ``Listen`` are the plug points
+for the networks of tests; the defaults for TCP are here too.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _RECEIVE_BYTES = 65_536
 
 
 class Transport(Protocol):
-    """What a link needs of its connection. A broken connection raises OSError or one of trio's resource errors."""
+    """A link's connection. A broken connection raises OSError or one of trio's resource errors."""
 
     peer: str
     peer_host: bytes
 
     async def receive(self) -> bytes:
-        """Wait for bytes and return what is there, ``b""`` at the end; exactly one checkpoint."""
+        """Wait for bytes and return those available, ``b""`` at the end; exactly one checkpoint."""
 
     def send_now(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Send what goes without waiting; returns what is left, as views of the pieces."""
+        """Send as much as possible without waiting; returns the rest, as views of the pieces."""
 
     async def send_some(self, data: memoryview) -> int:
         """Wait until some bytes could be written; returns how many."""
@@ -56,13 +56,13 @@ class SocketTransport(NonBlockingSocket):
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        # First what can fail, when the peer has gone already.
+        # First the calls that fail if the peer has already disconnected.
         self.peer, self.peer_host = _peer_of(stream.socket.getpeername())
         super().__init__(stream)
         self._stream = stream
 
     def early(self) -> bytes:
-        """What had come before the first `receive_now`, and no readable socket reports: nothing, but for TLS."""
+        """Bytes received before the first `receive_now`, which no readable socket reports: none, except with TLS."""
         return b""
 
     async def aclose(self) -> None:
@@ -73,11 +73,11 @@ class SocketTransport(NonBlockingSocket):
 
 
 class StreamTransport:
-    """Any other stream. What it does not take at once, the link's drain task sends.
+    """Any other stream. The link's drain task sends the bytes that the stream does not take at once.
 
     Args:
         stream: closed by ``aclose``. If it has ``send_nowait``, as the SDK's `NowaitStream`, it can take bytes at once.
-        peer: what to call the other end, as ``ip:port`` when it has one.
+        peer: name of the other end, as ``ip:port`` if it has one.
     """
 
     def __init__(self, stream: trio.abc.Stream, peer: tuple[str, int] | None = None) -> None:
@@ -109,7 +109,7 @@ class StreamTransport:
 
 
 def transport_over(stream: trio.abc.Stream, peer: tuple[str, int] | None = None) -> Transport:
-    """The fastest transport for a stream. Raises OSError when a socket has been closed meanwhile."""
+    """The fastest transport for a stream. Raises OSError if its socket has been closed."""
     if isinstance(stream, trio.SocketStream):
         return SocketTransport(stream)
     below = getattr(stream, "transport_stream", None)
@@ -125,7 +125,7 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
         raise OSError(f"{address!r} is not host:port")
     try:
         return await trio.open_tcp_stream(host.removeprefix("[").removesuffix("]"), int(port))
-    except ValueError as error:  # a name with a NUL, or one that IDNA cannot encode
+    except ValueError as error:  # a name with a NUL, or a name that IDNA cannot encode
         raise OSError(f"{host!r} is not the name or address of a host: {error}") from error
 
 
@@ -174,7 +174,7 @@ def peer_name(stream: trio.abc.Stream) -> str:
 
 
 def peer_host_name(stream: trio.abc.Stream) -> str:
-    """The address of the other end without its port; empty if it has none, or has gone already."""
+    """The address of the other end without its port; empty if it has none, or has already disconnected."""
     if not isinstance(stream, trio.SocketStream):
         return str((getattr(stream, "peer", None) or ("",))[0])
     return peer_name(stream).rpartition(":")[0]
@@ -189,12 +189,12 @@ def failure_reason(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an error, or its class where it has no text, as many of trio's."""
+    """The text of an error, or its class if it has no text, as many of trio's errors."""
     return str(error) or type(error).__name__
 
 
 async def accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio.abc.Stream]:
-    """Wait for a connection, and take those that wait behind it. Raises OSError if there is none to be had."""
+    """Wait for a connection, and accept all that are waiting. Raises OSError if none can be accepted."""
     streams = [await listener.accept()]
     if isinstance(listener, trio.SocketListener):
         waiting = socket.socket(fileno=listener.socket.fileno())
@@ -204,7 +204,7 @@ async def accept_some(listener: trio.abc.Listener[trio.abc.Stream]) -> list[trio
                 accepted, _ = waiting.accept()
                 streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
         except OSError:
-            pass  # none waits, or what is wrong shows itself at the next call
+            pass  # none is waiting, or the next call reports the error
         finally:
             waiting.detach()
     return streams

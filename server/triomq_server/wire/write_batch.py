@@ -1,7 +1,7 @@
-"""Answers that become due together, outside of any receive: written at once, one write per link.
+"""Writes answers that become due together, outside of any receive, at once, with one write per link.
 
-Outside of a receive batch, what is sent to a link leaves in the next turn of the event loop. That is right for single
-answers; but a report of a slave releases all sends it covers in one go, and each of them has waited long enough.
+Outside of a receive batch, frames are written in the next turn of the event loop. That suits single answers; but a
+slave's report releases all sends that it covers together, and each of them has waited long enough.
 """
 
 from __future__ import annotations

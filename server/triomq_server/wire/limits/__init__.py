@@ -1,1 +1,1 @@
-"""What the links of a server share: limits, budgets of bytes, places for connections, turns of the loop, counts."""
+"""Limits and counters shared by a server's links: limits, byte budgets, places for connections, turns of the loop."""

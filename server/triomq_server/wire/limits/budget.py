@@ -1,6 +1,6 @@
-"""Budgets: bytes that all links of a server hold for one purpose are counted together, and the largest holder goes first.
+"""Budgets: limits on the bytes that all links of a server hold for one purpose; the largest holder is closed first.
 
-The limits of one link add up: 10,000 links with 15 MiB of an incomplete frame each are 150 GB.
+The limits of single links add up: 10,000 links with 15 MiB of an incomplete frame each are 150 GB.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class Holder(Protocol):
 class Budget:
     """Bytes held for one purpose, over all links of a server.
 
-    When they exceed the limit, links are closed until an eighth of it is free: always one of the host that holds most
-    in total, and of its links the one that holds most. Other hosts are not affected.
+    When they exceed the limit, links are closed until an eighth of it is free: always the largest link of the host that
+    holds most in total. Other hosts are not affected.
 
     Args:
-        what: what is held, for the log.
+        what: the kind of bytes, for the log.
         setting: the key of the limit, for the log.
-        limit_bytes: how much is allowed.
+        limit_bytes: the number of bytes allowed.
 
     Attributes:
-        held_bytes: how much is held now.
+        held_bytes: the number of bytes held now.
         limit_bytes: see above.
-        closed: how many links have been closed to keep to it.
+        closed: the number of links closed to keep to the limit.
     """
 
     def __init__(self, what: str = "", setting: str = "", limit_bytes: int = UNLIMITED_BYTES) -> None:
@@ -82,7 +82,7 @@ class Budget:
         self._freeing = False
 
     def count(self, link: Holder, size_bytes: int) -> None:
-        """A link holds so many bytes now; may close links, this one among them."""
+        """Note how many bytes a link holds now; may close links, including this one."""
         before = self._held.get(link, 0)
         if size_bytes:
             self._held[link] = size_bytes

@@ -1,7 +1,7 @@
-"""Shares the turns of an event loop among what handles requests: readers of sockets, and links with tasks of their own.
+"""Shares the turns of an event loop among the handlers of requests: readers of sockets, and links with their own tasks.
 
 A turn runs every task that is ready, so without this a hundred links with a full receive each would take a hundred
-times what one may take, and everybody else would wait for all of them.
+times the time that one may take, and all other tasks would wait for them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class LoopTurns(trio.abc.Instrument):
             await self.wait_for_next()
 
     async def wait_for_next(self, code: int = _READING) -> None:
-        """Wait for a turn in which no other of those who wait goes on.
+        """Wait for a turn in which no other waiter continues.
 
-        Those of one request code wait for each other, and codes take turns: a thousand brokers that register at once
-        must not keep the one that asks for a list waiting.
+        Waiters with the same request code queue up, and codes take turns: a thousand brokers that register at once
+        must not delay a client that asks for a list.
 
         Args:
-            code: one that has a handler, so that there are not many.
+            code: a code with a handler, so that their number is small.
         """
         self._waiting += 1
         try:

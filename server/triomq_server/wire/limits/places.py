@@ -1,7 +1,7 @@
 """Places: the connections that a listener may have at one time, shared between hosts.
 
-While there is room everybody gets a place. When all are taken, the host that has most gives one up for a host that has
-fewer, the one on which nothing has moved for longest: a single host cannot keep all others out.
+While there is room, every connection gets a place. When all places are taken, the host with the most connections gives
+up the one that has been idle longest for a host that has fewer: a single host cannot keep all others out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What links of a server count, all its listeners together: open connections, times, errors."""
+"""Counters of all links of a server, over all its listeners: open connections, times, errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Traffic:
     """Figures of all listeners of a server.
 
     Attributes:
-        hubs: those that serve now.
-        receive_times: how long the handlers of what was received together took, their answers included.
-        requests: how many came, by request code. Those of unknown codes are those of -1.
-        errors: answers with a code other than 0, by request code and code. Requests of unknown codes are those of -1, and
-            so are answers: brokers pass on the code that a client answers (307, 309), which may be any number.
-        refused: connections refused, or closed for those of other hosts, because of `Limits.connections`.
+        hubs: the hubs that serve now.
+        receive_times: time taken by the handlers of requests that were received together, including their answers.
+        requests: number of requests by code; unknown codes count as -1.
+        errors: answers with a code other than 0, by request code and answer code. Unknown codes count as -1, also of
+            answers: brokers pass on the code that a client answers (307, 309), which may be any number.
+        refused: connections refused, or closed in favour of other hosts, because of `Limits.connections`.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The certificates of a server: read at the start and when their files change (`TlsHelper`, `FileWatchService`).
 
-What cannot be used changes nothing, and is logged: links go on with the certificate that was read before. A change is
-taken when its files have stayed the same for one look, so that a certificate and its key are replaced together. One that
-cannot be is tried again at each look: its files may become readable without a change that a look would see.
+Unusable files change nothing, and are logged: links continue with the previous certificate. A change takes effect when
+the files are the same at two checks in a row, so that a certificate and its key are replaced together. An unusable change
+is tried again at each check: its files may become readable without a change that a check would see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from triomq_server.wire.tls.handshakes import Handshakes, TlsMode, TlsSettings
 T = TypeVar("T")
 
 WATCH_S: Final = 1.0
-"""How often the files are looked at."""
+"""Interval between checks of the files."""
 _MOST_BYTES: Final = 1_048_576
 _EXPIRY_LOOK_S: Final = 86_400.0
 _EXPIRY_DAYS: Final = 14
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Run(Protocol):
-    """Runs a chore off the event loop, and returns what it returns."""
+    """Runs a function off the event loop, and returns its result."""
 
     async def __call__(self, chore: Callable[[], T]) -> T:
         """Run it."""
@@ -45,14 +45,14 @@ class Run(Protocol):
 
 
 class Certificates:
-    """A server's TLS: what its ports speak, and its own connections.
+    """A server's TLS, for its ports and for the connections that it dials.
 
     Args:
-        own: the server's own settings; those of ``tls.config.file`` count before them.
+        own: the server's own settings; settings in ``tls.config.file`` override them.
 
     Attributes:
-        config: the settings in force.
-        settings: of the ports; `watch` changes its context.
+        config: the settings in effect.
+        settings: the settings of the ports; `watch` changes their context.
     """
 
     def __init__(self, own: TlsConfig) -> None:
@@ -159,7 +159,7 @@ class Certificates:
 
 
 def effective(own: TlsConfig) -> TlsConfig:
-    """The settings with those of ``tls.config.file``. ConfigError if that cannot be read or used."""
+    """The settings, overridden by ``tls.config.file``. ConfigError if the file cannot be read or used."""
     try:
         data = read_plain(own.config_file, _MOST_BYTES)
     except FileNotFoundError:
@@ -227,7 +227,7 @@ def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | 
 
 
 def _pair_fault(side: str, path: str, key: str, password: str | None, error: ssl.SSLError) -> str:
-    """Why OpenSSL does not take a certificate and its key: of many faults it says no more than "PEM lib"."""
+    """Why OpenSSL rejects a certificate and its key: for many faults it reports only "PEM lib"."""
     certificate = read_plain(path, _MOST_BYTES)
     if b"BEGIN CERTIFICATE" not in certificate:
         return f"tls.{side}.certPath={path} cannot be used: it has no certificate in PEM form"
@@ -282,8 +282,8 @@ def _state_of(path: str) -> tuple[int, int, int] | None:
 
 
 def time_fault(path: str) -> str | None:
-    """What is wrong with the time of the first certificate of a file: too early, too late, or soon too late; None if
-    nothing is, or it is unknown."""
+    """The problem with the validity of the first certificate in a file: not valid yet, expired, or about to expire. None
+    if there is none, or it is unknown."""
     try:
         from cryptography import x509
     except ImportError:
@@ -314,7 +314,7 @@ def _check_cryptography() -> None:
 
 
 def self_signed_context() -> ssl.SSLContext:
-    """A context with a certificate for localhost that nobody has signed, made now. OSError if it cannot be made."""
+    """A context with a new self-signed certificate for localhost. OSError if it cannot be made."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

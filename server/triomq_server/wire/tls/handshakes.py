@@ -28,7 +28,7 @@ from triomq_server.wire.transport import Dial, peer_name, transport_over
 _log = logging.getLogger(__name__)
 _HANDSHAKE = b"\x16"
 _ONLY_TLS: Final = b"\x15\x03\x03\x00\x02\x02\x0a"
-"""TLS's alert "unexpected message": a client that speaks plain TCP can see from it what is expected."""
+"""TLS's alert "unexpected message": it shows a client that uses plain TCP that TLS is expected."""
 _PARTING_S: Final = 1.0
 _PARTING_BYTES: Final = 65_536
 
@@ -202,10 +202,10 @@ async def _part(stream: trio.SocketStream, last: bytes) -> None:
 
 
 async def accept_tls(stream: trio.abc.Stream, tls: TlsSettings) -> trio.abc.Stream:
-    """TLS on a connection of which nothing has been read, for ports that speak nothing else.
+    """TLS on a connection from which nothing has been read, for ports that accept nothing else.
 
     Raises:
-        OSError: the handshake has failed; the text says why. The stream is the caller's.
+        OSError: the handshake has failed; the text states why. The caller still owns the stream.
     """
     with tls.handshakes.one() as scope:
         context = await tls.find_context()

@@ -1,8 +1,8 @@
-"""TLS over any stream, for links that neither poller nor splice serves: replication, and connections that are dialled.
+"""TLS over any stream, for links that use neither poller nor splice: replication, and dialled connections.
 
-trio's stream gives OpenSSL all that has come at once, however many records that is, and goes on until one brings data. A
-record that brings none (an update of keys) costs a hundred times as much as its bytes. So this one hands out few whole
-records at a time, with a turn of the loop between, and counts those without data, as `TlsTransport` does.
+trio's stream gives OpenSSL all received bytes at once, however many records they are, and continues until one has data.
+A record without data (an update of keys) costs a hundred times as much as its bytes. So this stream passes on few whole
+records at a time, with a turn of the loop in between, and counts those without data, as `TlsTransport` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RECORDS_AT_ONCE: Final = 16
 """Records that OpenSSL gets in one turn of the loop, at most: some 2 ms of work."""
 _HEADER_BYTES: Final = 5
 _ENCRYPTED_BYTES: Final = 18_432
-"""What a record of TLS 1.2 holds at most, encrypted; less with TLS 1.3."""
+"""The largest encrypted record of TLS 1.2; smaller with TLS 1.3."""
 _SILENT_RECORDS: Final = 64
 """Records without data that a peer may send, and one more for each 1,024 with data. Keys are updated after gigabytes."""
 _RECORDS_PER_SILENT: Final = 1024
@@ -64,7 +64,7 @@ class _WholeRecords(trio.abc.Stream):
             self._ended = not more
 
     def _whole_bytes(self) -> int:
-        """How many bytes of whole records are there; all of them where they are not records: OpenSSL says what is wrong."""
+        """The number of bytes in whole records; all bytes if they are not records: OpenSSL then reports the fault."""
         data, at = self._received, 0
         while self._given < _RECORDS_AT_ONCE and len(data) - at >= _HEADER_BYTES:
             length = data[at + 3] << 8 | data[at + 4]
@@ -118,12 +118,12 @@ class TlsStream(trio.abc.Stream):
         )
 
     async def do_handshake(self) -> None:
-        """Agree on keys. BrokenResourceError if that fails; its cause says why."""
+        """Agree on keys. BrokenResourceError if that fails; its cause states why."""
         await self._secured.do_handshake()
         self._records.begin()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """See trio.abc.ReceiveStream. BrokenResourceError too where the peer sends records without data."""
+        """See trio.abc.ReceiveStream. Also BrokenResourceError if the peer sends too many records without data."""
         self._check_open()
         data = await self._secured.receive_some(max_bytes)
         self._records.pieces_read += 1

@@ -1,11 +1,11 @@
 """TLS on an accepted socket, for the same poller and the same limits as plain sockets.
 
-OpenSSL works on bytes in memory here: one call of the system receives many records, and nothing waits inside it. What
-has been received is decrypted at once, so that the socket alone says whether there is more. Of what is to be sent only
-one piece is encrypted ahead of the socket; the rest stays with its link, where it counts for the link's limit. A piece
-counts as sent when its encrypted bytes have gone.
+OpenSSL works on bytes in memory here: one system call receives many records, and OpenSSL never waits. Received bytes are
+decrypted at once, so that the socket alone shows whether there are more. Only one piece of outgoing data is encrypted
+ahead of the socket; the rest stays with its link, where it counts towards the link's limit. A piece counts as sent when
+all its encrypted bytes have been sent.
 
-OpenSSL gets whole records only, so that they can be counted: one that brings no data (an update of keys) costs a hundred
+OpenSSL gets only whole records, so that they can be counted: a record without data (an update of keys) costs a hundred
 times as much as its bytes, and a peer that sends many would hold up the loop.
 """
 
@@ -21,25 +21,25 @@ from triomq_server.wire.sockets import Buffer, NonBlockingSocket
 from triomq_server.wire.transport import SocketTransport
 
 _RECORD_BYTES: Final = 16_384
-"""What a TLS record holds at most."""
+"""The largest payload of a TLS record."""
 _PIECE_BYTES: Final = 65_536
-"""What is encrypted before the socket is asked to take it."""
+"""Bytes that are encrypted before they are offered to the socket."""
 _SEND_NOW_BYTES: Final = 1_048_576
 """What one `send_now` encrypts at most: about a millisecond's work."""
 _HANDSHAKE_BYTES: Final = 131_072
-"""What a client may send before the handshake ends; chains of certificates are the largest part."""
+"""Bytes that a client may send before the handshake ends; certificate chains are the largest part."""
 _RECEIVED_BYTES: Final = 65_536
 """What one call receives at most: it may be records of one byte each, some 20 ms of work."""
 _RECORDS_AT_ONCE: Final = 128
 """Records that OpenSSL gets before those without data are counted."""
 _HEADER_BYTES: Final = 5
 _ENCRYPTED_BYTES: Final = 18_432
-"""What a record of TLS 1.2 holds at most, encrypted; less with TLS 1.3."""
+"""The largest encrypted record of TLS 1.2; smaller with TLS 1.3."""
 _SILENT_RECORDS: Final = 64
 """Records without data that a peer may send, and one more for each 1,024 with data. Keys are updated after gigabytes."""
 _RECORDS_PER_SILENT: Final = 1024
 _UNASKED_BYTES: Final = 65_536
-"""Encrypted bytes that nobody but the peer has caused (answers to key updates), and that it does not take."""
+"""Limit for encrypted bytes that only the peer has caused (answers to key updates), and that it does not read."""
 
 
 class TlsTransport(SocketTransport):
@@ -56,7 +56,7 @@ class TlsTransport(SocketTransport):
         self._came = ssl.MemoryBIO()
         self._goes = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._came, self._goes, server_side=True)
-        self._encrypted = memoryview(b"")  # what the socket has not taken yet
+        self._encrypted = memoryview(b"")  # encrypted bytes that the socket has not taken yet
         self._held_bytes = 0  # how much of what is to be sent that is, before its encryption
         self._received = b""  # encrypted; OpenSSL has what is before `_taken`
         self._taken = 0
@@ -144,7 +144,7 @@ class TlsTransport(SocketTransport):
         while count < _RECORDS_AT_ONCE and size - at >= _HEADER_BYTES:
             length = data[at + 3] << 8 | data[at + 4]
             if length > _ENCRYPTED_BYTES:
-                at = size  # OpenSSL says what is wrong
+                at = size  # OpenSSL reports the fault
                 break
             if at + _HEADER_BYTES + length > size:
                 break
@@ -158,7 +158,7 @@ class TlsTransport(SocketTransport):
         return True
 
     def _count_silent(self, with_data: int) -> None:
-        """Of the records that have been fed, so many had data. BrokenResourceError when too many have had none."""
+        """Count how many of the records passed to OpenSSL had data. BrokenResourceError when too many had none."""
         silent, self._fed_records = self._fed_records - with_data, 0
         self._silent_records = max(0.0, self._silent_records + silent - with_data / _RECORDS_PER_SILENT)
         if self._silent_records > _SILENT_RECORDS:
@@ -193,7 +193,7 @@ class TlsTransport(SocketTransport):
     # Sending
 
     def send_now(self, pieces: list[Buffer]) -> list[Buffer]:
-        """See NonBlockingSocket. The first bytes of what is left may have been encrypted; they must be first again."""
+        """See NonBlockingSocket. The first bytes of the rest may be encrypted already; they must come first again."""
         data = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if not self._push():
             return [data]
@@ -223,7 +223,7 @@ class TlsTransport(SocketTransport):
             raise trio.BrokenResourceError from error
 
     def _push(self) -> bool:
-        """Send what is encrypted; whether all of it has gone."""
+        """Send encrypted bytes; returns whether all have been sent."""
         if self._goes.pending:
             fresh = self._goes.read()
             self._encrypted = memoryview(b"".join((self._encrypted, fresh)) if self._encrypted else fresh)
