@@ -1,6 +1,6 @@
-"""Comparing a slave's log with its master's, before a byte of the master's is followed.
+"""Compares a slave's log with its master's, before the slave takes a byte from the master.
 
-Only requests that RocketMQ's own brokers answer are used: the log's bounds are in the answer to
+It uses only requests that RocketMQ's own brokers answer: the log's bounds are in the answer to
 GET_BROKER_RUNTIME_INFO, and VIEW_MESSAGE_BY_ID gives the record at an offset. A record holds its offset, its store
 time and its queue offset, so two logs with the same last common record have the same history up to there.
 """
@@ -35,7 +35,7 @@ class LogRelation(enum.StrEnum):
     CLEAN = "CLEAN"
     """The same log."""
     BEHIND = "BEHIND"
-    """The beginning of the master's log: what is missing will come."""
+    """The beginning of the master's log: the rest will follow."""
     AHEAD = "AHEAD"
     """The master's log and more: the master has lost what this slave still has. Not followed without an order."""
     DIVERGED = "DIVERGED"
@@ -49,14 +49,14 @@ class LogRelation(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """What a comparison found.
+    """The findings of a comparison.
 
     Attributes:
       relation: the result.
-      own_end: the slave's log ends here.
+      own_end: the end of the slave's log.
       master_begin, master_end: first byte the master keeps, first byte it does not have yet.
-      common_end: up to here both are known to be equal; None if nothing could be compared.
-      torn_at: the slave's last record begins here and lacks its last bytes, which are zeros; the master has all of it.
+      common_end: both logs are known to be equal up to here; None if nothing could be compared.
+      torn_at: start of the slave's last record if its last bytes are missing (zeros) and the master has all of it.
     """
 
     relation: LogRelation
@@ -68,7 +68,7 @@ class Comparison:
 
 
 class NotComparableError(Exception):
-    """The master answers, but not with what a comparison needs."""
+    """The master answers, but its answers do not suffice for a comparison."""
 
 
 class OwnLog(Protocol):
@@ -119,8 +119,8 @@ class RemoteLog:
         """The master's answer to code 28: `commitLogMinOffset` and `commitLogMaxOffset`.
 
         Raises:
-          NotComparableError: this broker never says so.
-          ConnectionError: it does not say so now.
+          NotComparableError: this broker never reports them.
+          ConnectionError: it does not report them now.
         """
         answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
         if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY):
@@ -142,7 +142,7 @@ class RemoteLog:
         """The master's answer to code 33: the record's bytes.
 
         Raises:
-          ConnectionError: the master says neither what it has there nor that it has nothing.
+          ConnectionError: the master neither returns a record nor reports that there is none.
         """
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
         answer = await self._link.request(command, TIMEOUT_S)
@@ -166,8 +166,8 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     """Compare a slave's log with its master's.
 
     Raises:
-      NotComparableError: the master does not say what is needed.
-      OSError, LinkError: as the link does.
+      NotComparableError: the master's answers do not suffice.
+      OSError, LinkError: as raised by the link.
     """
     begin, end = await master.bounds()
     own_end = own.log_max_offset
@@ -245,7 +245,7 @@ async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: in
 
 
 def cut_offset(own: OwnLog, compared: Comparison) -> int:
-    """Where a record begins, or the log ends, in front of everything that keeps a slave from following its master."""
+    """The start of a record, or the log's end, before everything that keeps a slave from following its master."""
     if compared.common_end is not None:
         return compared.common_end
     # The master's log may end in the midst of a record of this one, which is another one's.
@@ -254,7 +254,7 @@ def cut_offset(own: OwnLog, compared: Comparison) -> int:
 
 
 def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, queue_id: int) -> int | None:
-    """The queue offset from which on a slave that is ahead of its master, or has diverged, has messages of its own.
+    """The queue offset from which a slave that is ahead of its master, or has diverged, has messages of its own.
 
     At those offsets the master has other messages, or will have: a reader must not see both. None for any other slave.
     """
@@ -272,7 +272,7 @@ def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, que
 
 
 def drop_own_messages(read: ReadResult, first_own: int) -> None:
-    """Drop what a pull found at queue offset `first_own` and behind it."""
+    """Drop the messages that a pull found at or after queue offset `first_own`."""
     records = [record for data in read.slices for record in iter_records(data) if record.queue_offset < first_own]
     read.slices = [memoryview(record.data) for record in records]
     read.message_count = len(records)

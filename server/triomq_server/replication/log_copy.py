@@ -1,7 +1,7 @@
-"""Another broker's copy of the log, read by log offset over its main port: what a stopped broker is repaired from.
+"""Reads another broker's copy of the log by log offset, over its main port, to repair a stopped broker.
 
-Unlike the replication stream, reading here reports no offset, so that no sender takes the reader for a slave that holds
-anything. RocketMQ's brokers do not know the request; of them single records are read.
+Unlike the replication stream, this reports no offset, so that no sender counts the reader as a slave with a copy.
+RocketMQ's brokers do not know the request; from them single records are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT_S = 10.0
 
 
 class ReadLogRequest(Header, kw_only=True):
-    """Header of READ_LOG: from which log offset on, and how many bytes. The answer ends at the end of a log file."""
+    """Header of READ_LOG: the first log offset, and the number of bytes. The answer ends at the end of a log file."""
 
     offset: int
     most_bytes: int

@@ -1,7 +1,7 @@
-"""The master's end of replication: accepts slaves, streams the log to each, and tracks what they hold.
+"""The master's end of replication: accepts slaves, streams the log to each, and tracks their progress.
 
 Every slave has a task that reads its reports and one that writes frames; no slave waits for another. A log that grows
-wakes the writing tasks at once. Where a stream starts and which reports count is decided in `rules`. Answers to
+wakes the writing tasks at once. `rules` decides where a stream starts and which reports count. Answers to
 `HAService`, `HAConnection` and `GroupTransferService`; the bytes are described in docs/protocol/ha.md §2.
 """
 
@@ -45,7 +45,7 @@ _ACCEPT_PAUSE_S = 0.1
 """After a failed accept."""
 
 Secure = Callable[[trio.abc.Stream], Awaitable[trio.abc.Stream]]
-"""Makes TLS of a connection; OSError says why it cannot."""
+"""Wraps a connection in TLS; raises OSError with the reason if that fails."""
 
 REFUSED_REMEMBERED = 20
 _STRANGERS_LINE_S = 60.0
@@ -65,7 +65,7 @@ class SourceLog(LogFiles, Protocol):
     append_listeners: list[Callable[[int], None]]
 
     def log_slice(self, offset: int, max_bytes: int) -> memoryview | None:
-        """Log bytes from `offset` on, never across a file's end; None where there are none."""
+        """Log bytes from `offset` on, never across a file's end; None if there are none."""
 
 
 @attrs.define(eq=False)
@@ -101,12 +101,12 @@ class SlaveLink:
 
 @attrs.frozen
 class RefusedSlave:
-    """A slave that claimed to have more than there is.
+    """A slave that reported an offset beyond the log's end.
 
     Attributes:
       peer: ``ip:port`` of its socket.
-      offset: what it reported.
-      log_end: where this log ended then.
+      offset: the reported offset.
+      log_end: the end of this log at that time.
       at: trio's time of the report.
     """
 
@@ -136,7 +136,7 @@ class HaMaster:
         self.members: Callable[[], Container[str]] = tuple
         """The hosts of the brokers of the set: when all places are taken, they keep theirs."""
         self.refused: deque[RefusedSlave] = deque(maxlen=REFUSED_REMEMBERED)
-        """The last slaves that were turned away, for operators."""
+        """The last slaves that were refused, for operators."""
         self._peer_log = PeerLog(_log)
         self._strangers = 0
         self._next_stranger_line = -math.inf
@@ -180,7 +180,7 @@ class HaMaster:
         return rules.is_known_slave(peer, self._settings.slave_networks)
 
     def close_links(self) -> None:
-        """Let every slave reconnect: the log may not be what it was, and what they have of it is no replica of what comes."""
+        """Make every slave reconnect: the log may have changed, and the slaves' copies may no longer match it."""
         for link in self._links:
             link.acknowledged_offset = None
             link.scope.cancel()
@@ -331,7 +331,7 @@ class HaMaster:
                 link.wake.set()
 
     def _push(self, link: SlaveLink, end_offset: int) -> bool:
-        """Send a slave what is new, without waiting; false if its writer has to do something."""
+        """Send new bytes to a slave without waiting; false if its writer has to do something."""
         writer, offset = link.writer, link.next_offset
         if writer is None or offset is None or not writer.is_socket or writer.left:
             return False
@@ -350,7 +350,7 @@ class HaMaster:
         return True
 
     def _update_acknowledged(self) -> None:
-        """Work out what is acknowledged now, and release the sends that waited for it."""
+        """Determine the acknowledged offset, and release the sends that waited for it."""
         self.acknowledged_offset = rules.acknowledged(
             (link.acknowledged_offset for link in self._links),
             self.acknowledged_offset,
@@ -462,7 +462,7 @@ class HaMaster:
         return link.last_write + self._settings.heartbeat_s
 
     async def _send_next(self, writer: TransferWriter, link: SlaveLink) -> bool:
-        """Send what comes next, up to the settings' `send_bytes`; false when the slave has been sent everything."""
+        """Send the next bytes, up to the settings' `send_bytes`; false when everything has been sent to the slave."""
         if link.next_offset is None:
             return False
         offset, batch_bytes = link.next_offset, self._settings.batch_bytes
@@ -501,7 +501,7 @@ class HaMaster:
 
 
 def _port_of(listeners: object) -> int:
-    """The bound port, where the listeners are sockets."""
+    """The bound port, if the listeners are sockets."""
     for listener in listeners if isinstance(listeners, list | tuple) else ():
         if isinstance(listener, trio.SocketListener):
             return int(listener.socket.getsockname()[1])

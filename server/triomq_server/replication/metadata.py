@@ -1,8 +1,7 @@
-"""What a slave needs besides the log: topics, consumer offsets, delay offsets and groups, fetched from the master every
-10 s.
+"""Fetches the tables that a slave needs besides the log: topics, consumer offsets, delay offsets and groups, every 10 s.
 
-The requests are RocketMQ's four; what comes back is decoded here and handed over in whole tables, so that the broker
-can swap them in. Answers to `SlaveSynchronize`; the rules are in docs/protocol/ha.md §7.
+The requests are RocketMQ's four; the answers are decoded here and handed over as whole tables, so that the broker can
+swap them in. Answers to `SlaveSynchronize`; the rules are in docs/protocol/ha.md §7.
 """
 
 import logging
@@ -29,12 +28,12 @@ ROUND_S = 15.0
 
 
 LOG_END_FIELD = "triomqLogEnd"
-"""Header field of our answers to code 45: a log offset that all copies of the delivered messages are in front of. In a
-request it asks for that. RocketMQ's brokers do not look at it."""
+"""Header field of our answers to code 45: a log offset before which all copies of delivered messages are. In a request
+it asks for that offset. RocketMQ's brokers ignore it."""
 
 
 def delay_offsets_request() -> Command:
-    """Code 45, of a broker that looks at LOG_END_FIELD in the answer."""
+    """Code 45, from a broker that reads LOG_END_FIELD in the answer."""
     return Command.request(RequestCode.GET_ALL_DELAY_OFFSET, fields={LOG_END_FIELD: "wanted"})
 
 
@@ -49,8 +48,7 @@ class MetadataTables(Protocol):
         """GET_ALL_TOPIC_CONFIG: version and table, taken over if the version differs; persisted."""
 
     async def merge_consumer_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
-        """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: offsets, of which the newer ones are taken over;
-        persisted."""
+        """GET_ALL_CONSUMER_OFFSET, with the answer's header fields: takes over offsets that are newer, and persists them."""
 
     async def save_delay_offsets(self, body: bytes, fields: Mapping[str, str]) -> None:
         """GET_ALL_DELAY_OFFSET, with the answer's header fields: written to delayOffset.json as it came, as soon as the
@@ -106,7 +104,7 @@ class MetadataSync:
                 await self._wanted.wait()
 
     async def _round(self, master: str) -> None:
-        """Fetch the four tables over one link; one that fails does not stop the next."""
+        """Fetch the four tables over one link; a failure of one does not stop the others."""
         try:
             with trio.fail_after(ROUND_S):
                 async with self._open_link(master) as link:

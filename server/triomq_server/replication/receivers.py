@@ -1,7 +1,6 @@
-"""What a replication link receives through: a TCP socket (`wire.sockets`), or any other stream, as tests use.
+"""The receiving end of a replication link: a TCP socket (`wire.sockets`), or any other stream, as in tests.
 
-What has come is taken at once, and waited for only when there is nothing. That saves a turn of the event loop per
-frame.
+Available bytes are read at once, without a wait. That saves a turn of the event loop per frame.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ _CHUNK_BYTES = 65536
 
 
 class Receiver(Protocol):
-    """What has come over one link. A broken link raises trio.BrokenResourceError."""
+    """The bytes received over one link. A broken link raises trio.BrokenResourceError."""
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
-        """Put what is there into `buffer`; its length, 0 at the end of the stream, None if nothing is there yet."""
+        """Read available bytes into `buffer`; returns their number, 0 at the end of the stream, None if there are none yet."""
 
     def splice_now(self, descriptor: int, position: int, size_bytes: int) -> int | None:
-        """Move what is there, at most so many bytes, into a file; returns as `receive_into_now` does.
+        """Move available bytes, up to a number, into a file; returns as `receive_into_now` does.
 
-        OSError: the file does not take it.
+        OSError: the file does not take them.
         """
 
     @property
@@ -41,7 +40,7 @@ class Receiver(Protocol):
         """Wait until there may be something; also ends at the end of the stream."""
 
     def send_now(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Send what goes without waiting; returns what is left."""
+        """Send as much as possible without waiting; returns the rest."""
 
 
 class StreamReceiver:

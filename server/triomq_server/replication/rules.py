@@ -1,8 +1,8 @@
-"""The decisions of replication as pure functions: where a slave's copy begins, which reports count, who is close
+"""The decisions of replication as pure functions: start of a slave's copy, reports that count, slaves that are close
 enough.
 
-Nothing here waits, sends or reads a clock. The rules are described in docs/protocol/ha.md §3, §4 and §6; where
-RocketMQ 4.9 is careless with acknowledged messages, `compat_49` chooses between its behaviour and the safe one.
+Nothing here waits, sends or reads a clock. The rules are described in docs/protocol/ha.md §3, §4 and §6. If RocketMQ
+4.9 is careless with acknowledged messages, `compat_49` chooses between its behaviour and the safe one.
 """
 
 import enum
@@ -82,19 +82,19 @@ def is_known_slave(peer: str, known: tuple[Network, ...]) -> bool:
 def slave_to_close(
     newcomer: str, hosts: Sequence[str], reported: Sequence[int | None], members: Container[str] = ()
 ) -> int | None:
-    """Which link goes when all are in use and another slave connects: the oldest that has reported nothing; else, of the
-    host that has most, the one that has least of the log. Hosts of the set's brokers keep their places while others
-    have any.
+    """The link to close when all are in use and another slave connects: the oldest without a report; otherwise, of the
+    host with most links, the one with the least of the log. Hosts of the set's brokers keep their places while other
+    hosts have any.
 
     Args:
-      newcomer: the host of the other slave.
-      hosts: of the links, the oldest first.
+      newcomer: the host of the new slave.
+      hosts: hosts of the links, the oldest link first.
       reported: their last reports; None before the first.
       members: hosts of the brokers of the set.
 
     Returns:
-      Its index; None if the newcomer is refused: all have reported, and no host that may lose one has two more than the
-      newcomer's. A broker of the set may take the place of any other host.
+      Its index; None if the newcomer is refused: all have reported, and no host that may lose a link has two more than
+      the newcomer's. A broker of the set may take the place of any other host.
     """
     others = [index for index, host in enumerate(hosts) if host not in members]
     candidates = others or range(len(hosts)) if newcomer in members else others
@@ -122,8 +122,8 @@ class Report(enum.Enum):
 def check_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> Report:
     """Decide whether a slave's report counts.
 
-    RocketMQ 4.9 takes a link's first report whatever it says, and so may answer senders with success for
-    messages that no slave has; the safe rule checks the first report like every other.
+    RocketMQ 4.9 accepts a link's first report unchecked, and so may answer senders with success for messages that no
+    slave has; the safe rule checks the first report like every other.
     """
     if offset < 0:
         return Report.NEGATIVE
@@ -133,10 +133,10 @@ def check_report(offset: int, *, log_max: int, first: bool, compat_49: bool) -> 
 
 
 def start_offset(reported: int, *, log_min: int, log_max: int, file_bytes: int, compat_49: bool) -> int:
-    """Where the stream for a slave begins, given its first report.
+    """The start of the stream for a slave, given its first report.
 
-    A slave that has something continues there, unchecked. An empty one (0) gets only the newest file from
-    RocketMQ 4.9; the safe rule gives it everything there is. Both are frames that a 4.9 slave understands, since
+    A slave with a log continues at its report, unchecked. An empty slave (0) gets only the newest file from
+    RocketMQ 4.9; the safe rule gives it the whole log. Both are frames that a 4.9 slave understands, since
     an empty log takes its first file from the first frame.
     """
     if reported > 0:
@@ -161,9 +161,9 @@ def acknowledged(live: Iterable[int | None], before: int, *, compat_49: bool) ->
     """The highest log offset that some slave holds.
 
     Args:
-      live: last accepted report of every open link; None where none has come yet.
-      before: what this function returned last.
-      compat_49: never fall, as 4.9 does, even when the slave that held the bytes is gone.
+      live: last accepted report of every open link; None before the first.
+      before: the last result of this function.
+      compat_49: never fall, as in 4.9, even if the slave that held the bytes has disconnected.
     """
     now = max((offset for offset in live if offset is not None), default=0)
     return max(now, before) if compat_49 else now
@@ -174,8 +174,8 @@ def slave_is_near(end_offset: int, *, acknowledged_offset: int, links: int, fall
 
     Args:
       end_offset: first byte after the message.
-      acknowledged_offset: what slaves hold.
-      links: open links; the safe rule counts only those that have reported.
-      fall_behind_max_bytes: the distance from which on slaves count as absent.
+      acknowledged_offset: the log offset up to which slaves have the log.
+      links: number of open links; the safe rule counts only those that have reported.
+      fall_behind_max_bytes: the distance from which slaves count as absent.
     """
     return links > 0 and end_offset - acknowledged_offset < fall_behind_max_bytes

@@ -1,10 +1,10 @@
-"""The slave's end of replication: follows one master's log, byte by byte, and reports how far it has come.
+"""The slave's end of replication: follows one master's log, byte by byte, and reports its progress.
 
-Bytes go straight into the log (`transfer_reader`), also when a frame is not complete yet, so no frame size is too
-large. What has come is reported at once, and made readable afterwards. Connection loss, a master that moved and offsets
-that do not fit all end in a new connection after a short pause. Before each connection the two logs are compared
-(`divergence`), so that no other history is ever followed, and a slave with an empty log learns where the master's
-begins: its first report then says so, and it gets everything. Answers to `HAService.HAClient`; the bytes are described
+Bytes go straight into the log (`transfer_reader`), even before a frame is complete, so frames may have any size.
+Received bytes are reported at once, and made readable afterwards. Connection loss, a master that moved and offsets that
+do not fit all lead to a new connection after a short pause. Before each connection the two logs are compared
+(`divergence`), so that the slave never follows another history. A slave with an empty log thereby also learns where the
+master's log begins; it reports this offset first, and gets everything. Answers to `HAService.HAClient`; the bytes are described
 in docs/protocol/ha.md §2 and §4.
 """
 
@@ -34,7 +34,7 @@ MOVE_AFTER_S = 25.0
 """How long name servers must have agreed on another master before an open link is given up."""
 
 DISPATCH_BYTES = 256 * 1024
-"""What is dispatched before other tasks run: a millisecond's work or two, and the slave serves pulls meanwhile."""
+"""Bytes dispatched before other tasks run: one or two milliseconds of work, since the slave also serves pulls."""
 POLLING_S = 0.0005
 """When frames follow each other within this time, it pays to stay awake for the next one."""
 STREAMING_BYTES = 65536
@@ -44,7 +44,7 @@ UNASKED_S = 45.0
 every 30 s, and then name servers know the master's address. A 4.9 master's newest file alone is better than nothing
 after that."""
 STREAM_PAUSE_S = 0.002
-"""When nothing has come from it for so long, it has sent everything, and there is time for what has come."""
+"""After this long without bytes the master has sent everything, and there is time to dispatch the received bytes."""
 
 
 class FollowingLog(OwnLog, ExtendedLog, Protocol):
@@ -58,7 +58,7 @@ class FollowingLog(OwnLog, ExtendedLog, Protocol):
         """Up to here the log can be read as messages."""
 
     def dispatch(self, most_bytes: int) -> bool:
-        """Make about so many bytes of what has come readable; returns whether there may be more to do."""
+        """Make about this many received bytes readable; returns whether there may be more to do."""
 
     async def cut(self, offset: int) -> int:
         """Drop everything from this log offset on; returns the number of bytes dropped."""
@@ -96,10 +96,10 @@ class HaSlave:
       log: the slave's own store.
       settings: the HA keys.
       dial: connects to ``host:port``.
-      master: the master's HA address, where it is known from the start (``haMasterAddress``).
-      open_master: lets the logs be compared before each connection; None follows any master, as 4.9 does.
+      master: the master's HA address, if it is known from the start (``haMasterAddress``).
+      open_master: used to compare the logs before each connection; None follows any master, as 4.9 does.
       on_loss: called when a link has ended, and now and then while there is none: name servers may know another master.
-      seed: of the pauses' random share; given in tests.
+      seed: seed of the random part of pauses; given in tests.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class HaSlave:
         self._link_scope = trio.CancelScope()
         self._doubted_since = float("inf")
         self._master_end = 0  # the master's log reaches here at least
-        self._start = 0  # what an empty log reports: where the master's begins
+        self._start = 0  # the report of an empty log: the start of the master's
         self._unasked_since = float("inf")
         self._begin: int | None = None  # where an empty log's first frame must begin, if that is known
         self._random = random.Random(seed)
@@ -153,8 +153,8 @@ class HaSlave:
     def follow(self, master: str | None) -> None:
         """Take another address as the master's HA service, for the next connect; None: stop reconnecting.
 
-        An open link stays at first: a name server's answer names a master, it does not say that this one is wrong,
-        and another name server may disagree. Only when all answers agree for a while is the link given up.
+        An open link is kept at first: a name server's answer names a master, but does not prove this one wrong, and
+        another name server may disagree. The link is given up only when all answers agree for a while.
         """
         if master != self.status.master:
             self.status.master = master
@@ -249,12 +249,12 @@ class HaSlave:
     async def _prepare_start(self, found: Comparison, remote: MasterLog) -> None:
         """Let an empty slave get the whole log, whichever version its master has.
 
-        A 4.9 master takes a first report of 0 as a request for its newest file only, and any other as an offset to go
-        on from. So where its log begins behind 0, that is reported; and where it begins at 0, the first record is
-        fetched by itself, and its end reported. Also while there is but one file: a second one may be there before the
-        report is.
+        A 4.9 master takes a first report of 0 as a request for its newest file only, and any other as an offset to
+        continue from. So if its log begins after 0, the slave reports that offset; if it begins at 0, the slave fetches
+        the first record separately, and reports its end. This is done even while there is only one file, since a second
+        one may be made before the report arrives.
         """
-        self._start = self._begin = max(found.master_begin, 0)  # 4.9 says -1 while it has nothing at all
+        self._start = self._begin = max(found.master_begin, 0)  # 4.9 reports -1 while its log is empty
         if self._start or not found.master_end:
             return
         first = await remote.record(0)
@@ -343,10 +343,10 @@ class HaSlave:
                     await self._report(stream, receiver)
 
     async def _take_turn(self, stream: trio.abc.Stream, receiver: Receiver, reader: TransferReader) -> bool:
-        """Take what has come, report it, and let it be read; false if nothing has come and nothing is left to do.
+        """Take received bytes, report them, and make them readable; false if there are none and nothing is left to do.
 
         Senders wait for the report, readers for the dispatch, which takes much longer; and the more of the master's
-        log is here, the safer it is. So as long as bytes stream in they are taken first, up to a limit.
+        log is copied, the safer it is. So as long as bytes stream in they are taken first, up to a limit.
         """
         log = self._log
         taken = reader.taken_bytes

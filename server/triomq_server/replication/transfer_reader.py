@@ -1,7 +1,7 @@
-"""How a slave takes transfer frames: each is checked, and appended to the log with as few copies as possible.
+"""Receives a slave's transfer frames: checks each, and appends it to the log with as few copies as possible.
 
-Small frames come many in one receive, through a buffer. The body of a large one goes from the socket into the log's
-file inside the kernel; then only the heads are received here.
+Many small frames are received at once, through a buffer. The body of a large frame goes from the socket into the log's
+file inside the kernel; then only its head is received here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from triomq_server.replication.receivers import Receiver
 BUFFER_BYTES = 256 * 1024
 """What one receive takes at most: it is copied on while the processor's cache still holds it."""
 TURN_BYTES = 1024 * 1024
-"""What is taken before other tasks run: half a millisecond's work."""
+"""Bytes received before other tasks run: half a millisecond of work."""
 SPLICE_LEAST_BYTES = 65536
 """Bodies of less than this go through the buffer."""
 
@@ -45,18 +45,18 @@ class TransferReader:
     """Reads the transfer frames of one link into the log.
 
     Args:
-      log: where they belong.
-      receiver: where they come from.
+      log: the log to append to.
+      receiver: the receiving end of the link.
       buffer: `BUFFER_BYTES` of scratch.
       file_bytes: size of a log file.
-      master_end: the master's log is known to reach up to here.
-      begin: where an empty log must begin; None: wherever the master says.
+      master_end: the end of the master's log, as far as known.
+      begin: where an empty log must begin; None: wherever the master starts.
 
     Attributes:
-      master_end: the same, by what the frames say.
+      master_end: the same, updated from the frames.
       taken_bytes: log bytes taken so far.
       ended: the master has closed the link.
-      empty: at the end of the last turn nothing more had come.
+      empty: there were no more bytes at the end of the last turn.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class TransferReader:
         self.empty = False
 
     def take_turn(self) -> int:
-        """Take what has come, up to about `TURN_BYTES`; how many bytes of the wire that was.
+        """Take received bytes, up to about `TURN_BYTES`; returns the number of bytes on the wire.
 
         Raises:
           ReplicationError: the bytes do not continue this log; none of that frame has been taken.
-          OSError: the disk did not take them all.
+          OSError: the disk did not take all of them.
           trio.BrokenResourceError: the link is broken.
         """
         came = 0

@@ -1,9 +1,8 @@
-"""How a master sends transfer frames to one slave: at once as far as the socket takes them, the rest when it takes
-more.
+"""Sends a master's transfer frames to one slave: at once as far as the socket takes them, the rest when it takes more.
 
-Small frames are views of the log's maps, many in one call, and need no task of their own to be sent. Large ones go from
-the page cache straight to the socket (`sendfile`), where there are a real file and a real socket; that costs two system
-calls per frame, and so pays for large frames only. Which bytes are sent when is decided in `master`.
+Small frames are views of the log's maps, many per call, and can be sent without a task. Large ones go from the page
+cache straight to the socket (`sendfile`), if there are a real file and a real socket; that costs two system calls per
+frame, and so is worthwhile only for large frames. `master` decides which bytes are sent when.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from triomq_protocol.replication import encode_transfer_head
 from triomq_server.wire.sockets import Buffer, NonBlockingSocket
 
 SENDFILE_LEAST_BYTES = 65536
-"""What is less than this is sent as views."""
+"""Smaller frames are sent as views."""
 
 Views = list[Buffer]
 
 
 class LogFiles(Protocol):
-    """A log whose files can be opened beside their maps."""
+    """A log whose files can be opened in addition to their maps."""
 
     def open_log_file(self, offset: int) -> int | None:
-        """A new descriptor for reading the file that holds this offset, None where there is no such file."""
+        """A new descriptor for reading the file that holds this offset, None if there is no such file."""
 
 
 class TransferWriter:
@@ -59,7 +58,7 @@ class TransferWriter:
         return self._sock is not None
 
     def send_now(self, views: Views) -> None:
-        """Send what goes without waiting, and keep the rest in `left`. trio.BrokenResourceError: the link is broken."""
+        """Send as much as possible without waiting, and keep the rest in `left`. trio.BrokenResourceError: the link is broken."""
         assert self._sock is not None
         assert not self.left
         self.left = self._sock.send_now(views)
@@ -68,7 +67,7 @@ class TransferWriter:
         """Send all views in order. A cancel may leave half a frame on the wire.
 
         Raises:
-          trio.BrokenResourceError: the connection is gone.
+          trio.BrokenResourceError: the connection has ended.
         """
         if self._sock is None:
             await self._stream.send_all(b"".join(views))
@@ -78,7 +77,7 @@ class TransferWriter:
         await trio.lowlevel.checkpoint()
 
     async def finish(self) -> None:
-        """Send what is left. trio.BrokenResourceError: the link is broken."""
+        """Send the rest. trio.BrokenResourceError: the link is broken."""
         while self.left:
             assert self._sock is not None
             await self._sock.wait_writable()
@@ -90,10 +89,10 @@ class TransferWriter:
         return size_bytes >= SENDFILE_LEAST_BYTES and self._sock is not None and self._open(offset)
 
     async def send_file(self, offset: int, size_bytes: int, batch_bytes: int) -> None:
-        """Send log bytes, all in one file, as frames of at most `batch_bytes`, after `can_send_file` said yes.
+        """Send log bytes, all in one file, as frames of at most `batch_bytes`, after `can_send_file` returned true.
 
         Raises:
-          trio.BrokenResourceError: the connection is gone.
+          trio.BrokenResourceError: the connection has ended.
         """
         sock = self._sock
         assert sock is not None
@@ -111,7 +110,7 @@ class TransferWriter:
             self.close()
             try:
                 descriptor = self._log.open_log_file(offset)
-            except OSError:  # expired meanwhile, or too many files are open: views do as well
+            except OSError:  # expired in the meantime, or too many files are open: views serve as well
                 return False
             if descriptor is None:
                 return False
