@@ -1,4 +1,4 @@
-"""The name server: brokers register at it, clients ask it where topics live.
+"""The name server: brokers register at it, and clients ask it for the brokers of topics.
 
 `routes` and `kv_config` hold its data, `handlers` answers requests, and `lifecycle` runs it.
 """

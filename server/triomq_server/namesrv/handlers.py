@@ -140,7 +140,7 @@ class NameServer:
         )
 
     def link_closed(self, link: Link) -> None:
-        """A connection has ended: brokers registered over it are gone until they register again."""
+        """A connection has ended: drop the brokers registered over it until they register again."""
         if lost := self.routes.channel_closed(link, link.peer):
             message = "%d brokers are gone with a connection from %s: %s"
             self.peer_log.write(logging.INFO, link.peer, message, len(lost), link.peer, _some(lost))
@@ -160,7 +160,7 @@ class NameServer:
         self._wake_removal()
 
     async def remove_gone(self) -> NoReturn:
-        """Task: remove what is left of brokers and broker sets that have gone, in slices."""
+        """Task: remove the remains of dropped brokers and broker sets, in slices."""
         while True:
             self._gone = trio.Event()
             for _ in self.routes.remove_in_slices():
@@ -246,7 +246,7 @@ class NameServer:
     # Routes and lists
 
     def get_route(self, _link: Link, command: Command) -> Command | Slices:
-        """105; in slices where a topic is on many brokers."""
+        """105; in slices if a topic is on many brokers."""
         header = command.header(GetRouteInfoRequest)
         route = self.routes.route(header.topic)
         if route is None:

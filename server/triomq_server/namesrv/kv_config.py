@@ -1,7 +1,7 @@
-"""Key-value configuration of the name server: namespaces of texts that outlive it (docs/protocol/namesrv.md §5).
+"""Key-value configuration of the name server: persistent namespaces of texts (docs/protocol/namesrv.md §5).
 
-The best known namespace is ORDER_TOPIC_CONFIG. Every change rewrites the whole file; changes that come while it is
-being written are written together after it. The table is bounded, since any client may add to it.
+The best known namespace is ORDER_TOPIC_CONFIG. Every change rewrites the whole file; changes made during a write are
+written together after it. The table is bounded, since any client may add to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KvConfig:
     """The table and its file.
 
     Args:
-        file: where it is kept; a missing file is an empty table.
+        file: the table's file; a missing file is an empty table.
 
     Raises:
         ConfigFileDamaged: neither the file nor its backup can be parsed.
@@ -81,7 +81,7 @@ class KvConfig:
         await self._persist()
 
     async def delete(self, namespace: str | None, key: str | None) -> None:
-        """Remove one value if it is there; the namespace stays. Raises OSError when the file cannot be written."""
+        """Remove one value if it exists; the namespace stays. Raises OSError when the file cannot be written."""
         value = self._table.get(namespace or "", {}).pop(key or "", None)
         if value is not None:
             self._pairs -= 1

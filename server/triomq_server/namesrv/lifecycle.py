@@ -53,14 +53,14 @@ async def serve_namesrv(
 
     Args:
         config: changed in place by UPDATE_NAMESRV_CONFIG.
-        listen: how to listen; TCP by default.
-        disk: where the key-value configuration is kept; real files by default.
+        listen: opens the listeners; TCP by default.
+        disk: access to the key-value configuration's file; real files by default.
         clock: milliseconds from any fixed time, for the expiry of brokers.
         task_status: receives the address, ``ip:port``, once it listens.
 
     Raises:
         ConfigError: a setting has a value that no file could have given it, or a certificate cannot be used.
-        OSError: the address cannot be listened on, or the key-value file cannot be read.
+        OSError: listening on the address failed, or the key-value file cannot be read.
         ConfigFileDamaged: the key-value file and its backup are broken.
     """
     config.check()

@@ -1,4 +1,4 @@
-"""The metrics of a name server, as `metricsPort` shows them."""
+"""The metrics of a name server, as served on `metricsPort`."""
 
 from __future__ import annotations
 

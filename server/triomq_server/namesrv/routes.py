@@ -1,7 +1,7 @@
 """The route table: the addresses and topics of each broker set, from the brokers' registrations.
 
-Pure: the time is an argument, connections are opaque objects, and what must be closed is returned. The rules are those
-of RocketMQ's ``RouteInfoManager`` (docs/protocol/namesrv.md §3 and §4), the iteration order of its maps included, so
+Pure: the time is an argument, connections are opaque objects, and connections to close are returned. The rules are those
+of RocketMQ's ``RouteInfoManager`` (docs/protocol/namesrv.md §3 and §4), including the iteration order of its maps, so
 that answers are equal byte for byte.
 """
 
@@ -30,13 +30,13 @@ MOST_BROKERS_OF_SET = 64
 """Addresses of one set. RocketMQ's sets have a handful."""
 
 BROKERS_PER_SLICE = 256
-"""After how many brokers that have gone others have their turns."""
+"""Dropped brokers that are removed before other tasks get their turn."""
 
 MOST_CLUSTERS_OF_SET = 16
 """Clusters that brokers of one set may name."""
 
 MOST_TOPICS = 500_000
-"""Topics of all sets together; one that two sets have counts twice. An entry takes some 500 bytes."""
+"""Topics of all sets together; a topic of two sets counts twice. An entry takes some 500 bytes."""
 
 MOST_SETS_OF_TOPIC = 1000
 """Sets that have one topic: its route is made in one go."""
@@ -47,7 +47,7 @@ MOST_BROKERS_OF_CONNECTION = 1000
 MOST_FILTER_SERVERS_OF_BROKER = 16
 
 MOST_FILTER_SERVERS = 1000
-"""Of all brokers together. RocketMQ has given them up, and a route carries those of all its brokers."""
+"""Limit for all brokers together. RocketMQ no longer uses them, and a route carries those of all its brokers."""
 
 
 class TooManyBrokersError(Exception):
@@ -77,15 +77,15 @@ class BrokerIdentity:
 
 @attrs.define
 class LiveBroker:
-    """What is remembered of a broker's latest registration.
+    """The data of a broker's latest registration.
 
     Attributes:
-        updated_at_ms: when it came, or when its data version was last found unchanged.
-        data_version: of the topics it carried.
-        channel: the connection it came by.
-        ha_server_addr: where slaves of this broker connect to.
-        broker_name: its set.
-        cluster_name: the cluster that it named.
+        updated_at_ms: time of the registration, or of the last check that found its data version unchanged.
+        data_version: version of the registered topics.
+        channel: the connection of the registration.
+        ha_server_addr: the address to which slaves of this broker connect.
+        broker_name: name of its set.
+        cluster_name: name of its cluster, as registered.
     """
 
     updated_at_ms: int
@@ -105,11 +105,11 @@ class Master:
 
 
 class RouteTable:
-    """All brokers and topics that are registered. Nothing of it is kept anywhere else.
+    """All registered brokers and topics. They are kept in memory only.
 
-    The topics of a broker set that has gone are not in any answer from that moment on. Their entries are removed in
-    slices, by `remove_in_slices` or by the next look-up that needs it, since there may be hundreds of thousands. So go the
-    brokers of a connection that carried more than `BROKERS_PER_SLICE`, which are in answers until then.
+    The topics of a dropped broker set disappear from all answers at once. Their entries are removed in slices, by
+    `remove_in_slices` or by the next look-up that needs it, since there may be hundreds of thousands. The brokers of a
+    connection that carried more than `BROKERS_PER_SLICE` are removed in the same way, and are in answers until then.
 
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
@@ -125,15 +125,15 @@ class RouteTable:
         self._clusters: dict[str, dict[str, None]] = {}
         # Broker name -> the clusters it has registered with.
         self._clusters_of: dict[str, dict[str, None]] = {}
-        # Broker name -> its topics, so that a set can go without a look at those of all others.
+        # Broker name -> its topics, so that a set can be removed without a search through those of all others.
         self._own_topics: dict[str, dict[str, None]] = {}
-        # The same of sets that have gone: what is still to be removed from `_topics`.
+        # The same for dropped sets: topics still to be removed from `_topics`.
         self._gone_topics: dict[str, dict[str, None]] = {}
         # Address -> the sets in which it stands, and under which id, and connection -> the addresses that registered over
         # it last: a connection that ends must not be looked for among all brokers.
         self._sets_of: dict[str, dict[str, int]] = {}
         self._addresses_of: dict[Hashable, dict[str, None]] = {}
-        # Address -> the connection that has ended, and with which it is still to be forgotten.
+        # Address -> the ended connection; the broker is still to be removed with it.
         self._lost: dict[str, Hashable] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
@@ -267,7 +267,7 @@ class RouteTable:
         for address in silent:
             live = self._live.get(address)
             if live is None or now_ms <= live.updated_at_ms + EXPIRY_MS:
-                continue  # it has gone or come again meanwhile
+                continue  # it was dropped or registered again in the meantime
             self._forget(address)
             dropped.append((address, live.channel))
             if not len(dropped) % BROKERS_PER_SLICE:
@@ -280,7 +280,7 @@ class RouteTable:
         return bool(self._gone_topics or self._lost)
 
     def remove_in_slices(self) -> Generator[None, None, None]:
-        """Remove what is left of brokers and sets that have gone; yields after each slice. Several may be under way."""
+        """Remove the remains of dropped brokers and sets; yields after each slice. Several may be under way."""
         number = 0
         while self._lost:
             address, channel = self._lost.popitem()
@@ -338,7 +338,7 @@ class RouteTable:
     # Look-ups
 
     def route(self, topic: str | None) -> TopicRouteData | None:
-        """Where a topic lives; None unless there is at least one queue and one broker."""
+        """The route of a topic; None unless there is at least one queue and one broker."""
         queues = self._topics.get(topic) if topic is not None else None
         if not queues:
             return None
@@ -498,8 +498,8 @@ class RouteTable:
         return live
 
     def _leave_clusters(self, data: BrokerData) -> None:
-        """Take a set from the clusters that no live broker of it names any more: a broker that was restarted with
-        another `brokerClusterName` has been forgotten in between, so that any registration may be the one that shows it."""
+        """Remove a set from clusters that none of its live brokers names any more: a broker that was restarted with another
+        `brokerClusterName` was dropped in between, so any registration may be the one that shows the change."""
         name = data.broker_name or ""
         clusters = self._clusters_of[name]
         if self._compat_49 or len(clusters) == 1:
@@ -543,11 +543,11 @@ class RouteTable:
             self._gone_topics[broker_name] = topics
 
     def _remove_gone(self, broker_name: str, number: int = 0) -> Generator[None, None, int]:
-        """Remove the topics of a set that has gone, unless that has been done; yields after each slice.
+        """Remove the topics of a dropped set, unless that has been done; yields after each slice.
 
         Args:
             broker_name: the set.
-            number: how many have been removed since the work began, also of other sets; it returns how many then.
+            number: number of topics removed so far, including those of other sets; returns the new number.
         """
         while (topics := self._gone_topics.get(broker_name)) is not None:
             if topics:
