@@ -2,7 +2,7 @@
 
 Usable as ``python -m triomq_server ...`` and, through entry points, as ``triomq namesrv|broker|cluster|admin``. Heavy
 imports happen inside the commands, so that ``--help`` is quick. Exit codes: 0 after a requested stop, 1 when a server
-could not start or go on (one line says why), 2 for a command line or configuration that cannot be used.
+could not start or continue (one line states why), 2 for a command line or configuration that cannot be used.
 """
 
 import click

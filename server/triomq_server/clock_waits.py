@@ -1,7 +1,7 @@
-"""Waits for times of the wall clock, and their end when that clock is set.
+"""Waits for times of the wall clock, which end when that clock is set.
 
-Servers take their wall clock as an argument. Who sets that clock, as tests do, wakes with `ClockWaits.clock_set` what
-waits for its times; without that, each wait looks at the clock again every second.
+Servers take their wall clock as an argument. Code that sets this clock, as tests do, calls `ClockWaits.clock_set` to
+wake the waiting tasks; otherwise each wait reads the clock again every second.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Opening files that operators provide, without blocking: opening a FIFO blocks until another process opens its other end,
-and reading a device may never end."""
+"""Opens files that operators provide, without blocking.
+
+Opening a FIFO blocks until another process opens its other end, and reading a device may never end."""
 
 from __future__ import annotations
 

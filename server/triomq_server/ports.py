@@ -1,6 +1,6 @@
-"""The three ports of a broker, and free ones where nobody says which.
+"""The three ports of a broker, and the search for free ones if none are given.
 
-RocketMQ's brokers listen on a main port, on a fast one two below it and, for replication, on one above it.
+RocketMQ's brokers listen on a main port, on the fast port two below it and, for replication, on the port above it.
 """
 
 from __future__ import annotations

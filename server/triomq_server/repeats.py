@@ -1,4 +1,4 @@
-"""What happens often is logged now and then: how often, and to whom, since it was last logged."""
+"""Logs frequent events now and then: how often they happened since the last line, and to whom."""
 
 from __future__ import annotations
 

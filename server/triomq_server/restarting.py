@@ -1,7 +1,7 @@
 """Tasks that end only with their server: one that fails is logged and started again.
 
-Without that, an error in any of them ends the process, or worse only the task, and nobody notices that nothing is
-flushed or expired any more.
+Without that, an error in any of them ends the process, or worse, only the task: nothing would be flushed or expired any
+more, unnoticed.
 """
 
 from __future__ import annotations

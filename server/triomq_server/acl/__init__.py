@@ -1,7 +1,7 @@
 """Access control of a broker: accounts, their permissions, and the check of every request.
 
-It answers to RocketMQ's `PlainAccessValidator` and `PlainPermissionManager` (docs/protocol/remoting.md §11.2). What is
-decided is decided by plain functions; only `files` reads and writes.
+It answers to RocketMQ's `PlainAccessValidator` and `PlainPermissionManager` (docs/protocol/remoting.md §11.2). All
+decisions are pure functions; only `files` reads and writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The accounts of access control files: `plain_acl.yml` and those below `acl/` (docs/protocol/remoting.md §11.2).
 
-A file that says something that cannot be understood is an error as a whole: a permission that is passed over would be
-as wrong as one too many.
+A file with any content that cannot be understood is an error as a whole: ignoring a permission would be as wrong as
+granting one too many.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Patterns of white lists: which addresses they cover (docs/protocol/remoting.md §11.2).
+"""Patterns of white lists, and the addresses they cover (docs/protocol/remoting.md §11.2).
 
-Upstream: `RemoteAddressStrategyFactory`. A pattern that cannot be read is an error, never a list that is wider than
-its writer meant.
+Upstream: `RemoteAddressStrategyFactory`. A pattern that cannot be read is an error, and never a wider list than its
+author meant.
 """
 
 from __future__ import annotations

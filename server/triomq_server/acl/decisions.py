@@ -1,4 +1,4 @@
-"""Whether a request may be served (docs/protocol/remoting.md §11.2). Upstream: `PlainPermissionManager.validate`."""
+"""Decides whether a request may be served (docs/protocol/remoting.md §11.2). Upstream: `PlainPermissionManager.validate`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The access control files of a broker: read at the start and when they change, rewritten by requests 50, 51 and 53.
 
-They are those of RocketMQ: `conf/plain_acl.yml` below `rocketmqHome`, and every `.yml` and `.yaml` file below
+They are the same as RocketMQ's: `conf/plain_acl.yml` below `rocketmqHome`, and every `.yml` and `.yaml` file below
 `conf/acl/`. Upstream: `PlainPermissionManager`, `AclFileWatchService`.
 """
 

@@ -1,4 +1,4 @@
-"""The check in front of every handler of a listener. A broker without access control has no guard, and no cost of it."""
+"""The access check before every handler of a listener. A broker without access control has no guard, and no extra cost."""
 
 from __future__ import annotations
 

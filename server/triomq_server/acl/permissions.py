@@ -1,4 +1,4 @@
-"""What an account may do with a topic or a group, and what a request needs (docs/protocol/remoting.md §11.2).
+"""Permissions of an account for topics and groups, and those that a request needs (docs/protocol/remoting.md §11.2).
 
 Upstream: `Permission`, `PlainAccessResource`, `PlainAccessValidator.parse`. Groups are named by their retry topics.
 """

@@ -1,6 +1,7 @@
-"""The YAML of access control files: plain values, and what is wrong with a text without showing it.
+"""Reads the YAML of access control files: plain values only, and errors that do not show the text.
 
-The library behind it takes a tenth of a broker's start, so this module is imported when there is a file to read.
+Importing the YAML library takes a tenth of a broker's start, so this module is imported only when there is a file to
+read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of our own to brokers with access control, signed by the account in RocketMQ's file `tools.yml`.
+"""Signs our own requests to brokers with access control, with the account in RocketMQ's file `tools.yml`.
 
 Upstream: `AclUtils.getAclRPCHook`, `AclClientRPCHook` (docs/protocol/remoting.md §11.1).
 """

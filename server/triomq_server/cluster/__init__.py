@@ -1,7 +1,7 @@
 """Whole clusters on one machine: name servers, masters and slaves, for tests, demonstrations and trying things out.
 
 `open_cluster` runs all nodes in the caller's process (`embedded`); the command line forks one process per node, so that
-a node can really be killed (`processes`). Which nodes there are and how they are configured is worked out in `plan`.
+a node can really be killed (`processes`). `plan` determines the nodes and their configuration.
 """
 
 from typing import TYPE_CHECKING

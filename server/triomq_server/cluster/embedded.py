@@ -1,6 +1,6 @@
 """A real cluster inside the caller's process and event loop: real sockets, real files, no child processes.
 
-For users' tests: it is there within milliseconds, and its nodes can be stopped and started one by one.
+For users' tests: it starts within milliseconds, and its nodes can be stopped and started one by one.
 """
 
 import logging

@@ -1,5 +1,4 @@
-"""Runs one node of a plan until cancelled; the same for nodes inside a process and nodes with a process of their
-own."""
+"""Runs one node of a plan until cancelled, whether it is embedded or has its own process."""
 
 from collections.abc import Callable
 from functools import partial

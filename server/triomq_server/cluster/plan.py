@@ -1,5 +1,4 @@
-"""What a cluster on one machine consists of: its nodes with their names, ports and RocketMQ properties, worked out
-before anything starts.
+"""The plan of a cluster on one machine: its nodes with their names, ports and RocketMQ properties, made before any starts.
 
 Names follow RocketMQ's samples: ``broker-a`` is a master, ``broker-a-s`` its slave, ``broker-b`` the next master.
 """

@@ -1,6 +1,6 @@
 """A cluster of processes: one per node, forked from a parent that has imported everything once.
 
-The parent runs no event loop; it starts the nodes, waits for signals and commands, and reports who ended. A node can be
+The parent runs no event loop; it starts the nodes, waits for signals and commands, and reports ended nodes. A node can be
 killed like any process, and started again. Nodes end when the parent does, however it ends: they hold the reading end
 of a pipe that only the parent can write to. The events are plain dictionaries, for people or for `--json`.
 """

@@ -1,4 +1,4 @@
-"""How `triomq admin` opens links, and signs requests by the account that it was given."""
+"""Opens the links of `triomq admin`, and signs its requests with the given account."""
 
 from __future__ import annotations
 

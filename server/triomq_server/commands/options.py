@@ -1,4 +1,4 @@
-"""Options and configuration values that several commands take."""
+"""Options and configuration values shared by several commands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What the commands `namesrv` and `broker` have in common: printing settings, logging, and one server until a
-signal."""
+"""The common part of the commands `namesrv` and `broker`: prints settings, sets up logging, runs a server until a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``triomq admin repair-store``: repairs a stopped broker's log and tables with those of another broker of its set."""
+"""``triomq admin repair-store``: repairs a stopped broker's log and tables from another broker of its set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `triomq admin` opens links by the TLS options that it was given."""
+"""Opens the links of `triomq admin` with the given TLS options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `triomq admin repair-store` does without another broker: from the store's own log, queues and index are built again."""
+"""``triomq admin repair-store`` without another broker: builds queues and index again from the store's own log."""
 
 from __future__ import annotations
 

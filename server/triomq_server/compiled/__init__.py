@@ -1,7 +1,7 @@
-"""Compiled twins of the hottest paths: they write the same bytes as the Python code that they stand in for.
+"""Compiled twins of the hottest paths: they write the same bytes as the Python code that they replace.
 
 An installation without a C compiler has none of them, and `TRIOMQ_PURE=1` leaves them unused; then Python does the same
-work. The modules are written in Cython, know nothing of the other packages, and get all they need as arguments.
+work. The modules are written in Cython, import none of the other packages, and get all they need as arguments.
 """
 
 from __future__ import annotations

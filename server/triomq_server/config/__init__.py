@@ -1,7 +1,7 @@
-"""RocketMQ's configuration keys as attrs classes, and the Java properties text they are written in.
+"""RocketMQ's configuration keys as attrs classes, and the Java properties format of their files.
 
 ``load_properties`` reads a file's text, ``BrokerConfig.from_properties`` and ``NamesrvConfig.from_properties`` turn it
-into settings plus warnings for what was not usable, and ``printed`` is the form that ``-p`` shows.
+into settings and warnings about unusable values, and ``printed`` is the form that ``-p`` shows.
 """
 
 from __future__ import annotations

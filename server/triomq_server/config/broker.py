@@ -1,6 +1,6 @@
 """Settings of the broker (docs/protocol/broker-config.md §3-§5; RocketMQ's ``BrokerConfig`` with both network sides).
 
-Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else. Store and
+Names are the keys in snake case, and units are the keys' own: milliseconds unless a comment states another. Store and
 replication keys are in the same file and are found under ``store``.
 """
 

@@ -1,9 +1,9 @@
-"""Problems of settings that were given, and whether a server may start with them.
+"""Problems of given settings, and whether a server may start with them.
 
-RocketMQ takes a file with misspelt keys and unusable values, and runs with its defaults. For what a cluster's safety
-rests on, that would be weaker than the operator expects: who may connect, what is encrypted, whose copy a broker is,
-when a message is on disk, where files are, which ports and name servers are used. Such a finding prevents the start;
-the others are warnings, unless all are to be errors.
+RocketMQ accepts a file with misspelt keys and unusable values, and runs with its defaults. For settings on which a
+cluster's safety depends, that may be weaker than the operator expects: access, encryption, the master that a broker
+copies, flushing to disk, paths of files, ports and name servers. Such a finding prevents the start; all others are
+warnings, unless they are configured to be errors.
 """
 
 from __future__ import annotations

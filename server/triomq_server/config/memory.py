@@ -1,6 +1,6 @@
-"""How much memory this process may use: the machine's, or the least of the control groups' limits (cgroup v1 and v2).
+"""The memory that this process may use: the machine's, or the smallest limit of its control groups (cgroup v1 and v2).
 
-In a container the machine's memory says nothing: the kernel ends a process that goes beyond its group's limit, and drops
+In a container the machine's memory is irrelevant: the kernel kills a process that exceeds its group's limit, and drops
 cached pages of files as if there were no more memory.
 """
 

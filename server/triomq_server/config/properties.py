@@ -1,9 +1,9 @@
 """Java's properties text, the form of RocketMQ's .conf and .properties files.
 
 ``java.util.Properties`` is the model (docs/protocol/broker-config.md §1): ``=``, ``:`` or blank separates, ``#`` and
-``!`` begin a comment, a backslash at a line's end continues it. Two things are kinder here than in Java: values are
-trimmed, because a blank at the end of ``slaveReadEnable=true`` should not mean false, and the text is UTF-8 where it
-can be, with Latin-1, Java's encoding, as the fallback.
+``!`` begin a comment, a backslash at a line's end continues it. Two rules are more lenient than Java's: values are
+trimmed, because a blank at the end of ``slaveReadEnable=true`` should not mean false, and the text is read as UTF-8 if
+possible, with Latin-1, Java's encoding, as the fallback.
 """
 
 from __future__ import annotations

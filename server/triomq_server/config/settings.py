@@ -1,9 +1,9 @@
 """Reads the keys of a RocketMQ configuration file into settings classes, and writes them back as text.
 
-A settings class is an attrs class whose attributes are called like the keys, in snake case and with the keys' own
-units. Types, ranges and what may change at run time stand with the attributes, and every way in is checked against
-them: files by `apply`, attributes set by a program by `out_of_range`. An unusable value in a file
-leaves the default in force; whether a server may start with it is decided in `findings`.
+A settings class is an attrs class whose attributes are named like the keys, in snake case and with the keys' own units.
+Types, ranges and whether a key may change at run time are declared with the attributes, and all values are checked
+against them: files by `apply`, attributes set by a program by `out_of_range`. An unusable value in a file leaves the
+default in effect; `findings` decides whether a server may start with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settings of the message store and of replication (docs/protocol/broker-config.md §6-§10; RocketMQ's
 ``MessageStoreConfig``).
 
-Names are the keys in snake case and units are the keys' own: milliseconds where a comment says nothing else.
+Names are the keys in snake case, and units are the keys' own: milliseconds unless a comment states another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of RocketMQ 4.9 that are accepted and have no effect here, each with the reason.
 
-A key is in this table or the servers read it: a test compares both. A key that only sizes or tunes what these servers
-do not have is accepted silently. A key that an operator relies on, such as a security switch, a source of addresses or
+A key is in this table or the servers read it: a test compares both. A key that only sizes or tunes a part which these
+servers do not have is accepted silently. A key that an operator relies on, such as a security switch, a source of addresses or
 a data path, gives a warning when it is set away from its default.
 """
 

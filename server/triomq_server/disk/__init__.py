@@ -1,4 +1,4 @@
-"""The disk as servers use it: mapped files, small files, tables that are written whole, and locks of directories."""
+"""Disk access for servers: mapped files, small files, tables that are written whole, and locks of directories."""
 
 from triomq_server.disk.access import Disk, RealDisk, StoreLocked
 

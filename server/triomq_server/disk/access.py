@@ -1,4 +1,4 @@
-"""A `Disk` hands out fixed-size mapped files, and reads, writes and lists small ones.
+"""Access to the disk: a `Disk` provides fixed-size mapped files, and reads, writes and lists small ones.
 
 The store works on offsets and buffers, except that a master's bytes are written through a descriptor of a
 log file (`raw_file`, `CommitLog.append_raw`) and replication sends from and splices into such descriptors. Tests use

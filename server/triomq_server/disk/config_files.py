@@ -1,8 +1,8 @@
-"""The files of brokers and name servers that RocketMQ counts as configuration: JSON tables below `config/`, and the
-properties files that requests change. They are written whole and replaced in one step, and a copy is kept as `.bak`
-(docs/protocol/store.md §21), of the same state: RocketMQ keeps the one before.
+"""Reads and writes the configuration files of brokers and name servers safely (docs/protocol/store.md §21).
 
-What the tables mean is their owners' business; here is only how one is read and written safely.
+They are JSON tables below `config/`, and the properties files that requests change. Files are written whole and replaced
+in one step, and a copy is kept as `.bak`. It has the same state; RocketMQ's copy has the previous one. Their owners
+interpret the contents.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many files a process has mapped: fewer than the system allows (`vm.max_map_count`).
+"""Keeps the number of mapped files below the system's limit (`vm.max_map_count`).
 
-A store may have more files than that: each queue has one that is written, and a start looks at three of each. A process
-that reaches the system's limit gets no memory any more, for whatever purpose. So the maps made first are given up, and
-made again when their bytes are used.
+A store may have more files than that: each queue has one that is written, and a start reads three of each. A process
+that reaches the system's limit gets no more memory for any purpose. So the oldest maps are released, and made again when
+their bytes are used.
 """
 
 from __future__ import annotations

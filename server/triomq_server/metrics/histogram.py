@@ -1,4 +1,4 @@
-"""A histogram: how many durations were at most so long."""
+"""A histogram of durations: counts per upper bound."""
 
 from __future__ import annotations
 

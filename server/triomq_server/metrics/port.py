@@ -1,7 +1,7 @@
-"""The port where Prometheus reads a server's metrics: HTTP/1.1, one request for each connection, ``GET /metrics``.
+"""The port on which Prometheus reads a server's metrics: HTTP/1.1, one request per connection, ``GET /metrics``.
 
-Connections are bounded in number, in what they may send and in time. Scrapers that come while a text is being made, or
-shortly after, get the same one: a hundred of them cost what one costs.
+Connections are bounded in number, request size and time. Scrapers that ask while a text is being made, or shortly after,
+get the same text: a hundred of them cost as much as one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The text that Prometheus reads, version 0.0.4, made in slices.
 
-`prometheus-client` writes the whole text at once, and needs some microseconds for each line: with 10,000 topics a broker
-would stand still for a second. So the lines are written here; the tests read them with that library's parser.
+`prometheus-client` writes the whole text at once, and needs some microseconds per line: with 10,000 topics a broker would
+block for a second. So the lines are written here; the tests read them with that library's parser.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The process of a server: its end at a signal, and the line that says why it could not start or go on."""
+"""A server's process: its end at a signal, and the line that states why it could not start or continue."""

@@ -1,8 +1,8 @@
-"""Full collections of garbage, each in a turn of the loop of its own.
+"""Runs full garbage collections, each in a separate turn of the loop.
 
-A full collection looks at every object that may be part of a cycle: 20 ms for 40,000 of them. By itself it begins where
-most objects are made, in the requests that take longest, and adds to their time. Those that many clients make, 46 for each
-connection, would make it longer and longer: what outlives one in great number is left out of those that follow.
+A full collection visits every object that may be part of a cycle: 20 ms for 40,000 of them. By default it starts where
+most objects are made, in the longest requests, and adds to their time. The objects of many clients, 46 per connection,
+would make it longer and longer: when many objects survive a collection, they are excluded from later ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a server could not start or go on, in one line that names the cause and the remedy.
+"""Explains why a server could not start or continue, in one line with the cause and the remedy.
 
 Anything not listed here is a defect and keeps its traceback.
 """

@@ -1,4 +1,4 @@
-"""Log lines that nobody from outside can forge.
+"""Log lines that clients cannot forge.
 
 Names, remarks and settings come over the network. A line break in one would begin a line that looks like one of the
 server's own; other control characters would change what a terminal shows.

@@ -183,8 +183,8 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
     removal = broker.store.queue_removal
-    # Messages sent in the meantime are deleted with the topic. If it were removed first, a send could make it again, and its
-    # messages would be stored in an old queue.
+    # Messages sent in the meantime are deleted with the topic. If it were removed first, a send could make it again,
+    # and its messages would be stored in an old queue.
     await removal.remove_topic(topic)
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
