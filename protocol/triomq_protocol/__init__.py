@@ -1,1 +1,1 @@
-"""RocketMQ's wire and storage formats: encoding and decoding only. Nothing here does I/O, waits, or reads a clock."""
+"""Encoding and decoding of RocketMQ's wire and storage formats, without I/O, waits or clocks."""

@@ -1,4 +1,4 @@
-"""Signing requests for brokers with access control (docs/protocol/remoting.md §11; upstream `AclClientRPCHook`)."""
+"""Signs requests for brokers with access control (docs/protocol/remoting.md §11; upstream `AclClientRPCHook`)."""
 
 import hmac
 from base64 import b64encode
@@ -42,7 +42,7 @@ def sign(
 
 
 def values_to_sign(fields: Mapping[str, str | None]) -> bytes:
-    """What is signed in front of the body: the values in key order without Signature; a None counts as the text `null`, as
+    """The signed bytes before the body: the values in key order without Signature; a None counts as the text `null`, as
     in Java."""
     names = sorted(name for name in fields if name != SIGNATURE)
     if not "".join(names).isascii():
@@ -55,7 +55,7 @@ def _utf16_order(name: str) -> bytes:
 
 
 def signature(fields: Mapping[str, str | None], body: bytes, secret_key: str) -> str:
-    """Base64 of HMAC-SHA1 over the values and the body; what a server recomputes."""
+    """Base64 of HMAC-SHA1 over the values and the body; a server recomputes it."""
     return signature_of(values_to_sign(fields), secret_key, body).decode()
 
 

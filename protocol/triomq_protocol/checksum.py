@@ -1,4 +1,4 @@
-"""CRC-32 of bodies, by isal where it has a wheel, else by the standard zlib; both give the same numbers."""
+"""CRC-32 of bodies, by isal if it is installed, otherwise by the standard zlib; both give the same numbers."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ except ImportError:  # no wheel for this machine
 
 
 raw_crc32: Callable[[bytes | memoryview], int] = _crc32
-"""The library's own function, all 32 bits: for loops in which one call more counts; mask the top bit there."""
+"""The library's own function, all 32 bits: for loops in which an additional call matters; mask the top bit there."""
 
 
 def crc32(data: bytes | memoryview) -> int:

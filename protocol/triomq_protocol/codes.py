@@ -42,7 +42,7 @@ class LanguageCode(enum.IntEnum):
 
 
 class RequestCode(enum.IntEnum):
-    """The operation that a request names. Of RocketMQ 5 there are those that are served: 18, 225, and from 343 on."""
+    """The operation of a request. Of RocketMQ 5's codes only those that are served: 18, 225, and from 343 on."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

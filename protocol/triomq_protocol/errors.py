@@ -14,7 +14,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class HeaderError(ProtocolError):
-    """A well-formed frame whose header fields cannot be used; answer it with code 1 and go on.
+    """A well-formed frame whose header fields cannot be used; answer it with code 1 and continue.
 
     Attributes:
         field: the Java name of the missing or malformed header field.
@@ -26,7 +26,7 @@ class HeaderError(ProtocolError):
 
 
 class BodyError(ProtocolError):
-    """A body (or a message record) that cannot be decoded; answer it with code 1 and go on.
+    """A body (or a message record) that cannot be decoded; answer it with code 1 and continue.
 
     Attributes:
         what: the name of the body or format that was expected.
@@ -38,11 +38,11 @@ class BodyError(ProtocolError):
 
 
 class BodyTooLongError(BodyError):
-    """A body in an unusual form, such as with objects as keys, that is longer than is read of this form.
+    """A body in an unusual form, for instance with objects as keys, that is too long to be read in this form.
 
     Attributes:
         size_bytes: its length.
-        limit_bytes: up to which length it would have been read.
+        limit_bytes: the largest length in this form.
     """
 
     def __init__(self, what: str, size_bytes: int, limit_bytes: int, reason: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Addresses as records and ids contain them: 4 or 16 bytes of IP, then the port as int32."""
+"""Packed addresses in records and message ids: 4 or 16 bytes of IP, then the port as int32."""
 
 import ipaddress
 from functools import lru_cache

@@ -67,7 +67,7 @@ def _prefix_hash(prefix: str) -> int:
     return _unsigned_hash(prefix)
 
 
-# A unique id (32 or 56 characters) begins with what is constant for its producer: all but time and counter.
+# The front of a unique id (32 or 56 characters), all but time and counter, is constant for its producer.
 _UNIQUE_ID_LENGTHS = (32, 56)
 _UNIQUE_ID_TAIL = 12
 

@@ -1,6 +1,6 @@
 """Names and limits that all programs of a cluster share: topics, groups, properties, broker ids.
 
-What users or operators may choose is not here. Upstream `TopicValidator`, `MixAll`, `MessageConst`, `Validators`.
+Values that users or operators may choose are not here. Upstream `TopicValidator`, `MixAll`, `MessageConst`, `Validators`.
 """
 
 from typing import Final

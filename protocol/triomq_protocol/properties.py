@@ -94,7 +94,7 @@ def append_property(text: str, name: str, value: str) -> str:
 
 
 def broker_properties(text: str | None, cluster: str) -> str:
-    """What a broker stores for a plain message: WAIT removed, CLUSTER appended, the rest untouched and in order.
+    """The properties a broker stores for a plain message: WAIT removed, CLUSTER appended, the rest unchanged, in order.
 
     A CLUSTER sent by the client is replaced. Java writes the same set in HashMap order; no reader relies on it.
     """

@@ -1,4 +1,4 @@
-"""Records of message traces: what producers and consumers write down about their messages (docs/protocol/consumer.md §15).
+"""Records of message traces, which producers and consumers write about their messages (docs/protocol/consumer.md §15).
 
 A record is text: fields joined by one control character, ended by another.  Several records make the body of a message
 to the trace topic.  Upstream: ``TraceDataEncoder``.
@@ -18,7 +18,7 @@ _NULL: Final = "null"
 
 
 class TraceMessageType(IntEnum):
-    """What a record says a message is."""
+    """The type of a message, as stated by a record."""
 
     NORMAL = 0
     HALF = 1
@@ -37,7 +37,7 @@ class ConsumeOutcome(IntEnum):
 
 
 class TraceKind(StrEnum):
-    """What a record is about."""
+    """The kind of a record."""
 
     SENT = "Pub"
     CONSUMING = "SubBefore"
@@ -46,28 +46,28 @@ class TraceKind(StrEnum):
 
 
 class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of a trace; what its kind does not have is None.
+    """One record of a trace; fields that its kind does not have are None.
 
     Args:
-        kind: what it is about.
-        message_id: the message's.
-        time_ms: when, in ms since 1970.
-        group: of the producer or consumer.
-        topic: where the message went.
-        region: of the broker.
+        kind: the kind of record.
+        message_id: id of the message.
+        time_ms: time of the event, in ms since 1970.
+        group: group of the producer or consumer.
+        topic: topic of the message.
+        region: region of the broker.
         tags: the message's tag.
         keys: its keys, joined by blanks.
         store_host: the broker's address.
-        body_bytes: the body as it travelled.
-        cost_ms: until the broker's answer, or how long the handler took per message.
-        message_type: which kind of message (``msgType``).
+        body_bytes: size of the body on the wire.
+        cost_ms: time until the broker's answer, or the handler's time per message.
+        message_type: type of the message (``msgType``).
         offset_message_id: the broker's id.
         success: whether it is stored as safely as configured, or consumed.
         request_id: joins the two records of one consumption.
-        retry_times: how often it failed before.
-        outcome: what became of it in a handler (``contextCode``).
-        transaction_id: the transaction's.
-        state: of the transaction, by Java's name.
+        retry_times: number of earlier failures.
+        outcome: the handler's result (``contextCode``).
+        transaction_id: id of the transaction.
+        state: state of the transaction, by Java's name.
         from_check: whether the broker had asked for the state.
     """
 
@@ -118,7 +118,7 @@ _FLAGS: Final = frozenset({"success", "from_check"})
 
 
 def decode_records(text: str) -> list[TraceRecord]:
-    """The records in the body of a message to a trace topic; those that are none of the known kinds are left out."""
+    """The records in the body of a message to a trace topic; records of unknown kinds are left out."""
     records = []
     for part in text.split(_END):
         kind, *values = part.split(_SEPARATOR)
@@ -173,17 +173,17 @@ def encode_sent(
     """A message was sent (``Pub``).
 
     Args:
-        time_ms: when sending began, in ms since 1970.
-        region: of the broker.
+        time_ms: start of the send, in ms since 1970.
+        region: region of the broker.
         group: the producer group.
-        topic: where the message went.
+        topic: topic of the message.
         message_id: the sender's id.
         tags: its tag.
         keys: its keys, joined by blanks.
         store_host: the broker's address.
-        body_bytes: its body as it travelled.
-        cost_ms: until the broker's answer.
-        kind: which kind of message.
+        body_bytes: size of its body on the wire.
+        cost_ms: time until the broker's answer.
+        kind: type of the message.
         offset_message_id: the broker's id.
         success: whether it is stored as safely as configured.
     """
@@ -208,11 +208,11 @@ def encode_consuming(
 
     Args:
         time_ms: now, in ms since 1970.
-        region: of the broker, where the message has it.
+        region: region of the broker, if the message has it.
         group: the consumer group.
         request_id: joins this record to :func:`encode_consumed`'s.
-        message_id: the message's.
-        retry_times: how often it failed before.
+        message_id: id of the message.
+        retry_times: number of earlier failures.
         keys: its keys, joined by blanks.
     """
     fields = (
@@ -231,14 +231,14 @@ def encode_consumed(
     time_ms: int,
     group: str,
 ) -> str:
-    """A handler is done with a message (``SubAfter``).
+    """A handler has finished with a message (``SubAfter``).
 
     Args:
-        request_id: that of :func:`encode_consuming`.
-        message_id: the message's.
-        cost_ms: how long the handler took, per message.
+        request_id: as given to :func:`encode_consuming`.
+        message_id: id of the message.
+        cost_ms: the handler's time per message.
         keys: its keys, joined by blanks.
-        outcome: what became of it.
+        outcome: the handler's result.
         time_ms: now, in ms since 1970.
         group: the consumer group.
     """

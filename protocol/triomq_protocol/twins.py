@@ -1,6 +1,6 @@
-"""Whether a compiled module does the work, or the Python code beside it.
+"""Chooses between a compiled module and the Python code next to it.
 
-A compiled module that an older source was made into is not used: what calls it has changed with its source.
+A compiled module that was built from an older source is not used: its callers have changed with the source.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 
 class Twins(NamedTuple):
-    """What was found at import.
+    """The result of the import.
 
     Attributes:
-        pure: whether this process uses Python alone, as `TRIOMQ_PURE` asks.
-        built: whether all modules are there, made of their present sources.
+        pure: whether this process uses only Python, because `TRIOMQ_PURE` is set.
+        built: whether all modules exist and were built from their present sources.
         used: whether they are used.
         state: the same in a word: used, unwanted, missing or stale.
-        fault: what is wrong with modules that are there, and what to do; empty if nothing is.
+        fault: the fault of existing modules, and its remedy; empty if there is none.
     """
 
     pure: bool
@@ -33,9 +33,9 @@ def choose_twins(
     """Import compiled modules, and decide whether they are used.
 
     Args:
-        load: imports and returns them by name; ImportError where there was no compiler.
-        versions: `VERSION` of each, as its present source states it.
-        environ: the environment's variables; `TRIOMQ_PURE=1` asks for Python alone.
+        load: imports and returns them by name; ImportError if they were not built.
+        versions: `VERSION` of each, as stated in its present source.
+        environ: the environment's variables; `TRIOMQ_PURE=1` selects only Python.
     """
     pure = environ.get("TRIOMQ_PURE", "") not in ("", "0")
     try:

@@ -1,1 +1,1 @@
-"""Subscription filters: tags, SQL92 expressions, and their evaluation."""
+"""Subscription filters: tags and SQL92 expressions."""

@@ -1,6 +1,6 @@
-"""SQL92 filters: from a tree to a function over a message's properties.
+"""Compiles the tree of an SQL92 filter to a function of a message's properties.
 
-Properties are text, so the meaning of a comparison depends on what the other side is; every surprising result here is
+Properties are text, so the meaning of a comparison depends on the type of the other side; every surprising result is
 RocketMQ's own (docs/protocol/store.md §16.2: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`). Each node
 becomes one closure, made once per expression.
 """
@@ -156,15 +156,15 @@ def _logic(
 
 
 Test = tuple[str, str, Value]
-"""A sign, a property's name and what it is compared with."""
+"""A comparison operator, a property's name and the other operand."""
 
 _FEWEST_TESTS = 4
 
 
 def _joined(operands: Sequence[Node], decisive: bool) -> Iterator[Callable[[Properties], bool | None]]:
-    """The operands of AND or OR; where tests of properties follow each other, one for all of them.
+    """The operands of AND or OR; consecutive tests of properties are joined into one.
 
-    The garbage collector looks at each partial, but not at tuples of texts and numbers.
+    The garbage collector visits each partial, but not tuples of texts and numbers.
     """
     with_tests = ((node, _test(node)) for node in operands)
     for _, group in groupby(with_tests, lambda pair: pair[1] is not None):

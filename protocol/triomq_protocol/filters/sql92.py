@@ -1,5 +1,4 @@
-"""SQL92 filter expressions: from text to a tree. `evaluation` compiles the tree to a function of a message's
-properties.
+"""Parses SQL92 filter expressions to a tree, which `evaluation` compiles to a function of a message's properties.
 
 The grammar is that of RocketMQ's filter module (docs/protocol/store.md §16.2), with its peculiarities: text after a
 complete expression is ignored, but the next token must be valid; a comment to the end of the line needs a line end; a
@@ -21,7 +20,7 @@ DEPTH_MAX = 100
 """Maximum nesting of brackets, signs and comparisons. RocketMQ's parser overflows its stack at a much greater depth."""
 OPERANDS_MAX = 1024
 """Maximum number of names, literals, brackets, signs and NOTs; texts in the list of an IN do not count. RocketMQ has no
-limit; a message takes up to 1.5 ms with so many, and compiling them 10 ms."""
+limit; with this many, a message takes up to 1.5 ms and compiling 10 ms."""
 
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _SQL: Final = re.compile(r"[<>]|\s=|=[\s'\"]|[\w)'\"]\s+(?:AND|OR|IS|IN|BETWEEN)\s|\bNOT\s+\w", re.ASCII)
-"""What SQL92 expressions have. Tags may have blanks, `=` and quotes, and so may those of clients in other languages."""
+"""Signs of an SQL92 expression. Blanks, `=` and quotes are none, since tags may have them, also in other languages."""
 
 _TAG_CODES: dict[str, int] = {}
 _TAG_CODES_MAX = 4096
@@ -48,9 +48,9 @@ class TagFilter:
     """A parsed tag subscription.
 
     Attributes:
-        expression: as it was given, `*` if it was empty.
+        expression: as given, `*` if it was empty.
         tags: the wanted tags in the order given; empty means all.
-        codes: their hashes, what a broker compares with the tags code of an entry.
+        codes: their hashes, which a broker compares with the tags code of an entry.
     """
 
     expression: str
@@ -80,13 +80,13 @@ parse_subscription = lru_cache(4096)(read_tags)
 
 
 def check_tags(expression: str | None) -> TagFilter:
-    """Parse what a user gives as `A || B`: like :func:`parse_subscription`, which brokers need, but only plain tags.
+    """Parse a user's tags, `A || B`: like :func:`parse_subscription`, which brokers need, but accepts only plain tags.
 
-    To RocketMQ `A && B`, or an SQL92 expression in the place of tags, is one tag of this name: the subscription would
-    match nothing.
+    RocketMQ takes `A && B`, or an SQL92 expression in place of tags, as a single tag: the subscription would match
+    nothing.
 
     Raises:
-        LocalProtocolError: there is no tag in it, a `&&`, or what looks like an SQL92 expression.
+        LocalProtocolError: it has no tag, contains `&&`, or looks like an SQL92 expression.
     """
     parsed = parse_subscription(expression)
     if any("&&" in tag for tag in parsed.tags):

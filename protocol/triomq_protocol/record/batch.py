@@ -1,4 +1,4 @@
-"""The body of a batch request: producers join messages to one, brokers split it again (docs/protocol/messages.md §7).
+"""The body of a batch request: producers join messages into it, brokers split it again (docs/protocol/messages.md §7).
 
 Splitting is fast, because most messages per second come in batches. Upstream `MessageDecoder.encodeMessage` and
 `CommitLog`'s append callback for batches.
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 
 def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
-    """The elements of a batch; `shared`, the batch's own properties, is joined to those of each.
+    """The elements of a batch; `shared`, the batch's own properties, is added to each element's properties.
 
     Raises:
         BodyError: the batch is malformed.
@@ -61,10 +61,10 @@ def split_batch(data: bytes | memoryview, shared: bytes) -> Batch:
 
 
 def split_in_slices(data: bytes | memoryview, shared: bytes, slice_bytes: int) -> Generator[None, None, Batch]:
-    """`split_batch` for a batch of any size: yields whenever it has read so many bytes.
+    """`split_batch` for a batch of any size: yields after reading a given number of bytes.
 
-    Brokers ignore an element's size, magic and checksum. The elements of one batch mostly have the same properties but
-    for the unique key; the properties of one that is like the element before it are not parsed again.
+    Brokers ignore an element's size, magic and checksum. The elements of a batch mostly have the same properties except
+    for the unique key; such properties are not parsed again for each element.
     """
     body = bytes(data)
     end = len(body)
@@ -115,7 +115,7 @@ def split_in_slices(data: bytes | memoryview, shared: bytes, slice_bytes: int) -
                 if own_tags != tags:
                     tags, code = own_tags, tags_code(own_tags) if own_tags else 0
                 like_bytes = -1
-                # Where each element differs in another property too, preparing for a repetition is useless.
+                # If each element differs in another property too, preparing for a repetition is useless.
                 misses += 1
                 if (
                     (misses < 4 or not misses % 64)

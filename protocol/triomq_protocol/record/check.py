@@ -1,6 +1,6 @@
-"""Reading a log's bytes back, record by record, with the test of recovery and dispatch (docs/protocol/store.md §14.2).
+"""Reads a log's bytes back, record by record, with the test of recovery and dispatch (docs/protocol/store.md §14.2).
 
-Beyond Java's test, the offset that a record carries is compared with its place. `RecordView` reads a record that is
+In addition to Java's test, a record's log offset is compared with its position. `RecordView` reads a record that is
 known to be complete. Upstream `CommitLog.checkMessageAndReturnSize`.
 """
 
@@ -64,7 +64,7 @@ class LogRecord(msgspec.Struct, gc=False):
 def read_record(  # noqa: C901 - one test after the other, in the format's order
     buffer: mmap.mmap | bytes, at: int, end: int, offset: int, *, check_crc: bool
 ) -> LogRecord | Finding:
-    """The record at `buffer[at]`, which is the log's `offset`; `end` bounds what may be read. Never raises."""
+    """The record at `buffer[at]`, log offset `offset`; nothing at or after `end` is read. Never raises."""
     if end - at < MARK.size:
         return Finding.INCOMPLETE if end > at else Finding.NOTHING
     size, magic = MARK.unpack_from(buffer, at)

@@ -1,5 +1,4 @@
-"""Writing records: the encoders that a broker runs, for one message and for a batch (upstream `CommitLog`'s append
-callback).
+"""Encodes records as a broker stores them, for one message and for a batch (upstream `CommitLog`'s append callback).
 
 Nothing is checked here: the commit log checks the limits, because they depend on its settings and its files.
 """
@@ -92,14 +91,14 @@ def write_record(
 
     Args:
         buffer: the log file.
-        at: where the record begins.
-        end: where it ends: `at`, the sizes of head, body and topic, `PROPERTIES_LENGTH.size`, the size of the
-            properties.
+        at: start of the record.
+        end: end of the record: the sum of `at`, the sizes of head, body and topic, `PROPERTIES_LENGTH.size` and the size
+            of the properties.
         head: the Struct for the kinds of the two hosts, `HEAD_V4` or the result of `head_for`.
-        sys_flag: with the IPv6 bits that belong to `head`.
+        sys_flag: with the IPv6 bits that match `head`.
         topic: from `encode_topic`.
-        queue_offset: place in the queue.
-        physical_offset: place in the log.
+        queue_offset: the record's queue offset.
+        physical_offset: the record's log offset.
         store_timestamp: now, in ms since 1970.
         fields: the message.
     """
@@ -119,7 +118,7 @@ def write_record(
 
 
 def write_blank(buffer: mmap.mmap | bytearray, at: int, size_bytes: int) -> None:
-    """Write the mark that ends a log file; `size_bytes` is what is left of the file."""
+    """Write the mark that ends a log file; `size_bytes` is the number of bytes left in the file."""
     _write_mark(buffer, at, size_bytes, BLANK_MAGIC)
 
 
@@ -210,13 +209,13 @@ class UnplacedBatch:
         """The records."""
         self._begins: list[int] = []
         self._places: list[int] = []
-        """Where in `data` each begins, and where it names its place."""
+        """For each record, its start in `data`, and the position of its offsets."""
         self.sizes: list[int] = []
         self.codes: list[int] = []
         """Size and tags code of each."""
 
     def add(self, elements: Sequence[Element], per_slice: int, slice_bytes: int) -> Generator[None, None, None]:
-        """Encode all elements; yields whenever it has done so many of them, or so many bytes."""
+        """Encode all elements; yields after a given number of elements or bytes."""
         shared, data = self._shared, self.data
         common_head, head = BATCH_HEADS[len(shared.born_host), len(shared.store_host)]
         unknown = bytes(common_head.size)
@@ -249,7 +248,7 @@ class UnplacedBatch:
             shared.reconsume_times, 0,
         )  # fmt: skip
         pack_into = BATCH_PLACES[common_head.size].pack_into
-        # Loops of Python would take three times as long, and nothing else runs meanwhile.
+        # Loops in Python would take three times as long, and nothing else runs during that time.
         offsets = list(map(add, self._begins, repeat(physical_offset)))
         deque(map(pack_into, repeat(self.data), self._places, count(queue_offset), offsets, repeat(common)), maxlen=0)
         entries = [0] * (3 * len(offsets))

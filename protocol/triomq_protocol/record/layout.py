@@ -1,8 +1,8 @@
-"""The layout of a message record: every offset, size, Struct and sysFlag bit, once
+"""The layout of a message record: the only definition of its offsets, sizes, Structs and sysFlag bits
 (docs/protocol/messages.md §4, §7, §14).
 
 A record is a head, then body, topic and properties, the last two each preceded by its length. The head has a fixed size
-but for its two hosts, which take 8 bytes (IPv4) or 20 (IPv6) each, as two bits of sysFlag indicate. All numbers are
+except for its two hosts, which take 8 bytes (IPv4) or 20 (IPv6) each, as two bits of sysFlag indicate. All numbers are
 big-endian. Offsets and Structs follow from one table of fields; no other module defines any. Upstream `CommitLog`,
 `MessageSysFlag`.
 """
@@ -52,11 +52,11 @@ HEAD_FIELDS: Final = {
     "prepared_transaction_offset": "q",
     "body_length": "i",
 }
-"""The head's fields in order, with their struct codes where both hosts are IPv4. Its `size` is that of the record."""
+"""The head's fields in order, with their struct codes if both hosts are IPv4. `size` is the size of the record."""
 
 
 def field_offset(name: str) -> int:
-    """Where a field of an IPv4 head begins."""
+    """The position of a field in an IPv4 head."""
     names = list(HEAD_FIELDS)
     return calcsize(">" + "".join(HEAD_FIELDS[before] for before in names[: names.index(name)]))
 

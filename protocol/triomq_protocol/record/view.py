@@ -1,6 +1,6 @@
-"""Reading records field by field when asked: the same bytes in commit log, replication stream and pull answer.
+"""Reads records field by field on access: the same bytes in commit log, replication stream and pull answer.
 
-The readers here trust that a broker has checked the record; `check` does that. Upstream `MessageDecoder`.
+The readers trust that a broker has checked the record; `check` does that. Upstream `MessageDecoder`.
 """
 
 from collections.abc import Iterator
@@ -51,14 +51,14 @@ _LENGTH_BYTES = PROPERTIES_LENGTH.size
 
 
 class RecordView:
-    """A record inside a buffer; fields are decoded when asked for.
+    """A record inside a buffer; fields are decoded on access.
 
     Args:
         data: bytes or memoryview that hold the record; the view keeps a reference to it.
-        at: where it starts.
+        at: start of the record.
 
     Attributes:
-        size_bytes: of the whole record.
+        size_bytes: size of the whole record.
         sys_flag: bits of `layout`: compression, transaction, IPv6 hosts.
 
     Raises BodyError if the record is not entirely inside the buffer or its lengths disagree.
@@ -174,7 +174,7 @@ class RecordView:
 
     @property
     def body(self) -> bytes:
-        """The body as stored (compressed if sys_flag says so)."""
+        """The body as stored (compressed if its bit in sys_flag is set)."""
         return bytes(self._buffer[self._body_at : self._body_at + self._body_bytes])
 
     @property
@@ -248,10 +248,10 @@ def iter_records(body: bytes | memoryview) -> Iterator[RecordView]:
 
 
 def record_starts(body: bytes) -> list[int]:
-    """Where the records of a pull answer start; the first that cannot be decoded ends them, as in `iter_records`.
+    """The start positions of the records in a pull answer, up to the first that cannot be decoded, as in `iter_records`.
 
-    For readers who want few fields of each record, or none yet: it costs a third of a `RecordView` each. Beyond what
-    `RecordView` checks, each record has the magic number of one.
+    For readers that need few fields of each record, or none yet: it costs a third of a `RecordView` each. In addition to
+    `RecordView`'s checks, each record must have a record's magic number.
     """
     starts: list[int] = []
     found, shape, any_v6, marked = starts.append, MARKED_SHAPE_V4.unpack_from, ANY_HOST_V6, MESSAGE_MAGIC
@@ -285,7 +285,7 @@ def record_starts(body: bytes) -> list[int]:
 
 
 def records_end(body: bytes, starts: list[int]) -> int:
-    """Where the last of the records that `record_starts` found ends; the body's length if all of it is records."""
+    """The end of the last record that `record_starts` found; the body's length if all of it is records."""
     return starts[-1] + int(_int32(body, starts[-1])[0]) if starts else 0
 
 

@@ -125,10 +125,10 @@ class ConsumeStatsList(Body, kw_only=True):
 
     @staticmethod
     def encode_groups(broker_addr: str, groups: Sequence[bytes], total_diff: int) -> bytes:
-        """The body whose list has these entries, of `encode_group`.
+        """The body whose list has these entries, from `encode_group`.
 
-        A broker has tens of thousands of groups. As objects, the garbage collector would look at all of them while
-        they wait to be written.
+        A broker has tens of thousands of groups. As objects, all of them would be visited by the garbage collector
+        while they wait to be written.
         """
         head = b'{"brokerAddr":%b,"consumeStatsList":[' % quote(broker_addr).encode()
         return b'%b%b],"totalDiff":%d}' % (head, b",".join(groups), total_diff)

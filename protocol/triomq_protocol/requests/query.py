@@ -1,10 +1,10 @@
-"""Looking messages up: codes 12 and 33 (docs/protocol/broker-api.md §6)."""
+"""Looking up messages: codes 12 and 33 (docs/protocol/broker-api.md §6)."""
 
 from triomq_protocol.wire.header import Header, Int32, Int64
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 INDEX_TYPE_UNIQUE = "U"
-"""Ext field beside the header of code 12: `true` if `key` is a UNIQ_KEY."""
+"""Ext field in addition to the header of code 12: `true` if `key` is a UNIQ_KEY."""
 
 
 class QueryMessageRequest(Header, kw_only=True):

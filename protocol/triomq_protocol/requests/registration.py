@@ -85,7 +85,7 @@ class TopicConfig(Body, kw_only=True):
 
     @classmethod
     def from_line(cls, line: str) -> Self:
-        """Read `line()` back, or that of a broker of version 5, with attributes behind it. Raises BodyError."""
+        """Read `line()` back, or the line of a broker of version 5, with attributes after it. Raises BodyError."""
         parts = line.split(" ", 5)
         if len(parts) == 6 and (parts[5] in ("", "null") or parts[5].startswith("{")):
             del parts[5]
@@ -110,7 +110,7 @@ class TopicConfigTable(Body, kw_only=True):
 
 
 class TopicConfigTableForSlaves(TopicConfigTable, kw_only=True):
-    """Answer body of 21 as our broker sends it; RocketMQ does not look at the field that is added.
+    """Answer body of 21 as triomq's broker sends it; RocketMQ ignores the additional field.
 
     `triomq_removed_queues` lists topic, queue id, next queue offset and log offset of each removed consume queue.
     """
@@ -267,7 +267,7 @@ _MOST_SERVERS_BYTES = 8192
 """A name server takes 16 filter servers of a broker."""
 _LINES_PER_SLICE = 1000
 _MOST_OBJECTS_OF_PART = 8192
-"""Topics of brokers have at least a hundred bytes for each. Reading one takes up to four microseconds."""
+"""Each topic of a broker takes at least a hundred bytes. Reading one takes up to four microseconds."""
 _MOST_TEXTS_OF_PART = 100_000
 """Of names and values. A topic has some twelve."""
 

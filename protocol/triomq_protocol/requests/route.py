@@ -20,8 +20,8 @@ class GetRouteInfoRequest(Header, kw_only=True):
 class QueueData(Body, kw_only=True, gc=False):
     """A topic's queues on one broker set.
 
-    The garbage collector does not look at it, nor at maps of it: a name server has hundreds of thousands, and they refer
-    to nothing but texts and numbers.
+    The garbage collector ignores it and maps of it: a name server has hundreds of thousands, and they refer only to texts
+    and numbers.
     """
 
     broker_name: str | None = None

@@ -160,7 +160,7 @@ class SendAnswers:
 
 
 def with_code(answer: bytes, code: int) -> bytes:
-    """What a frame of `SendAnswers.encode` would be with another code; `answer` has code 0."""
+    """A frame of `SendAnswers.encode` with another code; `answer` has code 0."""
     if answer[_SERIALIZE_AT]:
         return answer[:_HEADER_AT] + code.to_bytes(2, "big") + answer[_HEADER_AT + 2 :]
     header = b'{"code":%d%b' % (code, answer[_HEADER_AT + len(_JSON_SUCCESS) :])

@@ -65,8 +65,8 @@ def encode_area(pairs: Iterable[tuple[str | None, str | None]]) -> bytes:
 def decode_binary_header(data: bytes) -> BinaryHeader:
     """Read a header. Raises RemoteProtocolError.
 
-    As in Java a negative length of remark or map reads as none, and bytes after the map are not an error: `end` is
-    where the map ended, and the frame's body begins there.
+    As in Java a negative length of remark or map counts as none, and bytes after the map are not an error: `end` is the
+    end of the map, and the frame's body begins there.
     """
     size = len(data)
     if size < _FIXED_BYTES + 4:

@@ -1,4 +1,4 @@
-"""Bodies in the JSON dialect of the Java side: typed classes in, exact bytes out (docs/protocol/remoting.md §13)."""
+"""Bodies in Java's JSON dialect: typed classes in, exact bytes out (docs/protocol/remoting.md §13)."""
 
 import re
 import types
@@ -45,7 +45,7 @@ class JsonCodec:
 
     most_bytes: ClassVar[int] = 1 << 62
     most_objects: ClassVar[int] = 1 << 62
-    """What a body of a request may have. Reading an object takes up to a microsecond, and 16 MiB hold millions."""
+    """Limit for the body of a request. Reading an object takes up to a microsecond, and 16 MiB hold millions."""
 
     def encode(self) -> bytes:
         """The body as Java writes it: members in alphabetical order, raw map keys where Java writes them raw."""

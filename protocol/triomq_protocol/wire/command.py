@@ -26,7 +26,7 @@ from triomq_protocol.wire.lengths import frame_lengths
 
 H = TypeVar("H", bound=Header)
 _NO_EXT = msgspec.Raw()
-"""A longer header has to be in the usual form: reading this one takes up to 30 ms, and one of 16 MiB would take seconds."""
+"""A longer header must have the usual form: an unusual one of this size takes up to 30 ms, one of 16 MiB seconds."""
 _DECODERS: dict[type[Header], Callable[[msgspec.Raw], Any]] = {}
 """The fast readers of header classes: one look-up in a dictionary, used for every request."""
 
@@ -112,7 +112,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
 
     @property
     def received_bytes(self) -> int:
-        """The length of what a received command keeps in memory: ext fields, remark and body."""
+        """The bytes that a received command keeps in memory: ext fields, remark and body."""
         return memoryview(self.raw_ext).nbytes + len(self.remark or "") + len(self.body)
 
     @property
@@ -173,7 +173,7 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
         version: int = VERSION,
         remark: str | None = None,
     ) -> Self:
-        """A request; `fields` are ext fields beside the header object's (Java's `addExtField`)."""
+        """A request; `fields` are ext fields in addition to the header object's (Java's `addExtField`)."""
         return cls(
             code=code,
             flag=2 if oneway else 0,

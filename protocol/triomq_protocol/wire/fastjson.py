@@ -1,6 +1,6 @@
-"""The JSON dialect of the Java side (FastJSON 1.2.69; docs/protocol/remoting.md §13).
+"""Java's JSON dialect (FastJSON 1.2.69; docs/protocol/remoting.md §13).
 
-The writer puts map keys that are not text raw before the colon, which is not valid JSON; the reader accepts that and
+The writer puts map keys that are not text unquoted before the colon, which is not valid JSON; the reader accepts that and
 more. Speed matters little here: frequent headers have templates, and standard JSON is parsed by msgspec.
 """
 
@@ -27,7 +27,7 @@ MAX_TOLERANT_BYTES = 1 << 14
 """The tolerant reader takes up to 2 µs per byte; a longer text would block the event loop too long."""
 
 MAX_TOLERANT_HEADER_BYTES = 1 << 12
-"""The same for a header, since everybody may send many."""
+"""The same for a header, since any client may send many."""
 
 SMALL_KEY_MOST = 0xFFFF
 """Whole numbers from 0 to this as keys are the ids of queues and levels, and cannot collide."""
@@ -255,7 +255,7 @@ def loads_tolerant(data: bytes | str, *, tolerant_bytes: int = MAX_TOLERANT_BYTE
 
 
 def member_name(name: str) -> str:
-    """What FastJSON compares of a member's name where it is not the exact one: no case, no `_` and no `-`."""
+    """The form of a member's name that FastJSON compares if the exact name does not match: no case, no `_`, no `-`."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -263,7 +263,7 @@ _TRAILING_ZEROS = re.compile(r"\.0*$")
 
 
 def integer_of_text(text: str, bits: int) -> int:
-    """The number FastJSON reads from text where a number is declared: "1,000" and "5.00", too. Raises ValueError."""
+    """The number FastJSON reads from text for a numeric member, such as "1,000" and "5.00". Raises ValueError."""
     if text in ("", "null", "NULL"):
         return 0
     return parse_integer(_TRAILING_ZEROS.sub("", text.replace(",", "")), bits)
@@ -271,7 +271,7 @@ def integer_of_text(text: str, bits: int) -> int:
 
 # ---------------------------------------------------------------- writing
 
-# What Java's writer escapes with upper-case hex where the C accelerated encoder escapes differently or not at all.
+# Characters that Java's writer escapes with upper-case hex, and the C encoder differently or not at all.
 _ODD = re.compile("[\x0b\x0e\x0f\x1a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SHORT_OUT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPED = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
@@ -456,7 +456,7 @@ def _sorted_keys(value: object) -> object:
 
 
 def _capacity(count: int) -> int:
-    """Buckets of a HashMap that has grown to so many keys."""
+    """Buckets of a HashMap that has grown to this many keys."""
     capacity = 16
     while count > capacity * 3 // 4:
         capacity *= 2
@@ -496,10 +496,10 @@ _ABSENT: Final = object()
 class _SlicedWriter:
     """`_Writer` as generators. The keys of a dict are copied when its turn comes.
 
-    A text counts as one value more for every `characters_weight` characters.
+    A text counts as one more value for every `characters_weight` characters.
 
-    No pairs are made of them: hundreds of thousands of tuples would make the garbage collector look at all of them in one
-    go. It does not look at a tuple of texts.
+    Keys and values are not paired: the garbage collector would visit hundreds of thousands of tuples at once. It ignores
+    a tuple of texts.
     """
 
     def __init__(self, encode: Callable[[str], bytes] = str.encode, characters_weight: int = 64) -> None:
@@ -551,7 +551,7 @@ class _SlicedWriter:
         yield from self.weigh(_CONTAINER_WEIGHT)
 
     def weigh(self, weight: int) -> Generator[None, None, None]:
-        """Count what has been written; yield when it is a slice."""
+        """Count the written values; yield after each slice."""
         self._weight += weight
         if self._weight >= SLICE_WEIGHT:
             self._weight = 0
@@ -566,8 +566,8 @@ class _SlicedWriter:
 def dumps_in_slices(value: object) -> Generator[None, None, bytes]:
     """`dumps`, which yields after each slice, so that a caller can do other work in between; returns the bytes.
 
-    Lists and the keys of maps are copied when their turn comes, so they may change meanwhile: what is removed before it
-    is written is left out, what is added is not there, and what is replaced is written as it is then.
+    Lists and the keys of maps are copied when their turn comes, so they may change in between: entries removed before
+    they are written are left out, added ones are not written, and replaced ones are written with their new value.
     """
     writer = _SlicedWriter()
     yield from writer.value(value)
@@ -576,7 +576,7 @@ def dumps_in_slices(value: object) -> Generator[None, None, bytes]:
 
 
 def dumps_standard_in_slices(value: object) -> Generator[None, None, bytes]:
-    """`dumps_standard` of what does not change meanwhile; yields after each slice, and returns the bytes."""
+    """`dumps_standard` of a value that does not change in between; yields after each slice, and returns the bytes."""
     writer = _SlicedWriter(_standard_text, _ESCAPED_WEIGHT)
     ordered = _sorted_keys(value)
     yield

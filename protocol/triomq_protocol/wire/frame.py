@@ -32,14 +32,14 @@ class FrameDecoder:
     Args:
         max_frame_bytes: a longer frame is rejected before it is buffered.
         max_header_bytes: a frame with a longer header is rejected, too.
-        frames_at_once: how many frames one call decodes; see `more`. A megabyte may hold 50,000. With such a limit, a
-            call also ends when it has decoded so many unusual headers that these take milliseconds.
+        frames_at_once: the most frames that one call decodes; see `more`. A megabyte may hold 50,000. With a limit, a
+            call also ends after unusual headers that take milliseconds to decode.
 
     Attributes:
         fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
             returned: the caller handles these, checks `fault`, and closes the link.
-        incomplete: the bytes of a frame whose end has not come yet, and of frames that are not decoded yet.
-        more: the last call has left whole frames; `feed(b"")` goes on.
+        incomplete: the bytes of an incomplete frame, and of frames that are not decoded yet.
+        more: the last call has left whole frames; `feed(b"")` continues.
     """
 
     __slots__ = ("_max_header", "_max_total", "_most", "_need", "fault", "incomplete", "more")
@@ -125,9 +125,9 @@ class FrameDecoder:
         return out
 
     def join(self, data: bytes) -> bytes:
-        """What is incomplete, and `data`, for a reader that comes before `feed`, which is to get what that one leaves.
+        """The incomplete bytes and `data`, for a reader that runs before `feed`, which must get the bytes that it leaves.
 
-        Empty where a whole frame cannot be there yet: then nothing is left to be fed.
+        Empty if there cannot be a whole frame yet: then nothing is left to be fed.
         """
         buffer = self.incomplete
         if not buffer or self.fault is not None:
@@ -169,7 +169,7 @@ class FrameDecoder:
 
 
 def _other_protocol(word: bytes) -> str:
-    """What bytes in place of a frame's length say about the peer; empty if nothing."""
+    """A guess about the peer from the bytes in place of a frame's length; empty if there is none."""
     if word == b"HTTP":
         return ": the peer speaks HTTP, this is a web server's port"
     if word[0] in (_TLS_ALERT, _TLS_HANDSHAKE) and word[1] == _TLS_MAJOR:

@@ -1,6 +1,6 @@
 """The two lengths at the front of a frame, and their limits (docs/protocol/remoting.md §1).
 
-Encoders that run for every message compare with the limits themselves and call `does_not_fit` only to fail.
+Encoders that run for every message compare with the limits inline and call `does_not_fit` only to fail.
 """
 
 from struct import Struct

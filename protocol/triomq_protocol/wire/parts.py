@@ -1,7 +1,7 @@
-"""Bodies with one long table or list, cut into parts that are read one after the other.
+"""Cuts bodies with one long table or list into parts that are decoded one after the other.
 
-Reading a body of 16 MB at once takes a tenth of a second and more, in a worker thread, too: msgspec keeps the interpreter
-to itself meanwhile.
+Decoding a body of 16 MB at once takes a tenth of a second or more. A worker thread does not help: msgspec holds the
+GIL during that time.
 """
 
 import re
@@ -15,7 +15,7 @@ PART_BYTES = 1 << 18
 """So much is read in one go."""
 
 MOST_UNCUT_BYTES = 2 << 20
-"""A longer body, or a longer part of one, is not read: its form is not the one that brokers write."""
+"""A longer body, or part of one, is not read: it does not have the form that brokers write."""
 
 # A quotation mark within a text has a backslash before it, so this is not a part of one, for names without backslashes.
 _BETWEEN_MEMBERS = re.compile(rb'\}(,)"[^"\\]*":\{')
@@ -62,7 +62,7 @@ def list_parts(data: bytes, member: str, part_bytes: int = PART_BYTES) -> tuple[
 
 
 def _cut(data: bytes, start: int, stop: int, between: re.Pattern[bytes], part_bytes: int) -> list[bytes]:
-    """What is from `start` to `stop`, cut at commas that the pattern finds."""
+    """The bytes from `start` to `stop`, cut at the commas that the pattern finds."""
     parts = []
     while stop - start > part_bytes:
         cut = between.search(data, start + part_bytes, stop)
@@ -78,15 +78,15 @@ def decode_in_parts(
 ) -> Generator[None, None, B]:
     """`cls.decode`, which yields after each part; returns the body.
 
-    Where the parts cannot be read, as they were cut wrongly in another form of JSON, a body that is short enough is read
-    in one go.
+    If the parts cannot be read, because they were cut wrongly in another form of JSON, a body that is short enough is
+    read in one go.
 
     Args:
         cls: the body's class.
         data: the body.
-        rest: what is left of it without the parts.
+        rest: the body without the parts.
         parts: members of the body, by name, and a part of each: see `table_parts` and `list_parts`.
-        add: adds to a body what is in another one, which has a single part.
+        add: adds the content of another body, which has a single part, to a body.
 
     Raises:
         BodyError: it cannot be read, or is long and not in the form that brokers write.
