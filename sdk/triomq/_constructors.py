@@ -1,6 +1,6 @@
 """Classes without a public constructor: users get their objects from a client.
 
-Such a class has the metaclass :class:`NoPublicConstructor`; our own code makes objects by :func:`construct`.
+Such a class has the metaclass :class:`NoPublicConstructor`; the client's own code makes objects by :func:`construct`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The text of errors that others raise: trio, the operating system, libraries, users' code."""
+"""The text of errors raised outside this package: by trio, the operating system, libraries, users' code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exception groups of one: what a nursery makes of a single failure, and callers should not see."""
+"""Unwraps exception groups of one: a nursery wraps a single failure in a group, which callers should not see."""
 
 from __future__ import annotations
 

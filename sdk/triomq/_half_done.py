@@ -1,4 +1,4 @@
-"""Changes at several brokers that only some of them have made."""
+"""Reports changes at several brokers that only some of them have made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several calls at once, of which some may fail."""
+"""Runs several calls concurrently, some of which may fail."""
 
 from __future__ import annotations
 

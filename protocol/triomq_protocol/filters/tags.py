@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _SQL: Final = re.compile(r"[<>]|\s=|=[\s'\"]|[\w)'\"]\s+(?:AND|OR|IS|IN|BETWEEN)\s|\bNOT\s+\w", re.ASCII)
-"""Signs of an SQL92 expression. Blanks, `=` and quotes are none, since tags may have them, also in other languages."""
+"""Matches text that looks like SQL92, but no plain tags: these may have blanks, `=`, quotes and non-ASCII letters."""
 
 _TAG_CODES: dict[str, int] = {}
 _TAG_CODES_MAX = 4096

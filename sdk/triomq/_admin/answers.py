@@ -1,4 +1,4 @@
-"""What brokers and name servers answer to administrative requests: their codes and bodies are checked here."""
+"""Checks the codes and bodies of brokers' and name servers' answers to administrative requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to all broker sets at once: to each set's master, or to a slave of it while no master answers.
+"""Queries all broker sets at once: each set's master, or one of its slaves while no master answers.
 
 An outage is part of the answer: which sets have no master, and why.
 """

@@ -1,7 +1,7 @@
-"""Dead letters of a group: what they are, and sending them again.
+"""Lists the dead letters of a group, and sends them again.
 
-RocketMQ keeps them in the topic ``%DLQ%GROUP`` (docs/protocol/messages.md §10) and has no command for them.  How far a
-redrive is, brokers keep as offsets of the group :data:`REDRIVE_GROUP`, so that the next one goes on there.
+RocketMQ keeps them in the topic ``%DLQ%GROUP`` (docs/protocol/messages.md §10) and has no command for them.  Brokers
+keep the progress of a redrive as offsets of the group :data:`REDRIVE_GROUP`, so that the next one continues from there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Consumer groups: who is in them, how far they are, and moving them (docs/protocol/admin.md §4 and §5).
+"""Consumer groups: their members, progress and offset resets (docs/protocol/admin.md §4 and §5).
 
-Upstream: ``DefaultMQAdminExtImpl``, as far as it is about groups.
+Upstream: the part of ``DefaultMQAdminExtImpl`` about groups.
 """
 
 from __future__ import annotations

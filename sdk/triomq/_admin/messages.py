@@ -1,6 +1,6 @@
-"""Stored messages: finding them, who consumed them, and having them consumed again (docs/protocol/admin.md §6).
+"""Stored messages: finds them, shows which groups consumed them, has them consumed again (docs/protocol/admin.md §6).
 
-Upstream: ``MQAdminImpl``, and ``DefaultMQAdminExtImpl`` as far as it is about messages.
+Upstream: ``MQAdminImpl``, and the part of ``DefaultMQAdminExtImpl`` about messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Brokers and name servers: state, settings, clean-up, write permission, key-value pairs (docs/protocol/admin.md §3, §7).
 
-Upstream: ``DefaultMQAdminExtImpl``, as far as it is about servers.
+Upstream: the part of ``DefaultMQAdminExtImpl`` about servers.
 """
 
 from __future__ import annotations

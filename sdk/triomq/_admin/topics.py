@@ -1,6 +1,6 @@
 """Administration: topics, routes, the cluster (docs/protocol/admin.md; upstream ``DefaultMQAdminExt``).
 
-Changes of topics go to brokers, queries to the chosen name server, and changes of what each name server
+Changes of topics go to brokers, queries to the chosen name server, and changes of data that each name server
 keeps for itself to all of them.
 """
 

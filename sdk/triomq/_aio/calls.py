@@ -1,4 +1,4 @@
-"""What makes asyncio methods of trio's: proxies, whose calls run in the guest run of their client."""
+"""Turns trio's async methods into asyncio methods: proxies, whose calls run in the guest run of their client."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One trio run for all clients of an asyncio loop, and the sessions that are open in it.
 
-The run begins with the loop's first client and ends with its last; when the loop's tasks are cancelled at its end, as
-``asyncio.run`` does, clients that are still open are closed.
+The run begins with the loop's first client and ends with its last.  If the loop's tasks are cancelled at its end, as in
+``asyncio.run``, clients that are still open are closed.
 """
 
 from __future__ import annotations

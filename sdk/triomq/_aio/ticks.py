@@ -1,7 +1,7 @@
 """Runs trio's loop inside an asyncio loop, a tick at a time.
 
-trio's own guest mode waits for sockets in a thread, which costs two switches of threads for each wait.  Where asyncio can
-watch what trio's loop waits on, an epoll object, no thread is needed; elsewhere trio's way is taken.
+trio's own guest mode waits for sockets in a thread, which costs two thread switches per wait.  If asyncio can watch the
+epoll object of trio's loop, no thread is needed; otherwise trio's own mode is used.
 """
 
 from __future__ import annotations

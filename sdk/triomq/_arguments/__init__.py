@@ -1,1 +1,1 @@
-"""What callers give: checks of its kinds and of its numbers, and which of their functions are async."""
+"""Checks of callers' arguments: their types, their numbers, and whether functions are async."""

@@ -1,4 +1,4 @@
-"""Which of the user's functions are async."""
+"""Finds out whether a user's function is async."""
 
 from __future__ import annotations
 

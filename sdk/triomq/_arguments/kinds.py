@@ -1,4 +1,4 @@
-"""Checks of the kinds of arguments that callers give: text, lists of texts, mappings, functions, objects."""
+"""Checks the types of callers' arguments: text, lists of texts, mappings, functions, objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the numbers that callers give: counts, sizes, seconds."""
+"""Checks callers' numbers: counts, sizes, seconds."""
 
 from __future__ import annotations
 

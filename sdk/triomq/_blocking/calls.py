@@ -1,6 +1,6 @@
-"""What makes blocking methods of asynchronous ones: proxies, whose calls run in the loop of their client.
+"""Turns async methods into blocking ones: proxies, whose calls run in the loop of their client.
 
-The loop itself is a :class:`LoopThread`; here is who opens it, again in a forked child, and who uses it.
+The loop itself is a :class:`LoopThread`; this module opens it, again in a forked child, and keeps track of its users.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread of its own with a trio loop, in which something stays open while plain threads call into it.
+"""A thread with a trio loop, in which an object stays open while plain threads call into it.
 
-:mod:`triomq.blocking` keeps a client open in one, the Spark data source a client and its consumer.  Neither the thread
-nor what is open there exists in a forked child: who uses a loop thread opens another one there.
+:mod:`triomq.blocking` keeps a client open in such a thread, the Spark data source a client and its consumer.  Neither the
+thread nor the open object exists in a forked child: users of a loop thread open another one there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands share: options, output, and a client around them."""
+"""Shared parts of the commands: options, output, and the client that they use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dialer that the TLS options of a command ask for."""
+"""The dialer for the TLS options of a command."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a client knows of its cluster: name servers, routes, heartbeats, which replica to read from."""
+"""A client's view of its cluster: name servers, routes, heartbeats, choice of replicas."""

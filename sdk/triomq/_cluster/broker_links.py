@@ -1,6 +1,6 @@
-"""From a queue to the link of its broker: the route says where it is, the client's links carry the request.
+"""Finds the link to a queue's broker: the route has its address, the client's links carry the request.
 
-Offset queries, queue locks and messages sent back go this way; sends choose their queue, and with it the master,
+Offset queries, queue locks and messages sent back use it; sends choose their queue, and with it the master,
 in ``_producer``.  Upstream: ``MQClientInstance.findBrokerAddressInSubscribe``.
 """
 

@@ -1,6 +1,6 @@
 """Consumer offsets kept by the brokers (docs/protocol/consumer.md §12.2).
 
-Consumers use it as their default offset store, administration to set a group's offsets.
+Consumers use it as their default offset store, and administration uses it to set a group's offsets.
 Upstream: ``RemoteBrokerOffsetStore``.
 """
 

@@ -1,9 +1,9 @@
-"""What brokers and operators ask of a client (docs/protocol/broker-api.md §18, docs/protocol/consumer.md §14).
+"""Handles brokers' and operators' requests to a client (docs/protocol/broker-api.md §18, docs/protocol/consumer.md §14).
 
 Upstream: ``ClientRemotingProcessor``.
 
-The links' readers call the handlers here; what takes time (a reset waits ten seconds, a message consumed on
-demand runs user code) becomes a task of the client.  The link itself refuses codes that are not here.
+The links' readers call the handlers; requests that take time (a reset waits ten seconds, a message consumed on
+demand runs user code) become a task of the client.  The link itself refuses all other codes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client's state and counters at one moment: values for metrics and for debugging, and the sink that takes them."""
+"""A client's state and counters at one moment, for metrics and debugging, and the protocol of a sink for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a client counts while it works: plain numbers that are only added to, from the client's own loop.
+"""A client's counters: plain numbers that are only added to, from the client's own loop.
 
-Values of them for users are made in ``client_statistics.py``.  A send that ends well adds two numbers; all else is counted where there is time (docs/explanation/hot-path.md).
+``client_statistics.py`` makes values for users from them.  A successful send adds two numbers; everything else is
+counted off the hot path (docs/explanation/hot-path.md).
 """
 
 from __future__ import annotations

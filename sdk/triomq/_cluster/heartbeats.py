@@ -1,7 +1,7 @@
-"""Heartbeats: they report to brokers which groups this client is a member of (docs/protocol/client.md §5).
+"""Heartbeats: they report this client's group memberships to brokers (docs/protocol/client.md §5).
 
-A broker reaches a client over the link that carried the heartbeat, so a link that is opened again
-carries one at once, and so does every change of membership.  Upstream: ``MQClientInstance``.
+A broker reaches a client over the link of its last heartbeat, so one is sent at once when a link is opened again, and at
+every change of membership.  Upstream: ``MQClientInstance``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How brokers know a client: client id, local address, unique message ids (docs/protocol/client.md §1.2 and §6.4).
+"""A client's identity at brokers: client id, local address, unique message ids (docs/protocol/client.md §1.2 and §6.4).
 
-The process's pid, clock and interfaces are read here and nowhere else.  Upstream: ``ClientConfig``,
+The process's pid, clock and interfaces are read only here.  Upstream: ``ClientConfig``,
 ``RemotingUtil.getLocalAddress``, ``MessageClientIDSetter``.
 """
 

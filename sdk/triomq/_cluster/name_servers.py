@@ -1,8 +1,8 @@
-"""The name servers of a client, and which one is asked (docs/protocol/client.md §2).
+"""The name servers of a client, and the choice of one to query (docs/protocol/client.md §2).
 
-The choice sticks to one server for as long as its link lives, since name servers are not synchronised
-with each other; a dead link or a timeout moves it on, round robin.  Where the addresses come from is a
-plug point: a fixed list, a function, an HTTP address server, or DNS.
+A client keeps to one server while its link lives, since name servers are not synchronised with each other; after a dead
+link or a timeout it uses the next one, round robin.  The source of the addresses is a plug point: a fixed list, a
+function, an HTTP address server, or DNS.
 Upstream: ``NettyRemotingClient``, ``TopAddressing``, ``NameServerAddressUtils``.
 """
 

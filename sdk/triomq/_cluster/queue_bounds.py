@@ -1,4 +1,4 @@
-"""Queries to the brokers about a queue's range: first offset, end, offset by time (docs/protocol/consumer.md §4).
+"""Queries brokers for a queue's range: first offset, end, offset by time (docs/protocol/consumer.md §4).
 
 Upstream: ``MQAdminImpl``.
 """

@@ -1,7 +1,7 @@
-"""Which broker of a set serves each queue's next pull (docs/protocol/consumer.md §2).
+"""Chooses the broker of a set for each queue's next pull (docs/protocol/consumer.md §2).
 
 Brokers suggest a broker id with every answer, per queue: a master that would have to read from disk
-sends its reader to a slave, and the slave sends it back.  Pure: addresses, what is down, and the
+sends its reader to a slave, and the slave sends it back.  Pure: addresses, brokers that are down, and the
 timer are arguments.  Upstream: ``PullAPIWrapper``, ``MQClientInstance.findBrokerAddressInSubscribe``.
 """
 

@@ -1,7 +1,7 @@
-"""Calls wait for a name server, a route and a broker while one is missing, as at a restart: until their own deadline.
+"""Lets calls wait, until their deadline, for a missing name server, route or broker, for instance during a restart.
 
-Only calls that have sent nothing wait, so a repetition does no harm.  Sends wait in ``_producer``, which goes on to
-another broker first.
+Only calls that have sent nothing wait, so they can be repeated safely.  Sends wait in ``_producer``, which tries another
+broker first.
 """
 
 from __future__ import annotations

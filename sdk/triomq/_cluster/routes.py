@@ -1,8 +1,7 @@
-"""Topic routes: which queues a topic has, on which brokers, at which addresses (docs/protocol/client.md §4 and §6.6).
+"""Topic routes: a topic's queues, their brokers and addresses (docs/protocol/client.md §4 and §6.6).
 
-Routes are immutable snapshots: a holder sees a consistent picture, and a look-up gives the newest.  Watched topics are
-refreshed every 30 s, sooner when a broker does not answer or has lost its master; others are asked for when they are
-needed.  Sending to a topic that no name server knows borrows the default topic's queues.
+Routes are immutable snapshots: a holder has a consistent view, and a look-up returns the newest.  Watched topics are
+refreshed every 30 s, or sooner when a broker does not answer or has lost its master; others are queried on demand.  Sending to a topic that no name server knows borrows the default topic's queues.
 Upstream: ``MQClientInstance``, ``TopicRouteData``, ``TopicPublishInfo``.
 """
 

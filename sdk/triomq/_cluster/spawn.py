@@ -1,4 +1,4 @@
-"""The type of ``nursery.start_soon``: how parts of a client start tasks in its nursery without owning one."""
+"""The type of ``nursery.start_soon``, with which parts of a client start tasks in its nursery."""
 
 from __future__ import annotations
 

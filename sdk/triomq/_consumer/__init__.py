@@ -1,1 +1,1 @@
-"""Consuming: pull consumers here; group members in `push` and `lite`, what they share in `group`."""
+"""Consuming: pull consumers are here, group members in `push` and `lite`, their common parts in `group`."""

@@ -1,6 +1,6 @@
 """Methods of push and lite pull consumers for their assigned queues: pause, resume, seek (docs/protocol/consumer.md §5).
 
-Upstream: ``DefaultLitePullConsumer``; of a push consumer Java has ``suspend`` and ``resume`` alone.
+Upstream: ``DefaultLitePullConsumer``; Java's push consumer has only ``suspend`` and ``resume``.
 """
 
 from __future__ import annotations

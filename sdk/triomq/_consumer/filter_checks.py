@@ -1,5 +1,4 @@
-"""Asking brokers whether they understand a filter before it is subscribed (docs/protocol/consumer.md §2.2, §6.1; code
-46)."""
+"""Asks brokers to check a filter before it is subscribed (docs/protocol/consumer.md §2.2, §6.1; code 46)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""A consumer's membership in its group: what push and lite pull consumers have in common.
+"""A consumer's membership in its group: the common part of push and lite pull consumers.
 
 A membership joins the group, announces subscriptions by heartbeats, owns the consumer's tasks, and leaves at the end.
-How queues are taken and given up differs, and is in ``push/membership.py`` and ``lite/membership.py``.  Brokers and
-the client call memberships; users hold the consumers.  Upstream: ``DefaultMQPushConsumerImpl``,
+Taking and giving up queues differs, and is in ``push/membership.py`` and ``lite/membership.py``.  Brokers and the client
+call memberships; users hold the consumers.  Upstream: ``DefaultMQPushConsumerImpl``,
 ``DefaultLitePullConsumerImpl``.
 
-A broker takes a member out of its groups when their connection ends, and other members may take its queues over:
-after a failure of the network, or while this process is stopped or the machine is suspended.  So with every connection
-that is lost the member's queues come into doubt, and no offset is committed until it has rejoined: heartbeats are
-answered, a rebalance that began after that has left the queue here, and the group's offset has been read.
+A broker removes a member from its groups when their connection ends, and other members may take over its queues:
+after a network failure, or while this process is stopped or the machine is suspended.  So with every lost connection the
+member's queues are in doubt, and no offset is committed until it has rejoined: heartbeats are answered, a later
+rebalance has left the queue here, and the group's offset has been read.
 
 All members own their tasks alike: one task in the client's nursery, which opens the member's own nursery.  A failure
-in it ends this consumer and no other: it is logged, the group is left, and those who wait for messages get the error.
+in it ends only this consumer: it is logged, the member leaves the group, and tasks that wait for messages get the error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Offsets in a local file, as Java's broadcasting consumers keep them (docs/protocol/consumer.md §12.3).
 
-Files may be exchanged with Java: written in its form, read in both.  Only one member writes a file: it holds a lock
-on the file ``offsets.json.lock`` beside it.  A client without a name has no file.  Upstream: ``LocalFileOffsetStore``.
+Files may be exchanged with Java: they are written in its form, and read in both.  Only one member writes a file: it
+holds a lock on the file ``offsets.json.lock`` next to it.  A client without a name has no file.  Upstream: ``LocalFileOffsetStore``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plug point for where a consumer group's offsets are kept.
+"""The plug point for the storage of a consumer group's offsets.
 
 The default is ``triomq._cluster.broker_offsets``, local files are in ``offset_files.py``; the positions of a running
 consumer are in ``group/positions.py``.  Upstream: ``OffsetStore``.

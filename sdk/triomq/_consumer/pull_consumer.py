@@ -1,4 +1,4 @@
-"""The pull consumer: its caller decides what is pulled, and when (docs/protocol/consumer.md §2-§4).
+"""The pull consumer: its caller decides what to pull, and when (docs/protocol/consumer.md §2-§4).
 
 Upstream: ``DefaultMQPullConsumer``, ``PullAPIWrapper``, ``MQAdminImpl``.
 """

@@ -1,4 +1,4 @@
-"""One pull on the wire: whom to ask, what to write, what the answer means (docs/protocol/consumer.md §2 and §3).
+"""One pull on the wire: choice of the broker, the request, the answer's meaning (docs/protocol/consumer.md §2 and §3).
 
 Pull, push and lite pull consumers all pull through a :class:`Puller` of their own; each keeps its group's
 node cache.  Upstream: ``PullAPIWrapper``, ``MQClientAPIImpl``.

@@ -1,4 +1,4 @@
-"""What operators see of every kind of consumer, push, lite pull and pull (docs/protocol/consumer.md §14.2).
+"""The properties that operators see of push, lite pull and pull consumers (docs/protocol/consumer.md §14.2).
 
 Upstream: ``ConsumerRunningInfo``.
 """

@@ -1,6 +1,6 @@
-"""Pulling the queues that are this member's share of a topic, one after the other, as a loop (docs/protocol/consumer.md §4).
+"""Pulls this member's share of a topic's queues, one after the other, in a loop (docs/protocol/consumer.md §4).
 
-The group's members share the queues out among themselves; the loop pulls those that are its own, without a task for each.
+The group's members divide the queues among themselves; the loop pulls its own queues, without a task for each.
 Upstream: ``MQPullConsumerScheduleService``, ``RebalancePullImpl``.
 """
 

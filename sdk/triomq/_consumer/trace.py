@@ -1,4 +1,4 @@
-"""Traces of consumption: a record when a message is given to its handler, and one when that is done.
+"""Traces of consumption: a record when a message is passed to its handler, and another when the handler has finished.
 
 Upstream: ``ConsumeMessageTraceHookImpl`` (docs/protocol/consumer.md §15).
 """

@@ -1,1 +1,1 @@
-"""The state of a whole cluster at one moment, and what is wrong with it."""
+"""The state of a whole cluster at one moment, and its problems."""

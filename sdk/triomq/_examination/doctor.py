@@ -1,6 +1,6 @@
-"""The examination of a whole cluster: queries name servers, brokers and members for what findings are computed from.
+"""Examines a whole cluster: queries name servers, brokers and members for the data of the findings.
 
-Everything is asked side by side and within one deadline: a dead node costs its own answer, no other one's.
+All queries run concurrently and within one deadline: a dead node costs only its own answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, and what to do: functions of a snapshot, without I/O and without a clock."""
+"""Problems of a cluster and their remedies: functions of a snapshot, without I/O and without a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a cluster at one moment; values alone, which findings are computed from."""
+"""A snapshot of a cluster at one moment: plain values, from which findings are computed."""
 
 from __future__ import annotations
 

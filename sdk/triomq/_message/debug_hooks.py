@@ -1,6 +1,6 @@
-"""Lines of level DEBUG that follow each message: its send, its end, each call of a handler.
+"""DEBUG log lines for each message: its send, its result, each call of a handler.
 
-They are hooks of producers and consumers that are made while their logger is set to DEBUG, so that others pay nothing.
+They are hooks of producers and consumers that are made while their logger is set to DEBUG, so that others have no cost.
 """
 
 from __future__ import annotations

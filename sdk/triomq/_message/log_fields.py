@@ -1,4 +1,4 @@
-"""What log records say beside their text, as ``extra``: which topic, broker, queue, offset, message and group it is about."""
+"""The fields of log records in addition to their text, as ``extra``: topic, broker, queue, offset, message and group."""
 
 from __future__ import annotations
 

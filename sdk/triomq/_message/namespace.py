@@ -1,7 +1,7 @@
 """Namespaces: topics and groups of one instance, distinguished on the brokers by a prefix (docs/protocol/consumer.md §16).
 
-Users and everything in the client see topics without it; requests to name servers and brokers carry them with it.  Groups
-get it once, when a producer or consumer is made.  Upstream: ``NamespaceUtil``.
+Users and the client's own code see topics without the prefix; requests to name servers and brokers have it.  Groups get
+it once, when a producer or consumer is made.  Upstream: ``NamespaceUtil``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A message as a consumer gets it: the stored record's bytes, decoded field by field on access.
+"""A received message: the stored record's bytes, decoded field by field on access.
 
 Upstream: ``MessageExt``, ``MessageClientExt``, ``MessageDecoder`` (docs/protocol/messages.md §14.1).
 """

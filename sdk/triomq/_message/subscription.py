@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic: tags, an SQL92 expression, or an old class filter (docs/protocol/consumer.md §13).
+"""A consumer's subscription to a topic: tags, an SQL92 expression, or an old class filter (docs/protocol/consumer.md §13).
 
 Pure: texts in, subscriptions out; the time is an argument.  Upstream: ``FilterAPI``,
 ``SubscriptionData``, ``ExpressionType``.

@@ -1,8 +1,8 @@
-"""Awaited sends that are alone on their link: from the message to the result with as little work as can be.
+"""The fast path of awaited sends that are alone on their link.
 
-Where one task waits for each of its sends, nothing is shared with other messages, and the processor has done something
-else since the last one: each line of Python costs twice what it costs in a loop (docs/explanation/hot-path.md).  Such a
-send has no object but its attempt as long as all goes well; when its first attempt fails, it becomes a send like others.
+If a task waits for each of its sends, nothing is shared with other messages, and the processor has done something else
+since the last one: each line of Python costs twice as much as in a loop (docs/explanation/hot-path.md).  Such a send has
+no object except its attempt; if its first attempt fails, it becomes an ordinary send.
 """
 
 from __future__ import annotations

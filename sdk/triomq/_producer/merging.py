@@ -1,11 +1,11 @@
-"""Merging: sends that wait to be written leave as one batch, and each gets its own result.
+"""Merging: sends that wait to be written are sent as one batch, and each gets its own result.
 
 They have a callback, or are awaited by many tasks, for which `callbacks.AwaitedSend` is the callback.
 
 Messages to one queue share a batch from the moment the first of them is accepted until the next turn of the event loop,
-or for as long as they may linger.  What brokers do not take in a batch, or what would gain nothing, goes alone, after
-the batches that are open.  A batch that fails is a failed attempt of each of its messages, whose further attempts are
-made alone.  How plain sends join a batch that is open: ``plain_sends.py``.  Upstream: ``autoBatch`` of 5.x, ``ProduceAccumulator``.
+or for as long as they may linger.  Messages that brokers do not accept in a batch, or that would gain nothing, are sent
+alone, after the open batches.  A failed batch is a failed attempt of each of its messages, whose further attempts are
+made alone.  Plain sends join an open batch in ``plain_sends.py``.  Upstream: ``autoBatch`` of 5.x, ``ProduceAccumulator``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plain sends that join a batch which is open: checked, encoded and ended with as little work per message as can be.
+"""The fast path of plain sends that join an open batch.
 
-Such a send has no object of its attempts (`callbacks.py`) as long as all goes well, which `merging.py` makes for it when
-its batch fails, is refused or given up. `compiled/sends.pyx` does the same in C; where it was built, this is unused.
+Such a send has no object for its attempts (`callbacks.py`); `merging.py` makes one only when its batch fails, is refused
+or given up. `compiled/sends.pyx` does the same in C; if it was built, this module is unused.
 """
 
 from __future__ import annotations

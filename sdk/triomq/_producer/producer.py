@@ -1,4 +1,4 @@
-"""The producer: what users call to send (docs/protocol/client.md §6; upstream ``DefaultMQProducer``).
+"""The producer: the methods for sending (docs/protocol/client.md §6; upstream ``DefaultMQProducer``).
 
 Awaited sends and sends with a callback make the same attempts: check, encode, append to the link's list, all plain
 calls.  A message costs no task, no channel and no cancel scope unless something must be waited for first.

@@ -1,6 +1,6 @@
-"""Request-reply: messages that are requests, the replies to them, which go through no queue, and the calls that wait for one.
+"""Request-reply: request messages, their replies, which go through no queue, and the calls that wait for a reply.
 
-The request is a message like any other; the reply is sent to a broker, which pushes it to the client that asked
+The request is an ordinary message; the reply is sent to a broker, which pushes it to the requesting client
 (docs/protocol/client.md §6.14).  Upstream: ``DefaultMQProducerImpl.request``, ``RequestFutureHolder``, ``MessageUtil``.
 """
 

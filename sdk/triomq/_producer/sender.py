@@ -1,4 +1,4 @@
-"""Sending for one group: messages are checked and prepared here.
+"""Sending for one group: checks and prepares messages.
 
 Attempts are made in ``attempt.py``, queues chosen in ``targets.py``, requests encoded in ``request.py``.
 Producers use it, and consumers whose failed messages go to a retry topic.  Upstream: ``DefaultMQProducerImpl``

@@ -1,7 +1,7 @@
 """Message traces: records of what was sent and consumed, which operators read with ``mqadmin queryMsgTraceById``.
 
-Records wait in memory, bounded in number and bytes, and go to the trace topic many at a time.  Nothing waits for them: what
-cannot be sent is dropped, and a line of the log says so.  Upstream: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``,
+Records wait in memory, bounded in number and bytes, and are sent to the trace topic many at a time.  Nothing waits for
+them: records that cannot be sent are dropped, which is logged.  Upstream: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``,
 ``EndTransactionTraceHookImpl`` (docs/protocol/consumer.md §15).  Consumption is traced in ``_consumer/trace.py``.
 """
 

@@ -1,6 +1,6 @@
 """Checks of transactions: brokers ask for their state, a user's function returns it, and the broker gets the answer.
 
-A bounded number of checks runs, and a bounded number waits; a broker repeats those that find no place.  Upstream:
+A bounded number of checks runs, and a bounded number waits; any others are dropped, and repeated by the broker.  Upstream:
 ``ClientRemotingProcessor.checkTransactionState``, ``DefaultMQProducerImpl`` (docs/protocol/client.md §6.13).
 """
 

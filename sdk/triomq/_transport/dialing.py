@@ -1,4 +1,4 @@
-"""Opening byte streams: TCP, TLS, or what a caller hands in.
+"""Opens byte streams: TCP, TLS, or a dialer of the caller's.
 
 A dialer is an async function from ``"host:port"`` to a ``trio.abc.Stream``.  Streams that can send
 and receive without waiting (:class:`NowaitStream`) save a turn of the scheduler; others work as well.

@@ -1,7 +1,7 @@
-"""One connection to one peer: frames to write, requests that wait for their answers, and how it ends.
+"""One connection to one peer: frames to write, requests that wait for their answers, and the end of the link.
 
-Callers append whole frames; one writer task takes all that are there and sends them together; one
-reader task resolves all answers of a receive.  No caller's cancel can tear a frame, and no request costs
+Callers append whole frames; one writer task sends all waiting frames together; one
+reader task resolves all answers of a receive.  A cancelled caller cannot tear a frame, and no request costs
 a task, a channel or a cancel scope (docs/explanation/hot-path.md).  When the link ends, all waiters
 fail at once (docs/protocol/client.md §3.4).  Upstream: ``NettyRemotingClient``, ``NettyRemotingAbstract``.
 """

@@ -1,7 +1,7 @@
 """The links of one client: one per address, opened when needed, shared by all (docs/protocol/client.md §3.1).
 
-An address that cannot be dialled is left alone for a while that grows with each failure and is
-jittered, so that a dead broker costs its callers an error and not a connect timeout each.
+After a failed dial an address is not dialled for a while, which grows with each failure and is jittered, so that a dead
+broker costs each caller an error and not a connect timeout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log lines that peers can cause as often as they like: one of each kind now and then, with the number left out."""
+"""Limits log lines that peers can cause at will: one of each kind now and then, with the number of omitted lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A link whose requests are signed (docs/protocol/remoting.md §11.1; upstream ``AclClientRPCHook``).
 
-Each frame is signed where it is queued, whatever made it, so that none can leave without a signature. For this its
-header is read again, which links without credentials do not pay for.
+Each frame is signed when it is queued, whatever made it, so that none is sent without a signature. For this its header
+is read again, a cost that links without credentials do not have.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What members of a consumer group share: rebalance, positions, the pull loop, process queues."""
+"""Common parts of a consumer group's members: rebalance, positions, the pull loop, process queues."""

@@ -1,9 +1,9 @@
-"""Which member of a group gets which queues: pure rules that every member computes alike
+"""Assigns queues to the members of a group, by pure rules that every member computes alike
 (docs/protocol/consumer.md §11.4).
 
-Members do not communicate: each works out the whole group's shares from the same two lists and takes
-its own.  So every member must use the same rule.  All rules but :class:`Sticky` give, bit for bit, what Java's
-``AllocateMessageQueue…`` classes give, so that Java and Python members can share a group.
+Members do not communicate: each computes the whole group's shares from the same two lists and takes its own.  So every
+member must use the same rule.  All rules except :class:`Sticky` give exactly the results of Java's
+``AllocateMessageQueue…`` classes, so that Java and Python members can share a group.
 """
 
 from __future__ import annotations

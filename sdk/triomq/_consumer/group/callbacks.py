@@ -1,6 +1,6 @@
 """The user's callbacks of push and lite pull consumers: for queues that are assigned or revoked, and for events.
 
-What a callback raises is logged and changes nothing.  Upstream: ``MessageQueueListener``; events have no Java class.
+An exception in a callback is logged and changes nothing.  Upstream: ``MessageQueueListener``; events have no Java class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Messages that a broker passes over because it has deleted them: counted, and reported as an event.
+"""Counts messages that a broker skips because it has deleted them, and reports them as an event.
 
-Brokers delete a file of their log first, and the entries of its messages in the queues later; 4.9.7 may take minutes where
-it has many queues.  Meanwhile an answer that finds no message at an entry goes on behind it, as behind one that a filter
-leaves out (``MESSAGE_WAS_REMOVING``, docs/protocol/broker-api.md §5.3).
+Brokers delete a file of their log first, and the entries of its messages in the queues later; 4.9.7 may take minutes if
+it has many queues.  In between, an answer that finds no message at an entry continues after it, as after a message that
+a filter excludes (``MESSAGE_WAS_REMOVING``, docs/protocol/broker-api.md §5.3).
 """
 
 from __future__ import annotations

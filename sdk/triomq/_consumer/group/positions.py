@@ -1,9 +1,9 @@
-"""One consumer's positions in its queues: a memory over an offset store (docs/protocol/consumer.md §12).
+"""One consumer's positions in its queues: a cache over an offset store (docs/protocol/consumer.md §12).
 
-Consuming moves the memory; it is written to the store, at the brokers or in a file, every few seconds, before a
-queue is given up, and at the end.  A queue that may have become another member's is in doubt: its offset is not
-written before that is certain.  The decisions (where to start, what to do about an offset that is not there, whether
-another member has got further) are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
+Consuming advances the cache.  It is written to the store, at the brokers or in a file, every few seconds, before a queue
+is given up, and at the end.  A queue that may have been taken by another member is in doubt: its offset is not written
+until that is resolved.  The decisions (where to start, what to do if an offset is missing, whether another member has
+got further) are pure functions.  Upstream: ``RemoteBrokerOffsetStore``, ``RebalancePushImpl.computePullFromWhere``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What one assigned queue holds between the pull and the end of its messages (docs/protocol/consumer.md §7).
+"""Messages of one assigned queue, from the pull until they are done (docs/protocol/consumer.md §7).
 
-Pure: no waiting, no clock.  It answers two questions: may more be pulled, and up to which offset is
-everything done.  Upstream: ``ProcessQueue``.
+Pure: no waiting, no clock.  It answers two questions: whether more may be pulled, and up to which offset everything is
+done.  Upstream: ``ProcessQueue``.
 """
 
 from __future__ import annotations

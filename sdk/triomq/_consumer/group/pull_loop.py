@@ -1,8 +1,7 @@
 """One pull task per assigned queue, for push and lite pull consumers alike (docs/protocol/consumer.md §5, §6.2).
 
-It pulls, keeps what it pulled, pauses while too much is held, commits along the way, and corrects
-offsets; what becomes of the messages is its sink's affair.  Pauses end when their reason ends: nothing
-here polls.  Upstream: ``PullMessageService``, ``DefaultMQPushConsumerImpl``.
+It pulls and holds messages, pauses while too many are held, commits along the way, and corrects offsets; its sink
+processes the messages.  Pauses end when their reason ends: nothing here polls.  Upstream: ``PullMessageService``, ``DefaultMQPushConsumerImpl``.
 """
 
 from __future__ import annotations

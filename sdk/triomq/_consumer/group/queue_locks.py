@@ -1,7 +1,6 @@
-"""Locks of queues at their brokers: who may consume a queue in order (docs/protocol/consumer.md §9; codes 41 and 42).
+"""Locks queues at their brokers, to consume them in order (docs/protocol/consumer.md §9; codes 41 and 42).
 
-Three times matter: a client takes its lock for good for 30 s, renews it every 20 s, and the broker keeps it
-for 60 s.  Upstream: ``RebalanceImpl``, ``ConsumeMessageOrderlyService``.
+Three times matter: a client considers its lock valid for 30 s, renews it every 20 s, and the broker keeps it for 60 s.  Upstream: ``RebalanceImpl``, ``ConsumeMessageOrderlyService``.
 """
 
 from __future__ import annotations

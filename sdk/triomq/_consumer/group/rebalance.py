@@ -1,7 +1,7 @@
-"""Sharing a group's queues: who is in it, what is ours, and the moves that follow (docs/protocol/consumer.md §11).
+"""Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
-Decisions are pure functions; the loop fetches what they need and asks its assignee, the consumer, to take or give
-up queues one by one.  Whatever is missing leaves everything as it is.  Upstream: ``RebalanceService``,
+Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to take or give up queues
+one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
 ``RebalanceImpl``.
 """
 

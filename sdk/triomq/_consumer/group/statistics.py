@@ -1,4 +1,4 @@
-"""What a consumer counts per topic, and the rates it reports to operators (docs/protocol/consumer.md §14.2).
+"""A consumer's counters per topic, and the rates it reports to operators (docs/protocol/consumer.md §14.2).
 
 Upstream: ``ConsumerStatsManager``.
 """

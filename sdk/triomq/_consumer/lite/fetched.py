@@ -1,6 +1,6 @@
 """Messages between fetching and polling: ready, given out, done (docs/protocol/consumer.md §5).
 
-What was given out counts as done when the caller comes back for more.  Upstream: the request cache of
+Messages given out count as done when the caller polls again.  Upstream: the request cache of
 ``DefaultLitePullConsumerImpl``.
 """
 

@@ -1,9 +1,8 @@
 """The lite pull consumer: messages are fetched ahead in the background, the caller polls them
 (docs/protocol/consumer.md §5).
 
-Either it subscribes topics and shares their queues with its group, or its caller assigns queues.  What was
-polled counts as consumed when the caller comes back for more, or commits; offsets go to the broker every five
-seconds.  Upstream: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
+Either it subscribes to topics and shares their queues with its group, or its caller assigns queues.  Polled messages
+count as consumed when the caller polls again, or commits; offsets go to the broker every five seconds.  Upstream: ``DefaultLitePullConsumer``, ``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations

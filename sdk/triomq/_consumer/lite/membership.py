@@ -1,6 +1,6 @@
 """A lite pull consumer's membership: queues are taken and given up, their messages wait to be polled.
 
-What users call is in ``lite_pull_consumer.py``.  Upstream: ``DefaultLitePullConsumerImpl``.
+The methods for users are in ``lite_pull_consumer.py``.  Upstream: ``DefaultLitePullConsumerImpl``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What users set on lite pull consumers beyond what all members of a group are set.
+"""Options of lite pull consumers, in addition to those of all group members.
 
 Upstream: the fields of ``DefaultLitePullConsumer``.
 """

@@ -1,4 +1,4 @@
-"""Giving messages out to many handlers at once, in no particular order (docs/protocol/consumer.md §8).
+"""Passes messages to many handlers at once, in no particular order (docs/protocol/consumer.md §8).
 
 Failed messages leave their queue only when a broker has taken them back.  Upstream:
 ``ConsumeMessageConcurrentlyService``.

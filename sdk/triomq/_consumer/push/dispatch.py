@@ -1,4 +1,4 @@
-"""What concurrent and ordered dispatch have in common: their base, a handler's answers, and the tasks that wait.
+"""Common parts of concurrent and ordered dispatch: their base class, a handler's answers, and waiting tasks.
 
 Upstream: ``ConsumeMessageService``.
 """

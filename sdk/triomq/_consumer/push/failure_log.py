@@ -1,4 +1,4 @@
-"""Writes what handlers raise: a handler that fails for every message must not fill the log with one traceback."""
+"""Logs exceptions of handlers: a handler that fails for every message must not fill the log with one traceback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Running a user's handler over messages: N tasks for an async one, N threads for a plain one.
+"""Runs a user's handler over messages: N tasks for an async handler, N threads for a plain one.
 
-Neither costs a task per message.  Success is to return, failure to raise; a handler that is cancelled has said
+Neither costs a task per message.  A handler succeeds by returning and fails by raising; a cancelled handler has done
 neither, and its messages are given out again.  Upstream: ``ConsumeMessageConcurrentlyService.ConsumeRequest``.
 """
 

@@ -1,6 +1,6 @@
 """A push consumer's membership: queues are taken, locked and given up, their messages go to handlers.
 
-What users call is in ``push_consumer.py``; who handles what is decided in ``concurrent.py`` and ``ordered.py``.
+The methods for users are in ``push_consumer.py``; ``concurrent.py`` and ``ordered.py`` dispatch messages to handlers.
 Upstream: ``DefaultMQPushConsumerImpl``, ``RebalancePushImpl``.
 """
 

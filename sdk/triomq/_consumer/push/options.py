@@ -1,4 +1,4 @@
-"""What users set on push consumers beyond what all members of a group are set.
+"""Options of push consumers, in addition to those of all group members.
 
 Upstream: the fields of ``DefaultMQPushConsumer``.
 """

@@ -1,4 +1,4 @@
-"""Ordered consumption: per queue one handler at a time, only under a lock, retried in place
+"""Ordered consumption: one handler at a time per queue, only under a lock, retried in place
 (docs/protocol/consumer.md §9).
 
 Upstream: ``ConsumeMessageOrderlyService``.

@@ -1,6 +1,6 @@
 """The push consumer: its handler or loop gets messages as they arrive (docs/protocol/consumer.md §6-§10, §14, §18).
 
-What users call.  What brokers and rebalancing ask is in ``membership.py``.  Upstream: ``DefaultMQPushConsumer``.
+These are the methods for users.  Requests of brokers and rebalancing are in ``membership.py``.  Upstream: ``DefaultMQPushConsumer``.
 """
 
 from __future__ import annotations

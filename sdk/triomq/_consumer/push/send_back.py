@@ -1,7 +1,7 @@
 """Failed messages on their way back to the broker: to the group's retry topic, or its dead letters
 (docs/protocol/consumer.md §10).
 
-A message has left this client only when a broker has confirmed it.  Upstream:
+This client keeps a message until a broker has confirmed it.  Upstream:
 ``DefaultMQPushConsumerImpl.sendMessageBack``.
 """
 

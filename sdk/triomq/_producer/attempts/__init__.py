@@ -1,1 +1,1 @@
-"""The attempts at sending one message: where each goes, its request, and what the answer means."""
+"""The attempts at sending one message: the choice of a queue, the request, and the answer's meaning."""

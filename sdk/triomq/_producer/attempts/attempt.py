@@ -1,4 +1,4 @@
-"""One attempt at sending one message, and the loop over attempts: awaited, with callback and retried sends alike.
+"""One attempt at sending a message, and the loop over attempts, for awaited sends and sends with a callback alike.
 
 An attempt is a request on a link whose outcome is a result or an error, never an exception.  After each one
 :meth:`Attempts.pause_after` records it and lets ``tenacity`` decide from the first attempt on, by the pure decisions of

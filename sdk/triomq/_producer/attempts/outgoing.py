@@ -1,4 +1,4 @@
-"""One message on its way: its content as it travels, and what its attempts came to (docs/protocol/client.md §6.8).
+"""One message being sent: its content on the wire, and the results of its attempts (docs/protocol/client.md §6.8).
 
 The bytes of its requests are made in ``request.py``, the attempts in ``attempt.py``.
 """

@@ -1,4 +1,4 @@
-"""The requests of sends, and what their answers mean (docs/protocol/client.md §6.9 and §6.12).
+"""The requests of sends, and the meaning of their answers (docs/protocol/client.md §6.9 and §6.12).
 
 Most requests come from a template per queue; the others come from the encoder.  Upstream: ``MQClientAPIImpl.sendMessage``
 and ``processSendResponse``.

@@ -1,7 +1,7 @@
-"""Send requests from a template: all of a frame that stays the same for one group and one queue, written once.
+"""Send requests from a template: the constant part of a frame for one group and one queue, encoded once.
 
-The template is cut out of a frame that the protocol's own encoder wrote, so that nothing about the wire
-is known twice; a test compares both.  It takes half the time of the encoder (docs/explanation/hot-path.md).
+The template is cut out of a frame made by the protocol's own encoder, so that the wire format is defined only once; a
+test compares both.  It takes half the time of the encoder (docs/explanation/hot-path.md).
 """
 
 from __future__ import annotations

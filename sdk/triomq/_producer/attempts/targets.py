@@ -1,6 +1,6 @@
-"""Where the next attempt of a message goes: the queues of its topic in round robin, and the link to the chosen broker.
+"""Chooses the target of a message's next attempt: a queue of its topic, round robin, and the link to the queue's broker.
 
-Routes come from ``_cluster``, which also says when one has changed; which broker is better is decided in ``faults.py``.
+Routes come from ``_cluster``, which also reports changes; ``faults.py`` decides which broker is better.
 Upstream: ``TopicPublishInfo``, ``DefaultMQProducerImpl.selectOneMessageQueue``.
 """
 

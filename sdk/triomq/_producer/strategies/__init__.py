@@ -1,1 +1,1 @@
-"""What users may replace in a producer: what is tried again, and which broker and queue are next."""
+"""The replaceable parts of a producer: retry policies, and the choice of the next broker and queue."""

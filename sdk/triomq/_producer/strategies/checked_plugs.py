@@ -1,7 +1,7 @@
-"""Retry policies and fault strategies of the user's, checked: what they raise or answer by mistake must not end the client.
+"""Checks users' retry policies and fault strategies: their exceptions and invalid results must not end the client.
 
-They are asked by tasks that serve all sends of a connection.  When an answer cannot be used, that is logged, and the send
-goes on by the default.
+They are called by tasks that serve all sends of a connection.  An unusable result is logged, and the send continues with
+the default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which broker the next attempt of a send goes to: plain round robin, or avoiding brokers that were slow or failed.
+"""Chooses the broker of a send's next attempt: plain round robin, or avoiding brokers that were slow or failed.
 
 The time and the counter are arguments; the only state is the memory of a strategy, one for all sends of a producer.
 Upstream: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl`` (docs/protocol/client.md §6.7).

@@ -1,4 +1,4 @@
-"""Choosing a queue: selectors, and Java's hashes so that Java and Python producers choose alike.
+"""Selectors of a queue, with Java's hashes, so that Java and Python producers choose alike.
 
 Upstream: ``SelectMessageQueueByHash``, ``SelectMessageQueueByRandom``, ``TopicPublishInfo``.
 """

@@ -1,8 +1,8 @@
-"""Decisions about further attempts of a send: what is tried again, how long an attempt may take, and when the next one
-follows.
+"""Decisions about further attempts of a send: which failures are retried, an attempt's time limit, and the pause before
+the next one.
 
 All are pure functions: the time and the chance are arguments.  ``attempt.py`` makes the attempts and has ``tenacity``
-ask these functions after each; which broker is next is decided in ``faults.py``.  Upstream: ``DefaultMQProducerImpl``
+call these functions after each; ``faults.py`` chooses the next broker.  Upstream: ``DefaultMQProducerImpl``
 (docs/protocol/client.md §6.9).
 """
 
