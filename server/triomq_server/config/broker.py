@@ -250,6 +250,9 @@ class BrokerConfig(ServerNetworkConfig):
                 else findings.address_of_no_host("brokerIP2", config.broker_ip2)
             ),
             *([] if config.store.is_slave else findings.id_of_master(config.broker_id, config.store.broker_role)),
+            *findings.main_address_alone(
+                config.store.ha_master_main_address, config.store.ha_master_address, is_slave=config.store.is_slave
+            ),
             *findings.hours(config.store.delete_when),
             *findings.name_with_separators(config.broker_name),
             *findings.small_log_files(config.store.mapped_file_size_commit_log, config.store.max_message_size),

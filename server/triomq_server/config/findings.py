@@ -136,6 +136,21 @@ def id_of_master(broker_id: int, role: str) -> list[Finding]:
     return [Finding("brokerId", problem, "the broker runs with id 0")]
 
 
+def main_address_alone(main_address: str | None, ha_address: str | None, *, is_slave: bool) -> list[Finding]:
+    """A slave whose master is fixed for tables and comparison only, while the log follows the name server.
+
+    Args:
+        main_address: haMasterMainAddress.
+        ha_address: haMasterAddress.
+        is_slave: whether the broker starts as a slave.
+    """
+    if not is_slave or not main_address or ha_address:
+        return []
+    problem = f"haMasterMainAddress={shown(main_address)} is set and haMasterAddress is not"
+    result = "after a failover the slave waits, since it still compares its log with this address; set both or neither"
+    return [Finding("haMasterMainAddress", problem, result)]
+
+
 def hours(delete_when: str) -> list[Finding]:
     """Parts of deleteWhen that are not hours of a day. They stay in force: to put 04 in their place would delete files."""
     wrong = [part for part in delete_when.split(";") if not _HOUR.fullmatch(part.strip())]
