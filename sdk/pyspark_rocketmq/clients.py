@@ -1,5 +1,4 @@
-"""Open clients of this process: one loop thread for each set of settings, shared by calls that come one after the
-other.
+"""Open clients of this process: one loop thread per set of settings, shared by consecutive calls.
 
 Spark calls a data source from plain threads, in processes that it forks and reuses: in the driver, where every trigger
 queries offsets, and in the tasks. So a client stays open between calls, for :data:`IDLE_S`; then its thread ends. A

@@ -1,4 +1,4 @@
-"""Errors of the data source besides the SDK's; every text names the cause and the remedy.
+"""Errors of the data source in addition to the SDK's; every text names the cause and the remedy.
 
 Spark shows an error of a Python data source as text, so callers depend on the messages more than on these classes.
 """

@@ -1,6 +1,7 @@
 """The tags that a query selects: as a set to compare rows with, and as an expression for brokers. Pure.
 
-Brokers compare hashes of tags, so what they send is compared as text once more. Filters of Spark are not taken: see
+Brokers compare only hashes of tags, so the tags of received messages are compared again as text. Spark's filters are not
+pushed down: see
 :class:`~pyspark_rocketmq.read.batch_reader.BatchReader`.
 """
 

@@ -1,6 +1,6 @@
-"""Offsets in the form that users write and checkpoints store: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
+"""Offsets in the form of options and checkpoints: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
 
-The same form as the older rocketmq-spark connector's; -2 stands for the earliest offset and -1 for the latest.
+The older rocketmq-spark connector has the same form; -2 stands for the earliest offset and -1 for the latest.
 """
 
 from __future__ import annotations

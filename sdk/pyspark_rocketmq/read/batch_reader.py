@@ -1,4 +1,4 @@
-"""The batch read: plans tasks from the current offsets, and gives each its range."""
+"""The batch read: plans tasks from the current offsets, each with its range."""
 
 from __future__ import annotations
 

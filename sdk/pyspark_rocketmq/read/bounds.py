@@ -1,4 +1,4 @@
-"""Where a read starts and ends in every queue: named offsets and times are resolved by querying the cluster."""
+"""The start and end of a read in every queue: resolves named offsets and times by querying the cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the cluster holds now: the queues, their bounds, and the offsets of a time.
+"""The current content of the cluster: the queues, their bounds, and the offsets of a time.
 
-Ends are queried from masters only: a slave that is behind would hide what its master has acknowledged. Only for a queue
-whose master cannot be reached a slave is queried, and the result is marked so.
+Ends are queried from masters: a slave that is behind would hide messages that its master has acknowledged. A slave is
+queried only for a queue whose master cannot be reached, and the result is marked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Answers that begin after the offset they were asked for, because the broker has deleted what is before. Pure.
+"""Handles answers that begin after the requested offset, because the broker has deleted earlier messages. Pure.
 
-Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds. Meanwhile
-a queue seems to hold messages that it no longer has.
+Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds. In between,
+a queue seems to hold messages that no longer exist.
 """
 
 from __future__ import annotations

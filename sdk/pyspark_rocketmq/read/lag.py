@@ -1,4 +1,4 @@
-"""How far streaming queries are behind: read from their progress, as Spark has no hook for it.
+"""The lag of streaming queries, read from their progress, as Spark has no hook for it.
 
 ::
 

@@ -1,5 +1,4 @@
-"""From offsets to tasks: the ranges between two sets of offsets, the limit per trigger, the part of each task.
-Pure."""
+"""Plans tasks from offsets: the ranges between two sets of offsets, the limit per trigger, the part of each task. Pure."""
 
 from __future__ import annotations
 

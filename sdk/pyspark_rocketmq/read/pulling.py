@@ -1,8 +1,8 @@
-"""Pulls one range of offsets, several parts of it concurrently, and passes the answers on in the order of the queue.
+"""Pulls one range of offsets, several parts concurrently, and passes the answers on in queue order.
 
-A broker answers a pull with about thirty messages at most; a reader that waits for each answer before it sends the next
-request spends most of its time waiting. The range's offsets are known, so it is cut into strides, and some strides are
-pulled at once. Messages that are not (yet) on a broker are pulled from another one; see :class:`Strides`.
+A broker answers a pull with about thirty messages at most; a reader that waits for each answer before its next request
+spends most of its time waiting. The range's offsets are known, so it is cut into strides, and several strides are
+pulled at once. Messages that a broker does not have (yet) are pulled from another one; see :class:`Strides`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The streaming read: offsets for every trigger on the driver, and tasks for the ranges between two of them.
 
-One object of this class runs in a process of its own next to the driver, and is called several times per trigger;
-copies of it, without that state, read in the tasks. Only the checkpoint determines what has been read; offsets
-committed to a group are for monitoring.
+One object of this class runs in a separate process next to the driver, and is called several times per trigger; copies
+without its state read in the tasks. Only the checkpoint determines what has been read; offsets committed to a group
+are for monitoring.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a task does: one range of offsets in, Arrow record batches out.
+"""The work of a task: one range of offsets in, Arrow record batches out.
 
-Pulling runs in the client's thread while this one makes batches and writes them to Spark. When reading ends, for any
-reason, its tasks in that thread are cancelled.
+Pulling runs in the client's thread while the task's thread makes batches and writes them to Spark. When reading ends,
+for any reason, its trio tasks in the client's thread are cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stored frames -> Arrow record batches, without an object per row.
+"""Converts stored records to Arrow record batches, without an object per row.
 
 Only the columns of the schema are made; other columns cost only their bytes on the wire.
 """

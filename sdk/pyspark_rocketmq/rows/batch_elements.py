@@ -1,8 +1,8 @@
-"""Rows -> the elements of batch requests, thousands at once.
+"""Converts rows to the elements of batch requests, thousands at once.
 
-Arrow joins the columns to the bytes that a batch request carries (docs/protocol/messages.md §7). Rows that cannot be in
-a batch, or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one,
-or says what is wrong with which one. Pure.
+Arrow joins the columns to the bytes of a batch request (docs/protocol/messages.md §7). Rows that cannot be in a batch,
+or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or
+names the row and its fault. Pure.
 """
 
 from __future__ import annotations

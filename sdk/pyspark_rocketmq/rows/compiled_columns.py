@@ -1,4 +1,4 @@
-"""The columns of a batch as the compiled module makes them; where it does not, the numpy columns are used instead."""
+"""Makes the columns of a batch with the compiled module; if it cannot, the numpy columns are used instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of records -> a column of timestamps. Pure."""
+"""Converts the times of records to a column of timestamps. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message ids for thousands of rows at once, as a column."""
+"""Makes message ids for thousands of rows at once, as a column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Properties of many messages at once: the map column, and single ones of them as columns.
+"""Properties of many messages at once: the map column, and columns of single properties.
 
-A property string is `name 0x01 value 0x02 name 0x01 value ...` (docs/protocol/messages.md §2). Where all of them are
-well formed, which is what every client writes, names and values are found by their separators alone; any other set is
-decoded one by one, by the same function as everywhere else, so that both ways give the same result.
+A property string is `name 0x01 value 0x02 name 0x01 value ...` (docs/protocol/messages.md §2). If all of them are well
+formed, as every client writes them, names and values are found by their separators alone; otherwise they are decoded one
+by one, by the same function as everywhere else, so that both ways give the same result.
 """
 
 from __future__ import annotations

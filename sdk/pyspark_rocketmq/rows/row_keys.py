@@ -1,8 +1,8 @@
-"""The property by which readers drop the repeats of rows that were sent twice.
+"""The property by which readers drop repeats of rows that were sent twice.
 
-A task that is run again sends all its rows again. The key is the same then: it is derived from the query, the batch and
-the partition, which do not change, and from the row's contents, since the order of rows may change when a shuffle is
-read again; equal rows are counted. Pure.
+A task that is run again sends all its rows again, with the same keys: a key is derived from the query, the batch and the
+partition, which do not change, and from the row's contents, since the order of rows may change when a shuffle is read
+again. Equal rows are numbered. Pure.
 """
 
 from __future__ import annotations

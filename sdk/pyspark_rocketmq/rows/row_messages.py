@@ -1,4 +1,4 @@
-"""Rows -> messages, one by one: for rows that cannot be in a batch, and for saying what is wrong with a row. Pure."""
+"""Converts rows to messages one by one: for rows that cannot be in a batch, and to report the fault of a row. Pure."""
 
 from __future__ import annotations
 

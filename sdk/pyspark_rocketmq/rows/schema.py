@@ -1,4 +1,4 @@
-"""The columns of a read and of a write (their names follow the other sources of Spark).
+"""The columns of a read and of a write (their names follow Spark's other sources).
 
 A query that needs few columns may select them with `spark.read.schema("body binary, tags string")`: Spark does not
 report to a Python data source which columns the rest of the query uses, so this is the only way to omit the others.

@@ -1,4 +1,4 @@
-"""The fields of many stored records at once: their bytes are scanned once, and numpy extracts the columns.
+"""Reads the fields of many stored records at once: scans their bytes once, and extracts the columns with numpy.
 
 No object is made per record. Offsets and sizes come from `triomq_protocol.record.layout`. Unlike `RecordView`'s users,
 this reader treats an unreadable record as an error: a query must not lose rows silently.

@@ -1,7 +1,7 @@
-"""Which triggers of transactional streams are committed: a topic of one queue, with a record for each trigger.
+"""Records which triggers of transactional streams are committed, in a topic of one queue with a record per trigger.
 
-The first record of a trigger counts: it is there before any message of the trigger is committed, it names all of them,
-and a driver that starts again finishes what it names. A long record is several messages; the last one decides.
+The first record of a trigger counts: it is stored before any message of the trigger is committed, it names all of them,
+and a restarted driver commits the rest of them. A long record is several messages; the last one decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sends messages and waits for every acknowledgement, with a bounded number of requests in flight.
 
-Messages without a sharding key are sent in any order, in batches. Those with one keep the order of their key: their
-queue is sent one request at a time.
+Messages without a sharding key are sent in any order, in batches. Messages with a key keep the order of that key: their
+queue gets one request at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Creates the topics of a write before their first row, where the option `createTopic` asks for it.
+"""Creates the topics of a write before their first row, if the option `createTopic` is set.
 
 A topic that a broker creates by itself, at the first message, is on that broker only: it cannot be written while the
-broker is away.
+broker is down.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Transactional writes of streams: tasks send half messages, and the driver commits those of a trigger.
 
-Only the driver commits, and only what the topic of decisions names. A driver that starts again looks which of the named
-messages are in their queues already, and commits the others; those of its own new tasks are rolled back. Answers to brokers
-that check a half message roll back what a decision leaves out, and do nothing else: so a message is never committed
-by two at once.
+Only the driver commits, and only messages named in the topic of decisions. A restarted driver finds out which of the
+named messages are already in their queues, and commits the others; messages of its own new tasks are rolled back.
+Answers to brokers that check a half message only roll back messages that a decision does not name: so no message is
+committed by the driver and an answer at the same time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 `row_keys` of the module of that name.
 
 An installation without a C compiler does not have them, an archive of `--py-files` cannot hold them, and `TRIOMQ_PURE=1`
-leaves them unused; then numpy and Python do the same work. They are written in Cython and know nothing of the other
+leaves them unused; then numpy and Python do the same work. They are written in Cython and import none of the other
 packages.
 """
 
