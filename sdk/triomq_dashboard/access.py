@@ -1,6 +1,6 @@
-"""Who may use the dashboard: the login, its cookies, forms' tokens, and which requests are its own pages'.
+"""Access to the dashboard: the login, its cookies, tokens of forms, and the check that a request is from its own pages.
 
-Decisions alone; `app.py` reads requests and writes answers.
+These are decisions only; `app.py` reads requests and writes answers.
 """
 
 from __future__ import annotations

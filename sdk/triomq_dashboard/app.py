@@ -1,7 +1,7 @@
-"""The application: its routes, and the checks before every page — who may see it, how much at one time, which headers.
+"""The application: its routes, and the checks before every page of access, concurrency and headers.
 
-Errors of the cluster are a sentence in the usual page; errors of the dashboard itself are logged, and their text stays
-here.
+Errors of the cluster are shown as a sentence in the usual page; errors of the dashboard itself are logged, and their
+text is not shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Rates of topics and lags of groups over time: of those that were looked at lately, and of no others.
+"""Rates of topics and lags of groups over time, only for those that were viewed recently.
 
-A cluster may have a hundred thousand topics. What is on a page is watched from then on, for a while; all others cost
-nothing.
+A cluster may have a hundred thousand topics. Those shown on a page are watched for a while; all others cost nothing.
 """
 
 from __future__ import annotations

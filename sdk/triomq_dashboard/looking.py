@@ -1,6 +1,6 @@
-"""What pages show of a cluster, asked by the client's administrative calls: values alone.
+"""Fetches the data of the pages by the client's administrative calls, as plain values.
 
-Whatever is not available is an error text in its row, so that one dead broker leaves the page as it is.
+Unavailable data is an error text in its row, so that one dead broker does not break the page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pages: what each shows, and the changes that its forms make."""
+"""The pages: the content of each, and the changes that its forms make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How values look in pages: numbers, times, bodies, charts, and the pages' templates."""
+"""The presentation of values in pages: numbers, times, bodies, charts, and the pages' templates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The live tail of a topic: new messages as server-sent events, pulled from the ends of its queues.
 
-Nothing of the cluster changes by it: no group is joined, no offset committed. The browser's page gets values, never HTML.
+It changes nothing in the cluster: it joins no group and commits no offset. The browser's page gets values, never HTML.
 """
 
 from __future__ import annotations
