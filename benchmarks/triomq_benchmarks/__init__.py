@@ -1,1 +1,1 @@
-"""Named workloads, load generators, and reports of what they measured."""
+"""Benchmarks: named workloads, load generators, and reports of their measurements."""

@@ -1,17 +1,17 @@
-"""The audit's checks: what is wrong between the messages that were acknowledged and those that were consumed.
+"""The audit's checks: defects between the acknowledged and the consumed messages.
 
-Pure, and written once: `ledger_tables.py` feeds them from the ledger's files on this machine, `spark/audit.py` as a
-Spark job. Both cut the ledger in the same two ways. Cut by message number, each message meets all its consumptions; cut
-by group and queue, consumptions are in the order in which a worker saw them. Places that were acknowledged more than
-once are found on their own. Findings of pieces are added up.
+Pure, and written once: `ledger_tables.py` runs them on the ledger's files on this machine, `spark/audit.py` as a Spark
+job. Both cut the ledger in the same two ways. Cut by message number, each message is joined with all its consumptions;
+cut by group and queue, consumptions are in the order in which a worker saw them. Places that were acknowledged more than
+once are found separately. Findings of pieces are added up.
 
-A defect is one of five. With several consumer groups, each of which consumes everything, each group is checked by
-itself.
+There are five kinds of defects. With several consumer groups, each of which consumes everything, each group is checked
+by itself.
 
 lost: acknowledged, never consumed.
 duplicated: consumed again; each time after the first counts. The same place twice is a second delivery, another place a
   message that is stored twice.
-corrupt: consumed with another CRC-32 than it was sent with, or with a head that cannot be read.
+corrupt: consumed with a different CRC-32 than it was sent with, or with a head that cannot be read.
 reordered: consumed after a message with a higher offset in its queue; or found only at another place than acknowledged.
 unexpected: consumed, never acknowledged: of a send whose answer got lost or that asked for none, or of another run; or
   acknowledged at a place that had been acknowledged for another message: the log went back.

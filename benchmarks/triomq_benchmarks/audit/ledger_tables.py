@@ -1,7 +1,6 @@
-"""The audit on one machine, and what it has in common with Spark's: the ledger's files as Arrow tables, cut for
-`checks.py`.
+"""The audit on one machine, and the part shared with Spark's: the ledger's files as Arrow tables, cut for `checks.py`.
 
-A table becomes rows here and nowhere else.  The ledger is cut by message number into buckets, so that only one bucket's
+Tables are converted to rows only here.  The ledger is cut by message number into buckets, so that only one bucket's
 messages are in memory as Python objects at a time.
 """
 

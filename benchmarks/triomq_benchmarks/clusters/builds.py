@@ -1,7 +1,7 @@
-"""Things built at run time from a few sources of ours and public packages, and cached in the temporary directory.
+"""Builds drivers at run time from their sources and public packages, and caches them in the temporary directory.
 
-Nothing of other clients or of RocketMQ is shipped: Maven, Go and npm fetch what the drivers' own manifests name. A
-build is keyed by its sources, so that a second run starts at once.
+No part of other clients or of RocketMQ is shipped: Maven, Go and npm fetch the packages named in the drivers' manifests.
+A build is keyed by its sources, so that a second run starts at once.
 """
 
 from __future__ import annotations

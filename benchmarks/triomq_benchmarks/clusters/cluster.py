@@ -1,9 +1,8 @@
-"""Whole clusters as child processes, of ours and of the real 4.9.7; everything that starts more than one server is
-here.
+"""Whole clusters as child processes, triomq's and the real 4.9.7; everything that starts more than one server is here.
 
-Clusters of ours are started by `triomq cluster`, those of Java and pairs of both kinds server by server (`servers.py`).
-All is driven by plain calls, which wait in their thread; `in_thread` opens any of them for code that runs in trio's
-loop. Whatever happens, nothing is left over: the processes end first, and the temporary directory is removed last.
+triomq's clusters are started by `triomq cluster`, Java's and mixed pairs server by server (`servers.py`). They are used
+by plain blocking calls; `in_thread` opens any of them for code in trio's loop. Whatever happens, nothing is left over:
+the processes end first, and the temporary directory is removed last.
 """
 
 from __future__ import annotations

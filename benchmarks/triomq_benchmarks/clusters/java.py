@@ -1,4 +1,4 @@
-"""The real RocketMQ, 4.9.7 unless another version is asked for: finds Java and Maven, resolves jars, compiles drivers.
+"""The real RocketMQ, 4.9.7 by default: finds Java and Maven, resolves jars, compiles drivers.
 
 Maven fetches the jars that `drivers/java/pom.xml` names; the class path and compiled drivers are cached by `builds.py`.
 Servers are started in `servers.py`, load by `drivers/`.

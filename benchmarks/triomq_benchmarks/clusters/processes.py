@@ -1,7 +1,7 @@
 """Child processes of the benchmarks and the interop tests: start, wait until they serve, measure, end by pid.
 
-Every wait has a limit. What a child prints goes to a file, so that it never blocks on a full pipe and an error can
-quote it. CPU time and memory come from `/proc`, from outside, in the same way for every language.
+Every wait has a limit. A child's output goes to a file, so that it never blocks on a full pipe and an error can quote
+it. CPU time and memory are read from `/proc`, in the same way for every language.
 """
 
 from __future__ import annotations

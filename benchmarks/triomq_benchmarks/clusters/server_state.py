@@ -1,6 +1,6 @@
-"""The state that one server reports, independent of routes: one request on a separate link.
+"""Queries the state of one server, independent of routes: one request on a separate link.
 
-`ask` and what is built on it run in trio's loop, `ask_blocking` and the like in any thread.
+`ask` and the functions built on it run in trio's loop, `ask_blocking` and similar ones in any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What was acknowledged and what came back: for every place in every queue the digest of the body that belongs there.
+"""Compares received with acknowledged messages, by a digest of the body for every place in every queue.
 
 A place is a queue and an offset in it. Eight bytes per message are kept, so that a few hundred thousand cost a few
-megabytes, and a body that is missing, changed, twice there or at a wrong place is noticed.
+megabytes, and missing, changed, duplicated and misplaced bodies are found.
 """
 
 from __future__ import annotations

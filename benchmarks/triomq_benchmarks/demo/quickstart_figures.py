@@ -1,4 +1,4 @@
-"""What a run of the quickstart showed: filled in by the run, read by the report."""
+"""The figures of a quickstart run: filled in by the run, read by the report."""
 
 from __future__ import annotations
 

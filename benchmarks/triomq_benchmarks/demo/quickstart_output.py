@@ -1,4 +1,4 @@
-"""How the quickstart looks: a progress bar on a terminal, a table at the end, or one JSON object for machines."""
+"""The quickstart's output: a progress bar on a terminal, a table at the end, or one JSON object for machines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Puts a scenario on a target through a driver process and takes the figures: the driver's own, and CPU from outside.
+"""Runs a scenario against a target through a driver process, and collects the driver's figures and the broker's CPU time.
 
 A driver (`drivers/java/LoadDriver.java`, `sdk_send_driver.py`) is one process per client; it stays for the whole run, so
 that a JVM is warm and a Python process has its clients open. CPU time of the broker is read from `/proc` right before
-and after the driver's command; the driver measures its own around the load, all threads, without what it takes to sum
-the figures up.
+and after the driver's command; the driver measures its own around the load, for all threads, without the time to sum up
+the figures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prepared frames over one link, in pure Python and without Java: enough to keep one broker core busy.
 
-Used where a figure per core of the broker is wanted (its CPU seconds are divided, so the speed of this client does not
+Used for figures per core of the broker (messages divided by its CPU seconds, so the speed of this client does not
 matter). Only the length and the code of an answer are read.
 """
 

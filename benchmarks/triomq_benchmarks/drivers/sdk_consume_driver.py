@@ -1,5 +1,6 @@
-"""Our consumers as a load: the counterpart of `drivers/java/ConsumeLoad.java`, one process, one JSON object per line in
-and out.
+"""triomq's consumers as a load: the counterpart of `drivers/java/ConsumeLoad.java`.
+
+One process, with one JSON object per line in and out.
 
 They read a filled topic from its beginning and access every body, as an application would. The driver also fills that
 topic, and stalls a consumer whose memory is to be measured. Run as

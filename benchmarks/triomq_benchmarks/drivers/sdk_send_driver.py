@@ -1,5 +1,6 @@
-"""Our SDK as a load: the counterpart of `drivers/java/LoadDriver.java`, one process, one JSON object per line in and
-out.
+"""triomq's SDK as a load: the counterpart of `drivers/java/LoadDriver.java`.
+
+One process, with one JSON object per line in and out.
 
 It uses the SDK as an application would; only the communication with the benchmark is specific. Run as
 `python -m triomq_benchmarks.drivers.sdk_send_driver`.

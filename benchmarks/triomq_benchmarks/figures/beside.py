@@ -1,4 +1,4 @@
-"""A measured figure as text beside the limit that it is compared with."""
+"""Formats a measured figure together with the limit that it is compared with."""
 
 from __future__ import annotations
 

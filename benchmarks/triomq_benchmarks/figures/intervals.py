@@ -1,4 +1,4 @@
-"""What a load generator reports while it runs: rows of one worker and one second, and how rows are added up.
+"""The rows that a load generator reports while it runs, one per worker and second, and their addition.
 
 A row is an increment: a worker may send several rows of the same second (late answers of messages that were meant for
 it), and rows are joined by adding, in any order, over workers as over time.  Latencies travel as encoded HdrHistograms,

@@ -1,4 +1,4 @@
-"""How long answers took: recorded as plain nanoseconds on the hot path, summed up in an HDR histogram afterwards."""
+"""Latencies of answers: recorded as plain nanoseconds on the hot path, summed up in an HDR histogram afterwards."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What was acknowledged and what was consumed, message by message, in Parquet files for the audit.
+"""The ledger: every acknowledged and every consumed message, in Parquet files for the audit.
 
-The hot path pays for one extension of a flat list per message. Every few thousand messages the list goes to the
-ledger's own thread, which makes columns of it and, part by part, whole Parquet files: a worker that is killed loses the
-last seconds, never what it wrote before. Each file says how many workers and which consumer groups the run has, and a
-worker's last file says that it is the last, so that an audit knows by itself whether it has seen everything.
+The hot path costs one extension of a flat list per message. Every few thousand messages the list goes to the ledger's
+own thread, which converts it to columns and, part by part, to whole Parquet files: a killed worker loses the last
+seconds, never earlier files. Each file states the number of workers and the consumer groups of the run, and a worker's
+last file is marked as such, so that an audit can check by itself whether it has seen everything.
 `audit/checks.py` checks them, `audit/ledger_tables.py` reads them.
 """
 

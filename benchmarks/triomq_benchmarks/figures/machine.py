@@ -1,4 +1,4 @@
-"""The machine that figures were taken on."""
+"""Describes the machine on which figures were measured."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Do repeats of two sides differ by more than the noise between runs?  Pure.
 
-Each round runs both sides, so that whatever the machine does in that round meets both: what counts is the ratio B : A
-of each round. Without a difference such a ratio is as often above 1 as below, by whatever amount: that is all that the
-test supposes (Wilcoxon's signed ranks). It says how many rounds find a difference of a given size, too.
+Each round runs both sides, so that disturbances of the machine affect both: the ratio B : A of each round is compared.
+Without a difference, such a ratio is above 1 as often as below, by similar amounts: this is the only assumption of the
+test (Wilcoxon's signed ranks). It also gives the number of rounds needed to find a difference of a given size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What processes used of their machine, second by second: CPU, memory, disk.  Values, and how they are added up; pure.
+"""CPU, memory and disk used by processes, second by second.  Values and their addition; pure.
 
 `run/resource_watch.py` takes them, `report/charts.py` draws them, comparisons show their medians.
 """

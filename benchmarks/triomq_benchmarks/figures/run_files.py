@@ -1,6 +1,6 @@
 """A run's files: `result.json` for everything but the rows, `intervals.parquet` and `resources.parquet` for those.
 
-Each file is whole or not there.  JSON has no infinity: a measure without a value is null there.
+Each file is complete or absent.  JSON has no infinity: a measure without a value is null.
 """
 
 from __future__ import annotations

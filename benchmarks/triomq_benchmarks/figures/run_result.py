@@ -1,4 +1,4 @@
-"""What a run of a workload leaves behind, as values: rows, workers, faults, status, and what is needed to repeat it.
+"""The result of a workload's run, as values: rows, workers, faults, status, and the data needed to repeat it.
 
 `run_files.py` writes these values to files, `report/` draws them and compares two of them, `run/decisions/pass_fail.py`
 decides whether a run failed.

@@ -1,6 +1,6 @@
 """The order of measurements that are compared: all in each round, forwards in one round and backwards in the next.
 
-Whatever the machine does meanwhile then affects all of them alike.  Pure.
+Disturbances of the machine then affect all of them alike.  Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also where a disk fills up while they are written."""
+"""Writes files that are complete or absent, even if the disk fills up during a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines: where load generators run.  All run the same `run_share`, and report rows to the driver meanwhile.
+"""Engines run load generators.  All run the same `run_share`, and report rows to the driver while it runs.
 
 `local_engine.py` runs one in the driver's own loop, `process_engine.py` several as child processes of this machine,
 `spark/engine.py` as tasks of Spark.

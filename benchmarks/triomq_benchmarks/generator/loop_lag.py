@@ -1,8 +1,8 @@
-"""How much time a loop has lost because it was busy or other processes had the CPU.
+"""Measures the time that a loop has lost because it was busy or other processes had the CPU.
 
-A producer that waits for an answer or for a connection waits for the broker; but if the loop does not get to run
-meanwhile, part of that wait is the machine's. A small task sleeps and sees how late it wakes; what it has lost so far,
-before and after a wait, says how much of the wait was lost.
+A producer that waits for an answer or a connection waits for the broker; but if the loop does not get to run in that
+time, part of the wait is caused by the machine. A small task sleeps and measures how late it wakes; the difference of its
+total before and after a wait is the lost part of the wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How late one producer's messages are through the generator's own fault, and not because the broker held it back.
+"""The lateness of a producer's messages that the generator causes, without the broker's back-pressure.
 
-An open loop that is late measures itself. But a producer whose permitted sends are all unanswered must wait, and is
-then late through no fault of its own; so are the messages behind it, until it has caught up. Pure.
+An open loop that is late measures itself. But a producer whose permitted sends are all unanswered must wait, and this
+delay does not count; neither does that of the following messages, until the producer has caught up. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Waiting until an instant, to some ten microseconds.
+"""Waits until an instant, with a precision of some ten microseconds.
 
-A loop's own sleep ends on whole milliseconds, since that is what `epoll_wait` counts in: at 1,000 messages a second
-everything would be late.  A `timerfd` becomes readable on time.  Where there is none, the loop's sleep is used.
+A loop's own sleep ends on whole milliseconds, the unit of `epoll_wait`: at 1,000 messages a second everything would be
+late.  A `timerfd` becomes readable on time.  If there is none, the loop's sleep is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a generator has measured and not yet reported, second by second; folded into rows a little at a time.
+"""A generator's measurements that are not reported yet, second by second; they become rows a little at a time.
 
 On the hot path a latency is one append to an array.  Histograms are made once a second, with a checkpoint now and then,
 so that the generator does not stop to count while messages are due.

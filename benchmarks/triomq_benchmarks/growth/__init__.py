@@ -1,1 +1,1 @@
-"""What a broker's work costs as what it holds grows: `triomq bench growth`."""
+"""The cost of a broker's work as its content grows: `triomq bench growth`."""

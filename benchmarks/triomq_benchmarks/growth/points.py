@@ -1,7 +1,7 @@
-"""Points of growth: a fresh broker with more and more of one thing, and what a send, idling and a start cost it then.
+"""Points of growth: a new broker with more and more of one thing, and its cost of a send, of idling and of a start.
 
-A send costs the broker's CPU time divided by the messages, so that it does not depend on this end. What grows is idle
-all the while: links that send nothing, queues without messages, groups without members, old files of the log.
+The cost of a send is the broker's CPU time divided by the messages, so that it does not depend on the client. The growing
+part is idle: links that send nothing, queues without messages, groups without members, old files of the log.
 """
 
 from __future__ import annotations

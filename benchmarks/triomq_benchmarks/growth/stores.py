@@ -1,6 +1,6 @@
 """Stores that a broker finds at its start: many topics, many groups, a long log whose files are almost empty on the disk.
 
-They are written here as a broker writes them, for making them over the wire would take longer than what is measured.
+They are written in the broker's form, since making them over the wire would take longer than the measurement.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""How fast a slave catches up: MB of log per second, for every pairing of masters and slaves, and a bare loop beside
-them.
+"""The speed of a slave's catch-up in MB of log per second, for every pairing of masters and slaves, and for a bare loop.
 
 Two situations. `empty`: a slave has just been started and its log is empty; the master is stopped (SIGSTOP) until the
 slave is ready, so that no start is measured. `behind`: the same slave, warm by now, is stopped while its master
-takes more, and then goes on. The clock runs from the first byte that is seen in the slave's log (`behind`: from the
-moment it may go on) to the last. A second reading is taken when all of it can be read at the slave, in its consume
-queues: neither kind keeps a sender waiting for that.
+takes more messages, and then continued. The clock runs from the first byte that appears in the slave's log (`behind`:
+from the moment the slave is continued) to the last. A second reading is taken when all messages can be read at the
+slave, in its consume queues: neither kind keeps a sender waiting for that.
 """
 
 from __future__ import annotations

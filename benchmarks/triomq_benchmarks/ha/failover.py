@@ -1,4 +1,4 @@
-"""From the master's SIGKILL to the first message from its slave: how long a reader gets nothing.
+"""Measures how long a reader gets nothing: from the master's SIGKILL to the first message from its slave.
 
 One cluster of ours; before every kill a fresh client of our SDK, with one link, the master's, pulls without pause.  The
 clock starts just before the kill and stops when a pull returns messages that the slave served; then the master is

@@ -1,8 +1,8 @@
 """The reference for catch-up: a file sent over loopback with `sendfile` alone, to a reader that does nothing with
 it.
 
-The reader is a process of its own, as a slave is. For comparison it can put what it reads into a file, through a buffer
-or inside the kernel: no slave that keeps the bytes can be faster than that.
+The reader is a separate process, as a slave is. For comparison it can write the bytes to a file, through a buffer or
+inside the kernel: no slave that keeps the bytes can be faster than that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a send costs that waits for a slave: SYNC_MASTER with one slave, every pairing, under the same prepared frames.
+"""The cost of a send that waits for a slave: SYNC_MASTER with one slave, every pairing, under the same prepared frames.
 
 All four clusters run at once and are measured in turns; the idle ones cost next to nothing. A send whose answer is not
 SEND_OK ends the run: its time would mean nothing.

@@ -1,7 +1,7 @@
 """Sees from outside when bytes and messages arrive at a slave.
 
-That is read from its log and consume queue files, which both kinds of brokers keep in the same form, so that watching
-costs the watched nothing and is the same for both.
+It reads the slave's log and consume queue files, which have the same form in both kinds of brokers. So watching costs the
+slave nothing, and is the same for both.
 """
 
 from __future__ import annotations

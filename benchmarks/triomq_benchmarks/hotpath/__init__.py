@@ -1,1 +1,1 @@
-"""What happens to every message, per second and core: the parts of the hot path."""
+"""The parts of the hot path, the work done for every message, measured per second and core."""

@@ -1,6 +1,7 @@
 """The pure part of the hot path, measured in this process: frames and records, both ways.
 
-Each work does a few hundred things over prepared material and says how many; `drivers.prepared_frames.per_second` repeats it.
+Each function does a few hundred operations on prepared material and returns their number;
+`drivers.prepared_frames.per_second` repeats it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rates of the hot path: frames parsed and encoded, records encoded and read, sends stored, pulls answered, per second and core.
 
-What the protocol does is measured in this process. The broker is a child process (benchmarks meet servers only over
-the wire): its figures are messages divided by the CPU seconds it used for them, so they are per core and do not
-depend on how fast this end is.
+The protocol is measured in this process. The broker is a child process (benchmarks reach servers only over the wire):
+its figures are messages divided by the CPU seconds it used for them, so they are per core and do not depend on the
+client's speed.
 """
 
 from __future__ import annotations

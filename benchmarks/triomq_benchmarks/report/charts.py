@@ -1,9 +1,9 @@
-"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, who served the reads,
-and what the processes used.
+"""The plots of a report: latency and rates over time, quantile curves, backlog, replication lag, brokers that served the
+reads, and resources of the processes.
 
 One run shows several measures in a plot; several runs show the same measure of each, side by side.
-Every value is of a whole second, drawn as a step over that second, or of a merged histogram; nothing is smoothed. Where
-nothing was measured there is a gap.
+Every value is of a whole second, drawn as a step over that second, or of a merged histogram; nothing is smoothed.
+Seconds without measurements are gaps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A measured ratio with the goal beside it, as text for tables."""
+"""Formats a measured ratio with its goal, as text for tables."""
 
 from __future__ import annotations
 

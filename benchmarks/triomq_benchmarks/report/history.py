@@ -1,7 +1,7 @@
 """One self-contained HTML page over many runs, in order of time: each workload and target as a line of runs.
 
-Like a report it loads nothing from anywhere. It shows medians, tails, rates, what servers used, and every run's status
-with its commit, so that the run in which something changed is found.
+Like a report it loads no external resources. It shows medians, tails, rates, resources of servers, and every run's status
+with its commit, so that the run in which something changed can be found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One self-contained HTML page about one run, or about several runs side by side: statuses, plots, tables,
 configuration.
 
-The page loads nothing from anywhere, so that it can be mailed, archived and opened years later.
+The page loads no external resources, so that it can be mailed, archived and opened years later.
 """
 
 from __future__ import annotations

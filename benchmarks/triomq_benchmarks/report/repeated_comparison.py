@@ -1,6 +1,6 @@
-"""Is side B worse than side A, by repeats of both in turns? Rounds are paired; noise is what rounds differ by.
+"""Decides by repeats of both sides in turns whether side B is worse than side A. Rounds are paired; their scatter is noise.
 
-`figures/repeats.py` decides what is a difference; here are the measures, and what both sides ran on. Pure.
+`figures/repeats.py` decides what counts as a difference; this module has the measures, and both sides' environment. Pure.
 """
 
 from __future__ import annotations

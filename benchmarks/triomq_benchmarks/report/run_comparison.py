@@ -1,8 +1,8 @@
-"""Is run B worse than run A? Decided from merged histograms and the scatter of the seconds; the exit code shows it.
+"""Decides from merged histograms and the scatter of the seconds whether run B is worse than run A; the exit code shows it.
 
-A difference counts only if it is larger than the tolerance *and* larger than what chance does: the seconds of each run
-are drawn again many times (a bootstrap; in stretches where there are many), and the interval of the ratio must lie on
-one side of 1. Pure, but for the command.
+A difference counts only if it is larger than the tolerance *and* larger than chance: the seconds of each run are drawn
+again many times (a bootstrap; in blocks if there are many), and the interval of the ratio must be on one side of 1. Pure,
+except for the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which signals end a benchmark in order, with the processes and files that it has started and written."""
+"""The signals that end a benchmark in order, with the processes and files that it has started and written."""
 
 from __future__ import annotations
 

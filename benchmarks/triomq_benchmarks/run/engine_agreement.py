@@ -1,4 +1,4 @@
-"""Whether engines agree: the same workload by each of them on one cluster, in turns.
+"""Checks whether engines agree: each runs the same workload on one cluster, in turns.
 
 A generator that runs elsewhere must not measure something else.  An engine's own spread is the range of its median from
 second to second, over all its rounds; two engines agree when the median of each lies within the other's spread.

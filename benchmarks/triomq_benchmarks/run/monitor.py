@@ -1,4 +1,4 @@
-"""What a generator cannot see: how far each slave is behind its master, and processes of the target that end."""
+"""Monitors what a generator cannot see: the lag of each slave behind its master, and ended processes of the target."""
 
 from __future__ import annotations
 

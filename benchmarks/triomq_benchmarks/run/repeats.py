@@ -1,7 +1,7 @@
-"""Runs two sides in turns, A/B/B/A, each run a child process of its own: a side may be another target, or another
-version of this package, of which only its command line must be the same.
+"""Runs two sides in turns, A/B/B/A, each run in a separate child process.
 
-A run that is there already is kept, so that more rounds can be added later.
+A side may be another target, or another version of this package with the same command line. Existing runs are kept, so
+that more rounds can be added later.
 """
 
 from __future__ import annotations

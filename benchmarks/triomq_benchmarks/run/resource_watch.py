@@ -1,6 +1,6 @@
 """Samples what the target's processes, the load generators of this machine, and the machine use, once a second.
 
-From `/proc`, so on Linux only; elsewhere, and of processes that are not ours, nothing is known.
+It reads `/proc`, so it works only on Linux, and only for our own processes; otherwise there are no samples.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What `triomq bench run` does: the targets one after the other, each with one run or with a search for the highest
-rate."""
+"""The session of `triomq bench run`: the targets one after the other, each with one run or a search for the highest rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is measured on: a cluster of ours, one of the real RocketMQ 4.9.7 or 5.5.0, or any cluster that is there.
+"""The targets of a run: a triomq cluster, a cluster of the real RocketMQ 4.9.7 or 5.5.0, or any existing cluster.
 
 The first two are started for the run, as processes with fresh stores, and faults can be injected into them; the third
 is only used.

@@ -1,4 +1,4 @@
-"""Spark's classes as a JVM keeps them for the next one, which need not read and verify them again.
+"""An archive of Spark's classes that one JVM writes for the next, which then need not read and verify them again.
 
 A session loads some ten thousand classes, which takes a third of a short run. A JVM can write those that it has loaded to
 a file when it ends (`-XX:ArchiveClassesAtExit`, JEP 350); another one of the same kind and class path maps that file, and

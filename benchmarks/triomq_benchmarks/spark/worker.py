@@ -1,5 +1,4 @@
-"""What one task of the barrier stage does: be one load generator, in one `trio.run`, and report to the driver all the
-while.
+"""The work of one task of the barrier stage: it is one load generator, in one `trio.run`, and reports to the driver.
 
 Runs in a Python worker of Spark, on whatever machine that is. Nothing is raised that can be reported to the driver in
 words: an exception here would only make Spark print its own pages about it.

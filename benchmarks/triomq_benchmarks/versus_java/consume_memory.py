@@ -1,5 +1,4 @@
-"""How much memory a push consumer takes when its handlers are held: a child process, a full topic, one figure per
-limits.
+"""Measures a push consumer's memory while its handlers are held: a child process, a full topic, one figure per set of limits.
 
 The consumer holds what its limits let it hold; then its handlers go on, and it has to get through everything that was
 sent. What may come on top of the limits is one allowance for everything else: Python, the client, answers under way.

@@ -1,5 +1,4 @@
-"""How fast consumers are and how much memory one takes, as tables and as values for JSON, with the goals beside
-them."""
+"""The speed and memory of consumers as tables and as values for JSON, with their goals."""
 
 from __future__ import annotations
 

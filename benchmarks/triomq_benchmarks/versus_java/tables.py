@@ -1,4 +1,4 @@
-"""What was measured, for people (a table with ratios, and the goals beside them) and for machines (JSON)."""
+"""The measurements for people (a table with ratios and goals) and for machines (JSON)."""
 
 from __future__ import annotations
 

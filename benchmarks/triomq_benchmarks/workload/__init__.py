@@ -1,1 +1,1 @@
-"""What load is: workloads, their files, schedules and bodies."""
+"""The definition of load: workloads, their files, schedules and bodies."""

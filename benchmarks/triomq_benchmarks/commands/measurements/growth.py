@@ -1,4 +1,4 @@
-"""`triomq bench growth`: what a broker's work costs as what it holds grows."""
+"""`triomq bench growth`: the cost of a broker's work as its content grows."""
 
 from __future__ import annotations
 

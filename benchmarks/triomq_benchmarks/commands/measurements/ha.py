@@ -1,7 +1,7 @@
 """`triomq bench ha`: replication, ours and the real 4.9.7, in all four pairings of masters and slaves.
 
-Catch-up, sends that wait for the slave, and what a reader notices when its master is killed, each part against Java's
-own in the same run. The goals are shown beside the ratios.
+Catch-up, sends that wait for the slave, and a reader's pause when its master is killed, each compared with Java in the
+same run. The goals are shown next to the ratios.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`triomq bench hotpath`: what happens to every message, on one core, without a network."""
+"""`triomq bench hotpath`: the work done for every message, on one core, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print on standard error while they measure."""
+"""Progress lines that commands print on standard error while they measure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The rule by which a run does not count because its load generator was late.  Pure.
 
-Only the generator's own lateness is looked at (`generator/pace.py`); back-pressure is the broker's.
+Only the generator's own lateness counts (`generator/pace.py`); back-pressure is caused by the broker.
 """
 
 from __future__ import annotations

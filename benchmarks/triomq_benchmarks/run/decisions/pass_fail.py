@@ -1,8 +1,8 @@
 """Decides whether a run passed or failed: its thresholds with what was measured, and a status with its reason.  Pure.
 
-In this order a run fails by being incomplete, by lost or altered messages, by the end of a process of the target, failed
-sends, what else the audit found, thresholds, and a late generator. So a broker that is gone is not taken for a generator
-that is slow; the generator is examined over the seconds in which something was acknowledged.
+A run fails by the first of these: it is incomplete, lost or altered messages, the end of a process of the target, failed
+sends, other findings of the audit, thresholds, a late generator. So a dead broker is not mistaken for a slow generator;
+the generator is examined over the seconds in which something was acknowledged.
 """
 
 from __future__ import annotations
