@@ -1,4 +1,4 @@
-"""The client: one per process and cluster; owns links, routes and heartbeats, and hands out the rest.
+"""The client: one per process and cluster; owns links, routes and heartbeats, and creates producers and consumers.
 
 Everything lives in one nursery between the start and the end of ``async with open_client(...)``.
 Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1).
@@ -93,7 +93,7 @@ IN_FLIGHT_MAX: Final = 2**63 - 1
 
 
 CLOCK_MAX_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, which is the last that datetimes know."""
+"""The end of the year 9999, the last that ``datetime`` supports."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -126,7 +126,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 def _dialer(dial: Dialer | None, tls: bool | ssl.SSLContext) -> Dialer:
-    """What opens a client's connections, by the arguments of :func:`open_client`."""
+    """The dialer of a client's connections, from the arguments of :func:`open_client`."""
     if not isinstance(tls, bool | ssl.SSLContext):
         raise InvalidCall(f"tls is True, False or an ssl.SSLContext, not a {type(tls).__name__}")
     if tls is False:
@@ -137,17 +137,17 @@ def _dialer(dial: Dialer | None, tls: bool | ssl.SSLContext) -> Dialer:
 
 
 class Client(metaclass=NoPublicConstructor):
-    """An open client; made by :func:`open_client`.
+    """An open client; created by :func:`open_client`.
 
     Attributes:
-        client_id: the id by which brokers know it.
+        client_id: the id under which brokers know it.
         admin: administrative calls about topics and the cluster.
         groups: administrative calls about consumer groups.
-        messages: stored messages: finding them, who consumed them, sending them again.
-        dead_letters: messages that groups gave up: reading them, and sending them again.
+        messages: stored messages: finds them, reports their consumers, sends them again.
+        dead_letters: messages that groups gave up on: reads them, and sends them again.
         servers: administrative calls about brokers and name servers.
         accounts: accounts of brokers with access control.
-        doctor: what is wrong with the cluster.
+        doctor: finds faults of the cluster.
         bounds: offsets of queues.
     """
 
@@ -182,7 +182,7 @@ class Client(metaclass=NoPublicConstructor):
         self._chance = options.get("chance") or random.Random()
         self._unique_keys = UniqueKeys(ip, self._clock)
         self._counters = Counters()
-        # Filled below: brokers' requests are answered with what stands on the links.
+        # Filled below: brokers' requests are answered by objects that need the links.
         handlers: dict[int, Handler] = {}
         self._links = Links(
             nursery,
@@ -274,7 +274,7 @@ class Client(metaclass=NoPublicConstructor):
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers known now."""
+        """The name servers that are known now."""
         return self._name_servers.addresses
 
     def producer(
@@ -296,29 +296,29 @@ class Client(metaclass=NoPublicConstructor):
         trace: bool | None = None,
         trace_topic: str | None = None,
     ) -> Producer:
-        """A producer of a group; the client closes it, unless it is closed before.
+        """Create a producer of a group; the client closes it, unless it is closed before.
 
         Args:
             group: producer group; one producer per group and client.
             send_timeout_s: deadline of a send, over all its attempts.
-            max_in_flight: sends with a callback that may be under way before ``send`` waits.
-            max_in_flight_bytes: the same, as the sum of their bodies.
+            max_in_flight: most sends with a callback in flight; further calls of ``send`` wait.
+            max_in_flight_bytes: the same limit for the sum of their bodies.
             linger_s: how long sends with a callback wait for others to share a request with: those to one queue that are
                 accepted in one turn of the event loop, and for so long after the first of them, are sent as a batch. 0,
                 the default, makes no message wait for others, and lets awaited sends of many tasks share requests too;
                 None gives each its own request.
             max_body_bytes: larger bodies are refused.
             compress_from_bytes: bodies from this size on are compressed.
-            compressor: how; None never compresses.
-            retry: what is tried again; default :class:`triomq.plugins.Retries`.
-            faults: which brokers are avoided; default none. :class:`triomq.plugins.LatencyFaults` is upstream's strategy.
+            compressor: compresses them; None never compresses.
+            retry: decides which attempts are repeated; default :class:`triomq.plugins.Retries`.
+            faults: decides which brokers to avoid; default: none. :class:`triomq.plugins.LatencyFaults` is upstream's.
             hooks: see :class:`triomq.plugins.SendHook`.
             transactions: a :class:`triomq.TransactionListener`, or a function like its method ``check``: answers brokers
                 that check the state of a transaction. Needed for transactions; the group's name must then stay the
                 same after a restart.
-            max_checks: how many of these checks may run at the same time.
-            trace: whether traces of the messages are sent to a broker (``enableMsgTrace``); default: as the client.
-            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as the client.
+            max_checks: the most checks that run at the same time.
+            trace: whether traces of the messages are sent to a broker (``enableMsgTrace``); default: as for the client.
+            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as for the client.
 
         Raises:
             InvalidCall: a number is out of range, or the group's name cannot be used or is in use.
@@ -405,7 +405,7 @@ class Client(metaclass=NoPublicConstructor):
         filter_hooks: Sequence[FilterHook] = (),
         on_event: OnEvent | None = None,
     ) -> PullConsumer:
-        """A pull consumer of a group; the client closes it, unless it is closed before.
+        """Create a pull consumer of a group; the client closes it, unless it is closed before.
 
         Args:
             group: consumer group; one consumer per group and client.
@@ -414,7 +414,7 @@ class Client(metaclass=NoPublicConstructor):
                 the id of a broker: then that one alone is asked in each set.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             filter_hooks: see :class:`triomq.plugins.FilterHook`.
-            on_event: called with a :class:`triomq.ConsumerEvent` for what an operator should know; a plain function.
+            on_event: a plain function, called with a :class:`triomq.ConsumerEvent` for each event for operators.
 
         Raises:
             InvalidCall: the group's name cannot be used, or is in use.
@@ -460,7 +460,7 @@ class Client(metaclass=NoPublicConstructor):
         trace: bool | None = None,
         trace_topic: str | None = None,
     ) -> PushConsumer:
-        """A push consumer of a group, to be used in ``async with``: messages come to a loop or to a handler.
+        """Create a push consumer of a group, for use in ``async with``: messages go to a loop or to a handler.
 
         Arguments that are not listed are those of :meth:`lite_pull_consumer`.
 
@@ -468,12 +468,12 @@ class Client(metaclass=NoPublicConstructor):
             group: consumer group; one consumer per group and client.
             ordered: whether a queue's messages are handled one after the other; brokers then lock queues.
             auto_commit: False, with ``ordered``: nothing is committed before a handler returns
-                :class:`triomq.Commit`, and :class:`triomq.Rollback` gives everything out again since then.
+                :class:`triomq.Commit`, and :class:`triomq.Rollback` delivers everything since then again.
             batch_max: messages per call of a handler that :meth:`triomq.PushConsumer.run` was given, 1-1024.
-            drain_s: how many seconds the consumer's end waits for handlers that run.
-            limits: how much of each queue is held; pulling pauses beyond it.
-            pulling: how much is pulled at once, and how often; see :class:`triomq.PullOptions`.
-            retries: what becomes of messages whose handler fails or takes too long; see
+            drain_s: seconds that the end of the consumer waits for running handlers.
+            limits: how much of each queue is held in memory; beyond it, pulling pauses.
+            pulling: the size and frequency of pulls; see :class:`triomq.PullOptions`.
+            retries: what happens to messages whose handler fails or takes too long; see
                 :class:`triomq.ConsumeRetries`.
             consume_hooks: see :class:`triomq.plugins.ConsumeHook` and :class:`triomq.plugins.ConsumeWrapper`.
 
@@ -542,34 +542,34 @@ class Client(metaclass=NoPublicConstructor):
         trace: bool | None = None,
         trace_topic: str | None = None,
     ) -> LitePullConsumer:
-        """A lite pull consumer of a group, to be used in ``async with``: it fetches in the background, its caller
-        polls.
+        """Create a lite pull consumer of a group, for use in ``async with``: it fetches in the background, and the
+        caller polls.
 
         Args:
             group: consumer group; one consumer per group and client.
             model: ``"clustering"``: the group's members share the queues; ``"broadcasting"``: each has all.
-            start_from: where the group starts in queues it has no offset in: ``"latest"``, ``"earliest"``, a datetime
+            start_from: where the group starts in queues without an offset: ``"latest"``, ``"earliest"``, a datetime
                 with a zone, or ms since 1970.
             read_preference: which brokers to pull from: ``suggested``, ``master``, ``slave``, ``prefer_slave``, or
                 the id of a broker: then that one alone is asked in each set.
             batch_max: messages per pull, and so per poll.
             held_max: messages fetched ahead, over all queues.
-            auto_commit: whether what was polled is committed without :meth:`triomq.LitePullConsumer.commit`.
-            limits: how much of each queue is fetched ahead.
-            callbacks: functions to call when queues are assigned or revoked, and for what an operator should know; see
+            auto_commit: whether polled messages are committed without :meth:`triomq.LitePullConsumer.commit`.
+            limits: how much is fetched ahead of each queue.
+            callbacks: functions called when queues are assigned or revoked, and with events for operators; see
                 :class:`triomq.ConsumerCallbacks`.
-            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
+            allocate: how queues are assigned to members; the same for all members. Default ``AVG``, as in Java.
             offset_store: where offsets are kept; default: at the brokers. When broadcasting: in a file under
                 ``~/.rocketmq_offsets`` that only this client uses, or, if the client has no ``instance_name``, in the
                 client's memory.
             illegal_offset: what to do when a broker does not have the offset to be pulled: ``"broker"``,
                 ``"earliest"``, ``"latest"`` or ``"raise"``.
             commit_every_s: seconds between two commits, 0.1-3600 (``persistConsumerOffsetInterval``). After a
-                process was killed, others consume again what it has consumed since its last commit.
+                process is killed, others consume again what it has consumed since its last commit.
             pull_hooks: see :class:`triomq.plugins.PullHook`.
             filter_hooks: see :class:`triomq.plugins.FilterHook`.
-            trace: whether traces of what is consumed are sent to a broker (``enableMsgTrace``); default: as the client.
-            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as the client.
+            trace: whether traces of consumed messages go to a broker (``enableMsgTrace``); default: as for the client.
+            trace_topic: the topic of the traces (``customizedTraceTopic``); default: as for the client.
 
         Raises:
             InvalidCall: an argument cannot be used, or the client has a consumer of the group.
@@ -604,11 +604,11 @@ class Client(metaclass=NoPublicConstructor):
         return group
 
     def _tracer(self, trace: bool | None, topic: str | None) -> Tracer | None:
-        """What sends a member's traces; None: it has none."""
+        """The sender of a member's traces; None if it sends none."""
         if not (self._traces if trace is None else trace):
             return None
         topic = self._trace_topic if topic is None else _checked_trace_topic(topic)
-        # The topic of traces is the brokers', whatever the namespace, as Java has it.
+        # The topic of traces belongs to the brokers, whatever the namespace, as in Java.
         self._namespace.plain.add(topic)
         tracer = self._tracers.get(topic)
         if tracer is None:
@@ -631,7 +631,7 @@ class Client(metaclass=NoPublicConstructor):
         return route.master(queue.broker_name) if route is not None else None
 
     def _add_consumer(self, make: Callable[[Callable[[], None]], Consumer]) -> Consumer:
-        """Keep a consumer to close it at the end, until it calls the function that it is made with: it has left."""
+        """Register a consumer to be closed at the end, until it calls the function passed to `make`: it has left."""
 
         def left() -> None:
             self._members.remove(consumer)
@@ -672,11 +672,11 @@ class Client(metaclass=NoPublicConstructor):
                 for member in self._members:
                     if isinstance(member, Producer):
                         member.abort()
-            # Side by side: each may wait for a broker that does not answer.
+            # Concurrently: each may wait for a broker that does not answer.
             async with trio.open_nursery() as nursery:
                 for member in self._members:
                     nursery.start_soon(member.aclose)
-            # Behind the members, whose ends are traced too.
+            # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
                 for tracer in self._tracers.values():
                     nursery.start_soon(tracer.flush)
@@ -692,14 +692,14 @@ class Client(metaclass=NoPublicConstructor):
 
 
 def _check_kinds(kinds: Mapping[str, tuple[object, type]]) -> None:
-    """Raise :class:`InvalidCall` unless each argument, where it is given, is an object of its class."""
+    """Raise :class:`InvalidCall` unless each given argument is an object of its class."""
     for name, (value, kind) in kinds.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidCall(f"{name} is {type(value).__name__}, not triomq.{kind.__name__}")
 
 
 def _check_options(options: ClientOptions) -> None:
-    """Raise :class:`InvalidCall` for what would fail much later, in a task whose failure ends the client."""
+    """Raise :class:`InvalidCall` for values that would fail much later, in a task whose failure ends the client."""
     for name in ("client_ip", "instance_name", "unit_name", "namespace", "default_topic"):
         if options.get(name) is not None:
             check_text(name, options.get(name))

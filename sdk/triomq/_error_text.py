@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an error, or its class where it has no text, as many of trio's."""
+    """The text of an error, or its class if it has no text, as many of trio's errors."""
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a method of the user's error; it must not end the task that writes of it

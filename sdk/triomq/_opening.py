@@ -27,7 +27,7 @@ Opened = TypeVar("Opened")
 
 
 class _Block(AbstractAsyncContextManager[Opened]):
-    """What an opening function returns: entered by ``async with``; any other use says so."""
+    """The result of an opening function: entered by ``async with``; any other use raises an error that names it."""
 
     __slots__ = ("_block", "_name")
 
@@ -53,7 +53,7 @@ class _Block(AbstractAsyncContextManager[Opened]):
             raise InvalidCall(f"{self._advice()}; without a trio loop use triomq.blocking.open_client")
 
         def __exit__(self, *_: object) -> None:
-            """Only so that ``with`` calls ``__enter__``."""
+            """Exists only so that ``with`` calls ``__enter__``."""
 
         def __await__(self) -> NoReturn:
             raise InvalidCall(f"{self._advice()}, and not awaited")
@@ -63,7 +63,7 @@ class _Block(AbstractAsyncContextManager[Opened]):
 
 
 def _block(function: Callable[P, AsyncIterator[Opened]]) -> Callable[P, AbstractAsyncContextManager[Opened]]:
-    """``asynccontextmanager``, with errors that name the cure for what else a caller may try."""
+    """``asynccontextmanager``, with errors that name the cure for any other use."""
     manager = asynccontextmanager(function)
 
     @functools.wraps(function)
@@ -83,27 +83,27 @@ async def open_client(
         name_servers: ``"host:9876;host:9876"``, a list of addresses, a :class:`triomq.plugins.NameServerProvider`,
             or a function that returns a list; default is the environment's ``NAMESRV_ADDR``.
         dial: opens streams; default TCP.
-        tls: True uses TLS, and accepts servers whose certificate a system's authority has signed for their name; or
+        tls: True uses TLS, and accepts servers with a certificate for their name from an authority of the system; or
             an ``ssl.SSLContext`` with the authorities to trust and the certificate to present. :func:`triomq.plugins.tls_dialer` makes
             dialers from files.
         credentials: the account that signs all requests, for brokers with access control; default: no signatures.
-        client_ip: this machine's address as others see it; default: detected.
+        client_ip: this machine's address as seen by others; default: detected.
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
-            broadcasting consumers have it in their path: without one, offsets end with the client.
+        broadcasting consumers have it in their path: without a name, offsets are lost with the client.
         unit_name: third part of the client id.
-        unit_mode: whether heartbeats and requests say that the client belongs to a unit (``unitMode``).
+        unit_mode: whether heartbeats and requests state that the client belongs to a unit (``unitMode``).
         namespace: a prefix that distinguishes topics and groups of several instances on the same brokers. Topics are given
             and returned without it; the attribute ``group`` of a producer or consumer has it.
         trace: whether producers and consumers send traces of their messages to a broker; their own ``trace`` overrides it.
         trace_topic: the topic of the traces; default ``RMQ_SYS_TRACE_TOPIC``.
         default_topic: the topic whose queues a send to an unknown topic uses, so that a broker may create the topic.
-        default_topic_queues: how many of them at most, per broker.
+        default_topic_queues: the most of these queues, per broker.
         refresh_every_s: seconds between two refreshes of the routes.
         heartbeat_every_s: seconds between two heartbeats.
         route_wait_s: how long sends, pulls, commits and administrative calls wait while no name server, no route or no
             broker can be reached; default None: until their own deadline. 0: not at all. For a send, its deadline
             begins when they can be reached, if that is later than ``send_timeout_s``.
-        backoff: pauses between dials of a dead address.
+        backoff: pauses between dials of an unreachable address.
         max_pending: requests that may wait for an answer, per link.
         max_unsent_bytes: bytes that may wait for the kernel, per link.
         max_header_bytes: the longest header of an answer, its remark included; a longer one ends the connection
@@ -111,7 +111,7 @@ async def open_client(
         max_topics: topics whose routes are kept.
         clock: wall clock in ms since 1970.
         chance: source of all random choices.
-        statistics_sink: gets the client's counters; see :class:`triomq.plugins.StatisticsSink`.
+        statistics_sink: receives the client's counters; see :class:`triomq.plugins.StatisticsSink`.
         statistics_every_s: seconds between two reports; one more follows at the end.
 
     Raises:
@@ -152,7 +152,7 @@ async def open_client(
 
 
 def _check_loop() -> None:
-    """Raise :class:`InvalidCall` where trio cannot run, and name what can be used there."""
+    """Raise :class:`InvalidCall` if trio cannot run here, and name what to use instead."""
     if trio.lowlevel.in_trio_run():
         return
     asyncio = sys.modules.get("asyncio")  # a program with such a loop has imported it; for others it would take time
@@ -174,7 +174,7 @@ def _check_loop() -> None:
 def _shorthand(
     method: Callable[Concatenate[Client, P], Member],
 ) -> Callable[Concatenate[NameServers | None, P], AbstractAsyncContextManager[Member]]:
-    """The function that opens a client with what one of its methods makes; its arguments are the method's own."""
+    """A function that opens a client with what one of its methods creates; its arguments are those of the method."""
 
     @_block
     async def opened(name_servers: NameServers | None, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Member]:

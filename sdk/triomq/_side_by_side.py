@@ -10,10 +10,10 @@ from triomq.errors import MQError
 
 
 async def side_by_side(*calls: Callable[[], Awaitable[None]]) -> None:
-    """Make several calls at once; if some fail, the others go on, and the first of the errors is raised.
+    """Make several calls at once; if some fail, the others continue, and the first error is raised.
 
     Raises:
-        MQError: a call failed with it.
+        MQError: a call failed.
     """
     failures: list[MQError] = []
 

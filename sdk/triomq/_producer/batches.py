@@ -13,19 +13,19 @@ from triomq_protocol.properties import encode_properties
 from triomq_protocol.record.batch import encode_batch_element
 
 ELEMENT_BYTES = 22
-"""What one message of a batch costs beside its body and properties."""
+"""Bytes of one message of a batch in addition to its body and properties."""
 
 MAX_BATCH_MESSAGES = 9_000
-"""The answer names each message, with 57 bytes where the broker has an IPv6 address, in a header of at most 512 KiB."""
+"""The answer names each message, in 57 bytes if the broker has an IPv6 address, in a header of at most 512 KiB."""
 
 _UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
 
 
 def messages_of(given: object) -> Sequence[Message]:
-    """The messages of a batch, which are read more than once: those of a generator as a list.
+    """The messages of a batch, as a list if they come from a generator: they are read more than once.
 
     Raises:
-        InvalidCall: it is one message, or nothing that has several.
+        InvalidCall: it is a single message, or not iterable.
     """
     if isinstance(given, list | tuple):
         return given
@@ -37,10 +37,10 @@ def messages_of(given: object) -> Sequence[Message]:
 
 
 def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
-    """Raise unless brokers take these messages as one batch (docs/protocol/client.md §6.11).
+    """Raise unless brokers accept these messages as one batch (docs/protocol/client.md §6.11).
 
     Raises:
-        InvalidCall: no message, something else among them, several topics or wait flags, a delay level, a retry topic.
+        InvalidCall: no messages, other objects among them, several topics or wait flags, a delay level, a retry topic.
         MessageIllegal: a message breaks a rule of its own, or there are too many.
     """
     if not messages:
@@ -97,7 +97,7 @@ def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str], max_bo
 
 
 def element_bytes(message: Message) -> int:
-    """An upper bound of what a message costs in a batch."""
+    """An upper bound of a message's size in a batch, in bytes."""
     properties = sum(len(utf8(name)) + len(utf8(value)) + 2 for name, value in message.property_pairs())
     return ELEMENT_BYTES + len(message.body) + properties + _UNIQUE_KEY_BYTES
 

@@ -37,7 +37,7 @@ else:
 log = logging.getLogger("triomq.producer")
 
 CALLBACK_GRACE_S: Final = 5.0
-"""How long async callbacks may run on when their producer closes by force."""
+"""How long async callbacks may continue when their producer is closed by force."""
 
 
 class _Function:
@@ -57,7 +57,7 @@ class _Function:
 
 def _with_methods(callback: SendCallback | SendFunction) -> SendCallback:
     if type(callback) is FunctionType and not callback.__dict__ and _takes(callback, 2):
-        # Many programs make a function for each message: it is looked at no longer than need be.
+        # Many programs create a function for each message: examining it must be quick.
         return _Function(callback)
     if hasattr(callback, "on_success") and hasattr(callback, "on_exception"):
         return cast("SendCallback", callback)
@@ -75,12 +75,12 @@ def _with_methods(callback: SendCallback | SendFunction) -> SendCallback:
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether so many positional arguments can be given to a function; true where its parameters are not known.
+    """Whether a function accepts this number of positional arguments; true if its parameters are unknown.
 
-    It looks at the function itself, as this is done with every send: ``inspect.signature`` takes some 20 µs.
+    It reads the function's own attributes, as this runs with every send: ``inspect.signature`` takes some 20 µs.
     """
     if isinstance(function, functools.partial):
-        # A keyword may stand for one of the parameters; inspect knows which.
+        # A keyword may fill one of the parameters; inspect knows which.
         return _binds(function, count) if function.keywords else _takes(function.func, count + len(function.args))
     if isinstance(function, MethodType):
         return _takes(function.__func__, count + 1)
@@ -109,7 +109,7 @@ class AwaitedSend:
 
     def __init__(self) -> None:
         self.given_up = False
-        """Whether nobody waits any more: the send has been cancelled."""
+        """Whether no task waits any more: the send has been cancelled."""
         self._outcome: SendResult | MQError | None = None
         self._task: trio.lowlevel.Task | None = None
 
@@ -153,13 +153,13 @@ class CallbackSend(Attempt):
     """A send with a callback, and its first attempt; further attempts are made by a task.
 
     Args:
-        in_flight: where it is accepted.
+        in_flight: the sends in flight, which it joins.
         out: the message.
-        callback: what is called at the end.
+        callback: called at the end.
         started: when ``send`` was called, on trio's clock.
 
     Raises:
-        InvalidCall: the callback is of neither kind, or a function of other arguments.
+        InvalidCall: the callback is of neither kind, or a function with other parameters.
     """
 
     __slots__ = ("callback", "context", "in_flight", "merged", "size_bytes")
@@ -173,15 +173,15 @@ class CallbackSend(Attempt):
         self.size_bytes = len(out.body)
         self.context: SendContext | None = None
         self.merged = False
-        """Whether a batch was written that this send is part of."""
+        """Whether this send is part of a batch that was written."""
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether its request was written, and the answer is not known."""
+        """Whether its request was written and the answer is unknown."""
         return self.merged or (bool(self.address) and self.link.pending.get(self.opaque) is self)
 
     def ended(self) -> None:
-        """Called by the link's tasks, and so without a task of the send's own."""
+        """Called by the link's tasks: the send needs no task of its own."""
         self.in_flight.attempt_ended(self)
 
 
@@ -210,13 +210,13 @@ class InFlight:
         sender: prepares messages and makes attempts.
         spawn: starts tasks for retries and async callbacks.
         hooks: see :class:`SendHook`.
-        max_count: how many there may be.
-        max_bytes: how large their bodies may be together; a single larger one is accepted when it is the only one.
+        max_count: the most sends in flight.
+        max_bytes: the most bytes of their bodies together; a larger body is accepted if it is the only one.
 
     Attributes:
-        closing: no more are accepted.
-        aborted: those that were are given up.
-        window: how many there are, plain ones that have joined a batch included.
+        closing: whether no more sends are accepted.
+        aborted: whether the accepted sends are given up.
+        window: counts them, including plain ones that have joined a batch.
     """
 
     def __init__(
@@ -249,10 +249,10 @@ class InFlight:
             self.check_open()
 
     def callback_of(self, callback: SendCallback | SendFunction) -> SendCallback:
-        """A callback as an object with methods; most callbacks are that of the send before.
+        """A callback as an object with methods; most sends have the callback of the send before.
 
         Raises:
-            InvalidCall: it is of neither kind, or a function of other arguments.
+            InvalidCall: it is of neither kind, or a function with other parameters.
         """
         given, found = self._latest_callback
         if callback is not given or found is None:
@@ -261,11 +261,11 @@ class InFlight:
         return found
 
     def check_open(self) -> None:
-        """A message is to be sent.
+        """Raise unless a message can be sent now.
 
         Raises:
             ClientClosed: the producer closes.
-            InvalidCall: another event loop calls than the producer's own.
+            InvalidCall: called from another event loop than the producer's own.
         """
         if get_ident() != self._own_loop.thread:
             self._own_loop.refuse()
@@ -279,7 +279,7 @@ class InFlight:
         await trio.lowlevel.checkpoint()
 
     def accept(self, message: Message, send: CallbackSend) -> None:
-        """From now on the callback will be called; nothing may wait between here and the send's first request."""
+        """Accept a send: its callback will be called; nothing may wait between here and the send's first request."""
         self._sends.add(send)
         self.window.take(send.size_bytes)
         if self._hooks:
@@ -289,11 +289,11 @@ class InFlight:
                 use_properties(send.out, sent)
 
     def adopt(self, send: CallbackSend) -> None:
-        """Take over a plain send, which the window counts already."""
+        """Take over a plain send, which the window already counts."""
         self._sends.add(send)
 
     def attempt_ended(self, send: CallbackSend) -> None:
-        """A send's first attempt has ended; a task makes the others, if there may be any."""
+        """End a send after its first attempt, or start a task for further attempts, if any may follow."""
         if send not in self._sends:
             return
         outcome = send.outcome
@@ -354,19 +354,19 @@ class InFlight:
             self.finish_later(later, send.out.unique_key)
 
     def left(self) -> None:
-        """Sends have ended: tasks that wait for capacity look again."""
+        """Wake tasks that wait for capacity: sends have ended."""
         if self._waiting:
             self._waiting.unpark_all()
 
     def callback_failed(self, topic: str, unique_key: str, error: Exception) -> None:
-        """Log what a callback has raised."""
+        """Log an exception of a callback."""
         fields = {"topic": topic, "group": self._group, "message_id": unique_key}
         log.error("the callback of message %s failed", unique_key, extra=fields, exc_info=error)
 
     def finish_later(self, later: object, unique_key: str) -> None:
-        """Run an async callback, if what a callback has returned is one."""
+        """Run an async callback, if a callback has returned an awaitable."""
         if inspect.isawaitable(later):
-            # Shielded: an async callback that was started is not cut off by its client's cancel.
+            # Shielded: a running async callback is not interrupted by its client's cancel.
             scope = trio.CancelScope(shield=True)
             self._running.add(scope)
             self.window.take(0)
@@ -386,7 +386,7 @@ class InFlight:
 
     def _closed_error(self, send: CallbackSend | None = None) -> ClientClosed:
         error = ClientClosed(f"the producer of group {self._group} is closed")
-        # After a first attempt a task makes others, one of which may be on its way now.
+        # After a first attempt a task makes others, one of which may be in flight now.
         if send is not None and (send.out.attempts or send.is_unanswered):
             error.advice = MAY_BE_STORED
         return error

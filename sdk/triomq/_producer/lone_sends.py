@@ -31,12 +31,12 @@ class LoneSend(Attempt):
     """The first attempt of a send that is alone on its link.
 
     Args:
-        message: what is sent.
-        properties: its property string; None: it can be made of the message again, in which nothing can change.
+        message: the message.
+        properties: its property string; None if it can be derived again from the message, which cannot change.
         unique_key: its id.
-        born_ms: when it was made.
+        born_ms: when it was created, in ms since 1970.
         started: when ``send`` was called, on trio's clock.
-        sender: whose it is.
+        sender: the sender of its producer.
     """
 
     __slots__ = ("_sender", "born_ms", "message", "properties", "unique_key")
@@ -83,10 +83,10 @@ class LoneSend(Attempt):
 
 
 class LoneSends:
-    """Makes the lone sends of one producer.
+    """Starts the lone sends of one producer.
 
     Args:
-        sender: whose settings are those of :meth:`suits`.
+        sender: one that :meth:`suits`.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -105,15 +105,15 @@ class LoneSends:
 
     @staticmethod
     def suits(sender: Sender) -> bool:
-        """Whether a producer's sends need nothing that lone sends do not do."""
+        """Whether lone sends can do everything that a producer's sends need."""
         return sender.attempts.results_are_final and not sender.settings.unit_mode
 
     def start(self, message: Message) -> LoneSend | None:
-        """Write the request of a send that is plain, if there is a link on which nothing waits; None: do it otherwise.
+        """Write the request of a plain send, if there is a link on which nothing waits; None: send it another way.
 
         Raises:
             MessageIllegal: a limit of size is broken.
-            InvalidCall: something else about the message is.
+            InvalidCall: the message is illegal in another way.
         """
         if type(message) is not Message or message.flag:
             return None

@@ -41,27 +41,27 @@ else:
 
 MESSAGES_MAX: Final = 64
 BYTES_MAX: Final = 128 * 1024
-"""Of one batch. Brokers take 4 MiB; what is larger than this costs as much per byte, and its first message waits."""
+"""Limit of one batch. Brokers accept 4 MiB; a larger batch saves nothing per byte, and its first message waits."""
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024
-"""Of a message in a batch: for larger ones the request's own cost does not count."""
+"""Limit of a message in a batch: for larger ones the cost of their own request is negligible."""
 
 REFUSED_S: Final = 60.0
-"""How long the messages of a topic go alone after a broker has refused a batch of them."""
+"""How long the messages of a topic are sent alone after a broker has refused a batch of them."""
 
 _TOPICS_MAX: Final = 1024
 
 _ALONE: Final = re.compile(
     f"(?:{'|'.join(re.escape(name) for name in sorted({DELAY, 'INNER_MULTI_DISPATCH', *TIMER_PROPERTIES}))})\x01"
 )
-"""Properties that brokers do not look at in a batch, or refuse there."""
+"""Properties that brokers ignore or refuse in a batch."""
 
 _REFUSALS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
-"""Answers that may be meant for the batch, and not for its messages: nothing is stored."""
+"""Answers that may refuse the batch rather than its messages: nothing is stored."""
 
 
 def may_merge(out: Outgoing) -> bool:
-    """Whether a message may share a request with others: as itself it would be stored in the same way."""
+    """Whether a message may share a request with others: alone it would be stored in the same way."""
     return (
         len(out.body) + len(out.properties) <= MESSAGE_BYTES_MAX
         and not out.sys_flag
@@ -73,14 +73,14 @@ def may_merge(out: Outgoing) -> bool:
 
 
 def _ids_of(result: SendResult, count: int) -> list[str]:
-    """The brokers' ids of a batch's messages, of the result of the batch."""
+    """The brokers' ids of a batch's messages, from the result of the batch."""
     stored = result.offset_message_id.split(",")
     # A topic of 5.x whose queues hold batches: the broker stores one record, and names it once.
     return stored if len(stored) == count else [result.offset_message_id] * count
 
 
 def _again(error: MQError) -> MQError:
-    """The same error for another message: a shared one would collect all their tracebacks."""
+    """A copy of an error for another message: a shared one would collect all their tracebacks."""
     other = type(error)(error.what, address=error.address, code=error.code, remark=error.remark)
     other.advice = error.advice
     return other
@@ -101,7 +101,7 @@ class MergedSends(Waiter):
         self._batch = batch
 
     def answered(self, answer: Command) -> None:
-        """Each send gets its part of the answer."""
+        """Give each send its part of the answer."""
         batch = self._batch
         outcome = outcome_of(answer, batch.target.queue, "", batch.link.address)
         if isinstance(outcome, SendResult):
@@ -112,7 +112,7 @@ class MergedSends(Waiter):
             self.failed(outcome)
 
     def failed(self, error: MQError) -> None:
-        """Each send has failed, and may be tried again alone."""
+        """Fail each send; it may be tried again alone."""
         for send in self._merging.taken_out(self._batch):
             send.failed(_again(error))
 
@@ -123,9 +123,9 @@ class Merging:
     Args:
         sender: makes attempts and encodes requests.
         in_flight: the sends that have not ended.
-        spawn: starts the task that writes batches, when the first is opened.
-        linger_s: how long messages wait for others; 0: until the next turn of the event loop, and not at all where the
-            broker has nothing to do for this client.
+        spawn: starts the task that writes batches, when the first one is opened.
+        linger_s: how long messages wait for others; 0: until the next turn of the event loop, and not at all if the
+        broker has nothing to do for this client.
     """
 
     def __init__(self, sender: Sender, in_flight: InFlight, spawn: Spawn, *, linger_s: float) -> None:
@@ -160,7 +160,7 @@ class Merging:
         self._has_task = False
         self._idle: trio.lowlevel.Task | None = None
         self._scope = trio.CancelScope()
-        # What is sent later must not overtake what waits here.
+        # Later messages must not overtake those that wait here.
         sender.attempts.before_start = self.flush
 
     def _properties_of(self, message: Message, unique_key: str) -> bytes | None:
@@ -168,7 +168,7 @@ class Merging:
         return utf8(text) if _ALONE.search(text) is None else None
 
     def open_for(self, out: Outgoing, *, wait_store_ok: bool) -> plain_sends.OpenBatch | None:
-        """The open batch that has room for a message, if there is one and the message may be in it."""
+        """The open batch that has room for a message, if there is one and the message may join it."""
         batch = self._joins.open.get((out.topic, out.pinned)) if self._joins.open else None
         if (
             batch is not None
@@ -180,21 +180,21 @@ class Merging:
         return None
 
     def add(self, batch: plain_sends.OpenBatch, send: CallbackSend) -> None:
-        """Put a send into a batch that is open, unless a hook has made it one that goes alone."""
+        """Add a send to an open batch, unless a hook has changed it so that it must be sent alone."""
         if send.context is None or may_merge(send.out):
             batch.add(send, _element(send.out))
         else:
             self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
     def begin(self, send: CallbackSend, target: Target, link: Link, deadline: float, *, wait_store_ok: bool) -> None:
-        """Open a batch with a message, or send it at once if it goes alone, or need not wait for others.
+        """Open a batch with a message, or send it at once if it must be sent alone or need not wait for others.
 
         Args:
             send: the message.
-            target: the queue of all that join it.
-            link: its broker.
+            target: the queue of all messages that join it.
+            link: the link to its broker.
             deadline: of the answer, on trio's clock.
-            wait_store_ok: whether the broker lets these messages wait for flush or replication.
+            wait_store_ok: whether brokers with synchronous flush or replication wait for it before they answer.
         """
         out = send.out
         key = out.topic, out.pinned
@@ -226,7 +226,7 @@ class Merging:
             self._write(opened.pop(next(iter(opened))))
 
     def close(self) -> None:
-        """Write nothing more, and end the task; the sends are left to the producer's end."""
+        """Stop writing, and end the task; the producer ends the remaining sends."""
         batches = [*self._joins.open.values(), *self._written]
         self._joins.open.clear()
         for batch in batches:
@@ -258,7 +258,7 @@ class Merging:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def stored(self, batch: plain_sends.OpenBatch, result: SendResult) -> None:
-        """The broker has stored a batch: each of its messages lies behind the one before."""
+        """Give each send of a stored batch its result: each message is stored right after the one before."""
         ids = _ids_of(result, len(batch.sends))
         if self._attempts.results_are_final:
             started = [send.started for send in batch.sends if isinstance(send, plain_sends.PlainSend)]
@@ -266,7 +266,7 @@ class Merging:
                 batch.target.queue.topic, result.status, started, batch.link.received_s, batch.plain_body_bytes
             )
         else:
-            # What a result means is decided for each send.
+            # The meaning of a result is decided for each send.
             batch.sends = self.taken_out(batch)
             batch.ended = 0
         topic, in_flight = batch.target.queue.topic, self._in_flight
@@ -289,7 +289,7 @@ class Merging:
             raise ends_program
 
     def send_apart(self, batch: plain_sends.OpenBatch) -> None:
-        """Send the messages of a refused batch alone: the broker says of each what is wrong, or takes it."""
+        """Send the messages of a refused batch one by one: the broker stores each, or names its fault."""
         if self._in_flight.aborted:
             return
         self._refused[batch.target.queue.topic] = True
@@ -298,12 +298,12 @@ class Merging:
             self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
     def taken_out(self, batch: plain_sends.OpenBatch) -> list[CallbackSend]:
-        """The sends of a batch that have not ended; from now on each is sent alone."""
+        """Take out the sends of a batch that have not ended; from now on each is sent alone."""
         self._written.discard(batch)
         return [send if isinstance(send, CallbackSend) else self._whole_send(send, batch) for send in batch.rest()]
 
     def _whole_send(self, plain: plain_sends.PlainSend, batch: plain_sends.OpenBatch) -> CallbackSend:
-        # Brokers give all messages of a batch the birth time of the first one.
+        # Brokers give all messages of a batch the born timestamp of the first one.
         born_ms = batch.sends[0].out.born_ms
         properties = plain.properties.decode() if plain.properties is not None else None
         out = self._sender.outgoing(plain.message, plain.unique_key, born_ms, plain.started, properties=properties)

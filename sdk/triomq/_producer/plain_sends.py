@@ -14,15 +14,15 @@ from triomq_protocol.record.batch import encode_batch_element
 
 
 class Window:
-    """How many sends with a callback are in flight, and how many may be.
+    """Counts the sends with a callback that are in flight, and limits them.
 
     Args:
-        max_count: how many there may be.
-        max_bytes: how large their bodies may be together; a single larger one is accepted when it is the only one.
+        max_count: the most sends in flight.
+        max_bytes: the most bytes of their bodies together; a larger body is accepted if it is the only one.
 
     Attributes:
-        count: sends in flight, and async callbacks that run.
-        size_bytes: the bodies of the sends.
+        count: sends in flight, and running async callbacks.
+        size_bytes: the sum of their bodies.
     """
 
     __slots__ = ("count", "max_bytes", "max_count", "size_bytes")
@@ -38,23 +38,23 @@ class Window:
         return self.count < self.max_count and (self.size_bytes + size_bytes <= self.max_bytes or not self.count)
 
     def take(self, size_bytes: int) -> None:
-        """One more."""
+        """Count one more send."""
         self.count += 1
         self.size_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """One less."""
+        """Count one send less."""
         self.count -= 1
         self.size_bytes -= size_bytes
 
 
 class PlainSend:
-    """A send in a batch that needs nothing but a place there.
+    """A send that needs nothing but a place in a batch.
 
     Attributes:
-        message: what is sent.
+        message: the message.
         callback: with the methods of a `SendCallback`.
-        properties: as they were written; None: they can be made of the message again, in which nothing can change.
+        properties: as they were written; None if they can be derived again from the message, which cannot change.
         unique_key: the id users see.
         started: when it was accepted, on trio's clock.
     """
@@ -75,19 +75,19 @@ class OpenBatch:
     Args:
         window: counts its plain sends.
         pinned: the queue that its messages must go to, if they must.
-        target: the queue that they go to.
-        link: its broker.
+        target: the queue that they are sent to.
+        link: the link to its broker.
         deadline: of the answer, on trio's clock.
-        due: when it is written at the latest, on trio's clock.
-        wait_store_ok: as all its messages have it.
+        due: the latest time to write it, on trio's clock.
+        wait_store_ok: the same for all its messages.
 
     Attributes:
         sends: `CallbackSend` and `PlainSend`, in order. The first one is not plain.
-        opaque: of its request; negative until that is written.
-        size_bytes: of the elements.
-        plain_count: how many sends are plain.
-        plain_body_bytes: their bodies.
-        ended: how many sends have had their result, in order, or have been taken out.
+        opaque: the number of its request; negative until that is written.
+        size_bytes: the size of the elements.
+        plain_count: the number of plain sends.
+        plain_body_bytes: the sum of their bodies.
+        ended: the number of sends that have received their result, in order, or have been taken out.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class OpenBatch:
         self.size_bytes = self.plain_count = self.plain_body_bytes = self.ended = 0
 
     def add(self, send: Any, element: bytes) -> None:
-        """Take a send and its element."""
+        """Add a send and its element."""
         self.sends.append(send)
         self._parts.append(element)
         self.size_bytes += len(element)
@@ -139,8 +139,8 @@ class OpenBatch:
         Args:
             whole: the `SendResult` of the request; its queue offset is the first message's, and the others follow.
             offset_message_ids: one for each send.
-            failed: called with what a callback has raised.
-            later: called with what a callback has returned.
+            failed: called with an exception of a callback.
+            later: called with the value that a callback has returned.
         """
         sends, window, make = self.sends, self._window, type(whole)
         status, queue, queue_offset = whole.status, whole.queue, whole.queue_offset
@@ -173,13 +173,13 @@ def lone_frame(
     born_ms: int,  # noqa: ARG001
     opaque: int,  # noqa: ARG001
 ) -> bytes | None:
-    """The request of a message that is alone: the bytes of `SendTemplate.encode`. None: that is to make them.
+    """The request of a single message: the bytes of `SendTemplate.encode`. None: that must encode it.
 
     Args:
-        parts: of the queue's template.
-        message: a `Message` without flag whose body is as it travels.
+        parts: those of the queue's template.
+        message: a `Message` without flag whose body is sent as it is.
         unique_key: its id.
-        born_ms: when it was made.
+        born_ms: when it was created, in ms since 1970.
         opaque: the request's number.
     """
     return None
@@ -189,18 +189,18 @@ class Joins:
     """The open batches of one producer, and the plain sends that join them.
 
     Args:
-        window: the producer's.
-        message_type: the class of messages; subclasses are not plain.
-        callback_of: makes a callback an object with methods, or raises.
-        properties_of: checks a message, and encodes its properties with the unique key that it is given. None: it cannot
-            be in a batch.
-        reserve_keys: so many unique keys: all but the digits of the first one, and these as a number.
+        window: the producer's window.
+        message_type: the class of messages; messages of subclasses are not plain.
+        callback_of: turns a callback into an object with methods, or raises.
+        properties_of: checks a message, and encodes its properties with the given unique key. None: it cannot be in a
+        batch.
+        reserve_keys: reserves a number of unique keys: all but the digits of the first one, and these as a number.
         now: trio's clock.
-        body_bytes_max: the body of a plain send.
-        message_bytes_max: body and properties of a message in a batch.
-        batch_bytes_max: of the elements of a batch.
-        messages_max: of a batch.
-        adds_properties: whether `properties_of` adds any to those that a message has.
+        body_bytes_max: the largest body of a plain send.
+        message_bytes_max: the largest body plus properties of a message in a batch.
+        batch_bytes_max: the most bytes of a batch's elements.
+        messages_max: the most messages of a batch.
+        adds_properties: whether `properties_of` adds any to a message's own.
 
     Attributes:
         open: topic and queue, or None for any queue -> the batch.
@@ -261,7 +261,7 @@ class Joins:
         return len(batch.sends) < self._messages_max and batch.size_bytes + size_bytes < self._batch_bytes_max
 
     def join(self, message: Any, callback: Any, queue: Hashable) -> bool:
-        """Accept a send, if it is plain and there is an open batch for it.
+        """Accept a send if it is plain and there is an open batch for it.
 
         Raises:
             MQError: the message or the callback is illegal, and nothing was accepted.

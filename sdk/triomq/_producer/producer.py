@@ -45,13 +45,13 @@ from triomq.errors import InvalidCall, MessageIllegal, MQError
 log = logging.getLogger("triomq.producer")
 
 CHECKPOINT_EVERY = 32
-"""Sends with a callback return without a trip through the scheduler, except every so many."""
+"""Every this many sends with a callback, one passes through the scheduler; the others return at once."""
 
 
 class Producer(metaclass=NoPublicConstructor):
-    """Sends the messages of one producer group; handed out by ``client.producer(group)``.
+    """Sends the messages of one producer group; created by ``client.producer(group)``.
 
-    May be used as an async context manager: at its end it waits until everything in flight has ended, or,
+    It can be used as an async context manager: at its end it waits until everything in flight has ended, or,
     when the block raises, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
     """
 
@@ -71,20 +71,20 @@ class Producer(metaclass=NoPublicConstructor):
         max_checks: int = 16,
         on_transaction_end: OnTransactionEnd | None = None,
     ) -> None:
-        """Called by the client alone.
+        """Called only by the client.
 
         Args:
             sender: does the sending.
             spawn: starts tasks for retries and async callbacks.
             leave: called at the end, to unregister the group.
-            max_in_flight: sends with a callback that may be under way.
-            max_in_flight_bytes: the sum of their bodies.
+            max_in_flight: the most sends with a callback in flight.
+            max_in_flight_bytes: the most bytes of their bodies together.
             linger_s: how long they wait for others to share a request with; None: each has its own.
             hooks: see :class:`triomq.plugins.SendHook`.
-            asked: producer group -> what answers brokers' checks of its transactions; this producer enters itself.
-            desk: where replies to the client come in.
+            asked: producer group -> the object that answers checks of its transactions; this producer adds its own.
+            desk: receives the replies to the client.
             transactions: answers for the group's transactions.
-            max_checks: how many of its checks may run at the same time.
+            max_checks: the most checks that run at the same time.
             on_transaction_end: called with every end that is sent to a broker.
         """
         self._sender = sender
@@ -125,7 +125,7 @@ class Producer(metaclass=NoPublicConstructor):
 
     @property
     def in_flight(self) -> int:
-        """How many sends have a callback that was not called yet or still runs; and awaited sends that share a request."""
+        """Number of sends whose callback has not returned yet, and of awaited sends that share a request."""
         return len(self._in_flight)
 
     @overload
@@ -162,12 +162,12 @@ class Producer(metaclass=NoPublicConstructor):
         """Send one message.
 
         Args:
-            message: what to send.
+            message: the message.
             callback: called once when the send has ended, a function of ``(result, error)`` or an object with
                 ``on_success`` and ``on_exception``; without one, this call waits for the end itself.
-            queue: where it must go; such a message gets a single attempt, so that order is kept.
+            queue: the queue it must go to; such a message gets a single attempt, so that order is kept.
             selector: chooses the queue; a single attempt too.
-            arg: what the selector chooses by; refused without one.
+            arg: passed to the selector; refused without one.
 
         Returns:
             The result; None as soon as the message is accepted, if there is a callback.
@@ -200,7 +200,7 @@ class Producer(metaclass=NoPublicConstructor):
         out = sender.prepare(message, now)
         if queue is not None or selector is not None:
             out.pinned = await self._pin(out, message, queue, selector, arg)
-            # Both may take long: what joins a batch of a closed producer would never end.
+            # Both may take long: a send that joined a batch of a closed producer would never end.
             self._in_flight.check_open()
             now = trio.current_time()
         if len(out.body) >= sender.settings.compress_from_bytes:
@@ -249,11 +249,11 @@ class Producer(metaclass=NoPublicConstructor):
         await self._checkpoint_sometimes()
 
     async def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> SendResult:
-        """Send several messages of one topic in one request; they lie next to each other in one queue.
+        """Send several messages of one topic in one request; they are stored next to each other in one queue.
 
         Args:
             messages: a list, or a generator, of one topic, without delay; :func:`triomq.split_batch` cuts larger numbers.
-            queue: where they must go.
+            queue: the queue they must go to.
 
         Returns:
             One result; ``message_id`` and ``offset_message_id`` are comma-joined, ``queue_offset`` is the first's.
@@ -321,15 +321,15 @@ class Producer(metaclass=NoPublicConstructor):
                 plain one runs in a thread. By default the method of the producer's listener.
 
         Returns:
-            The state that was sent to the broker. A half message that is stored less safely than configured, as its
-            ``status`` says, is rolled back without a call of ``execute``.
+            The state that was sent to the broker. A half message that is stored less safely than configured, according
+            to its ``status``, is rolled back without a call of ``execute``.
 
         Raises:
             InvalidCall: the producer has no ``transactions=``, or the message cannot be sent in a transaction.
             MQError: the half message could not be sent; nothing is delivered.
 
-        What ``execute`` raises is raised here; the broker gets ``UNKNOWN``, and checks with the listener later.  When
-        cancelled, it gets nothing, and checks too.
+        An exception of ``execute`` is raised here; the broker gets ``UNKNOWN``, and checks with the listener later.
+        After a cancel, it gets nothing, and checks too.
         """
         return await self._transactional().run(message, execute)
 
@@ -354,7 +354,7 @@ class Producer(metaclass=NoPublicConstructor):
         except Exception:
             await transactions.end(transaction, TransactionState.ROLLBACK)
             raise
-        # Not for BaseException: neither what cancels nor what ends the program says how the local transaction ended.
+        # Not for BaseException: a cancel or the program's end does not show how the local transaction ended.
         await transactions.end(transaction, TransactionState.COMMIT)
 
     async def send_half(self, message: Message) -> HalfMessage:
@@ -398,15 +398,15 @@ class Producer(metaclass=NoPublicConstructor):
     async def send_elements(
         self, topic: str, elements: bytes, message_ids: Sequence[str], *, queue: MessageQueue | None = None
     ) -> SendResult:
-        """Send a batch whose messages are encoded already; for sources of data that encode many at once.
+        """Send a batch of messages that are already encoded; for data sources that encode many at once.
 
         Args:
-            topic: where they go.
+            topic: their topic.
             elements: the messages, each encoded by ``triomq_protocol.record.batch.encode_batch_element`` or in the same
                 form, with its UNIQ_KEY among its properties. They are sent as they are: no rule but the batch's size is
                 checked, and no hook is called.
             message_ids: their UNIQ_KEYs, for results and errors.
-            queue: where they must go.
+            queue: the queue they must go to.
 
         Returns:
             As for :meth:`send_batch`.
@@ -433,7 +433,7 @@ class Producer(metaclass=NoPublicConstructor):
             timeout_s: seconds until the reply has arrived, sending included.
 
         Returns:
-            The first reply; later ones, as of another consumer group, are dropped.
+            The first reply; later ones, e.g. from another consumer group, are dropped.
 
         Raises:
             ReplyTimeout: it was sent, and no reply came; whether it was handled is unknown.
@@ -457,7 +457,8 @@ class Producer(metaclass=NoPublicConstructor):
             properties: user properties of the reply.
 
         Returns:
-            Whether the client that sent the request has got the reply; False when it is gone, which is no error.
+            Whether the client that sent the request has received the reply; False if it is no longer connected, which
+            is no error.
 
         Raises:
             InvalidCall: the message asks for no reply.
@@ -467,7 +468,7 @@ class Producer(metaclass=NoPublicConstructor):
         return await send_reply(self._sender, request, body, properties, deliver=self._deliver)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues a topic can be sent to now, in the order selectors see.
+        """The queues of a topic that can be sent to now, in the order in which selectors get them.
 
         Raises:
             MQError: no name server knows the topic, or none answers.
@@ -482,9 +483,9 @@ class Producer(metaclass=NoPublicConstructor):
         await self._in_flight.wait_empty()
 
     async def aclose(self) -> None:
-        """Take no more messages, wait for those in flight, unregister the group.
+        """Accept no more messages, wait for those in flight, and unregister the group.
 
-        When cancelled, what is still in flight fails with :class:`~triomq.errors.ClientClosed`, and async callbacks get
+        When cancelled, sends still in flight fail with :class:`~triomq.errors.ClientClosed`, and async callbacks get
         5 s to end.  Checks of transactions get 5 s; when cancelled, none.
         """
         if self._closed:
@@ -508,7 +509,7 @@ class Producer(metaclass=NoPublicConstructor):
                     await self._leave()
 
     def abort(self) -> None:
-        """Take no more messages and fail what is in flight now, each callback once."""
+        """Accept no more messages, and fail all sends in flight now, each callback once."""
         if self._merging is not None:
             self._merging.close()
         self._in_flight.abort()
@@ -517,7 +518,7 @@ class Producer(metaclass=NoPublicConstructor):
             self._transactions.checks.abort()
 
     async def __aenter__(self) -> Self:
-        # Shielded: a task that is cancelled here never reaches the end of the block, and the group would not be left.
+        # Shielded: a task that is cancelled here never reaches the end of the block, and would not leave the group.
         await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 
@@ -540,14 +541,14 @@ class Producer(metaclass=NoPublicConstructor):
         return self._transactions
 
     def _begin_awaited(self, message: Message, queue: MessageQueue | None) -> AwaitedSend | LoneSend | None:
-        """Let a plain send join an open batch, or write its request if it is alone; None when it needs more."""
+        """Let a plain send join an open batch, or write its request if it is alone; None if it needs more."""
         awaited = AwaitedSend()
         if self._join_awaited is not None and self._join_awaited(message, awaited, queue):
             return awaited
         return self._lone.start(message) if queue is None and self._lone is not None else None
 
     async def _send_awaited(self, message: Message, out: Outgoing, now: float) -> SendResult:
-        """Send a message that could not join an open batch: open one with it, or send it alone."""
+        """Send a message that could not join an open batch: open a batch with it, or send it alone."""
         merging = self._merging
         if merging is None or self._join_awaited is None:
             return await self._deliver(message, out, now)
@@ -578,7 +579,7 @@ class Producer(metaclass=NoPublicConstructor):
         return result
 
     def _begin(self, message: Message, out: Outgoing, *, oneway: bool = False) -> SendContext:
-        """Call the hooks before a send, and send what they add."""
+        """Call the hooks before a send, and add their properties to the message."""
         context = context_of(self.group, message, out, oneway=oneway)
         sent = call_before_send(self._hooks, context)
         if sent is not message:
@@ -633,7 +634,7 @@ class Producer(metaclass=NoPublicConstructor):
 
     async def _checkpoint(self) -> None:
         self._since_checkpoint = 0
-        # Shielded: the message is accepted, and a cancel here would look as if it were not.
+        # Shielded: the message is accepted, and a cancel here would suggest that it was not.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     # --- choosing ------------------------------------------------------------------------------------------

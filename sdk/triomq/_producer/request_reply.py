@@ -43,10 +43,10 @@ from triomq_protocol.requests.send import ReplyMessageRequest
 log = logging.getLogger("triomq.producer")
 
 REQUESTS_MAX: Final = 10_000
-"""Requests of one client that may wait for their replies."""
+"""The most requests of one client that wait for their replies."""
 
 KNOWN_WITHIN_S: Final = 3.0
-"""How long a request waits at most until brokers have the heartbeat by which they find the client that asks."""
+"""The longest wait of a request until brokers have the heartbeat that lets them find the requesting client."""
 
 Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
 """Sends a message that was prepared, and calls the hooks; the third argument is the time on trio's clock."""
@@ -54,15 +54,15 @@ Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
 
 @attrs.frozen(kw_only=True)
 class ReplyDesk:
-    """Where replies to one client come in.
+    """Receives the replies to one client.
 
     Args:
-        client_id: by which brokers find it.
-        waiting: correlation id -> who waits for the reply.
+        client_id: the id under which brokers find it.
+        waiting: correlation id -> the request that waits for the reply.
         heartbeats: make the client known to brokers.
         routes: where topics live.
         clock: wall clock.
-        chance: makes correlation ids.
+        chance: the source of correlation ids.
     """
 
     client_id: str
@@ -84,13 +84,13 @@ class _Waiting:
         self._clock = clock
 
     def take(self, header: ReplyMessageRequest, body: bytes) -> None:
-        """The reply, pushed by a broker; only the first one counts."""
+        """Take the reply, pushed by a broker; only the first one counts."""
         if not self.done.is_set():
             self.reply = received_reply(header, body, self._clock())
             self._end()
 
     def fail(self, error: MQError) -> None:
-        """There will be none."""
+        """Fail the request: there will be no reply."""
         if not self.done.is_set():
             self.error = error
             self._end()
@@ -105,7 +105,7 @@ class Requests:
 
     Args:
         sender: prepares messages.
-        desk: where replies come in.
+        desk: receives the replies.
         deliver: sends requests.
     """
 
@@ -164,7 +164,7 @@ class Requests:
         raise unsent
 
     def close(self) -> None:
-        """Fail what waits for a reply: no broker finds the client any more."""
+        """Fail all requests that wait for a reply: no broker finds the client any more."""
         for waiting in list(self._own):
             waiting.fail(ClientClosed(f"the producer of group {self._sender.group} was closed before the reply came"))
 
@@ -177,7 +177,7 @@ class Requests:
                 raise
 
     async def _make_known(self, out: Outgoing) -> None:
-        """Wait until the brokers that may push the reply know this client: those of the topic, and those of replies."""
+        """Wait until the brokers that may push the reply know this client: the topic's, and those for replies."""
         sender, desk = self._sender, self._desk
         targets = await sender.targets.wait_for(lambda: sender.targets.of(out.topic), out)
         masters = set(targets.masters)
@@ -187,7 +187,7 @@ class Requests:
             left_s = max(0.0, out.deadline - trio.current_time())
             with trio.move_on_after(min(KNOWN_WITHIN_S, left_s / 2)):
                 await desk.heartbeats.reach(masters)
-        # One that cannot be reached holds up the first request only.
+        # An unreachable broker delays the first request only.
         self._tried |= masters
 
     async def _reply_masters(self, topic: str) -> set[str]:

@@ -33,22 +33,22 @@ from triomq_protocol import names
 from triomq_protocol.codes import RequestCode
 
 THREAD_FROM_BYTES: Final = 128 * 1024
-"""Bodies from this size on are compressed in a worker thread: it takes milliseconds, and no other task would run."""
+"""Bodies from this size on are compressed in a worker thread: it takes milliseconds, and would block all tasks."""
 
 
 @attrs.frozen(kw_only=True)
 class SendSettings:
-    """How a producer sends; Java's names in brackets.
+    """Settings of a producer's sends; Java's names in brackets.
 
     Args:
         timeout_s: one deadline for a send and all its attempts (``sendMsgTimeout``).
         max_body_bytes: larger bodies are refused (``maxMessageSize``).
         compress_from_bytes: bodies from this size on are compressed (``compressMsgBodyOverHowmuch``).
-        compressor: how; None sends everything as it is.
-        policy: what is tried again.
+        compressor: compresses them; None sends everything as it is.
+        policy: decides which attempts are repeated.
         route_wait_s: how long a send may wait for a route and a master; None: until its deadline.
         unit_mode: whether the producer belongs to a unit (``unitMode``).
-        faults: which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
+        faults: decides which brokers are avoided; None chooses round robin (``sendLatencyFaultEnable=false``).
 
     Raises:
         InvalidCall: a number is out of range.
@@ -70,12 +70,12 @@ class Sender:
     Args:
         group: the producer group; for retries of a consumer, its group.
         routes: where topics live.
-        links: how brokers are reached.
-        unique_keys: makes message ids.
+        links: the links to brokers.
+        unique_keys: creates message ids.
         clock: wall clock, for born timestamps.
-        chance: starts of round robins, jitter.
+        chance: source of the starts of round robins and of jitter.
         settings: see :class:`SendSettings`.
-        counters: the client's.
+        counters: the client's counters.
 
     Attributes:
         targets: queues and links of the topics sent to.
@@ -131,20 +131,20 @@ class Sender:
         self.clock = clock
 
     def close(self) -> None:
-        """Follow route changes no longer."""
+        """Stop following route changes."""
         self.targets.close()
 
     def prepare(self, message: Message, now: float, own: Mapping[str, str] | None = None) -> Outgoing:
-        """Check a message and give it its id and property string.
+        """Check a message, and give it its id and property string.
 
         Args:
-            message: what users send.
+            message: the user's message.
             now: on trio's clock.
             own: properties that the client adds.
 
         Raises:
             MessageIllegal: a limit of size is broken.
-            InvalidCall: something else about the message is.
+            InvalidCall: the message is illegal in another way.
         """
         settings = self.settings
         try:
@@ -153,7 +153,7 @@ class Sender:
             raise InvalidCall(f"the message is {type(message).__name__}, not triomq.Message") from None
         latest = self.targets.latest
         is_latest = latest is not None and latest.topic == topic
-        # What is no text cannot be looked up, and is refused by the check of the name.
+        # A topic that is no text cannot be looked up, and is refused by the check of the name.
         if is_latest or (type(topic) is str and self.targets.known(topic) is not None):
             check_parts(settings.max_body_bytes)
         else:
@@ -173,9 +173,9 @@ class Sender:
         """A checked message with its id.
 
         Args:
-            message: what users send.
+            message: the user's message.
             unique_key: its id.
-            born_ms: when it was made.
+            born_ms: when it was created, in ms since 1970.
             now: on trio's clock.
             own: properties that the client adds.
             properties: the property string that was sent before, if there is one: a user may have changed the table of
@@ -201,22 +201,22 @@ class Sender:
 
     @property
     def adds_properties(self) -> bool:
-        """Whether messages get properties beside their own and their id."""
+        """Whether messages get properties in addition to their own and their id."""
         return self._instance_id is not None
 
     def properties_of(self, message: Message, unique_key: str) -> str:
-        """Check a message to a known topic; returns its property string with this id.
+        """Check a message for a known topic; returns its property string with this id.
 
         Raises:
             MessageIllegal: a limit of size is broken.
-            InvalidCall: something else about the message is.
+            InvalidCall: the message is illegal in another way.
         """
         message.check_parts(self.settings.max_body_bytes)
         own = None if self._instance_id is None else {names.INSTANCE_ID: self._instance_id}
         return properties_text(message, unique_key, own)
 
     def reserve_keys(self, count: int) -> tuple[str, int]:
-        """So many ids of now; see :meth:`UniqueKeys.reserve`."""
+        """Reserve a number of ids of the current time; see :meth:`UniqueKeys.reserve`."""
         return self.unique_keys.reserve(count, self.clock())
 
     def prepare_batch(
@@ -228,13 +228,13 @@ class Sender:
         wait_store_ok: bool,
         now: float,
     ) -> Outgoing:
-        """Give every message of a batch its id, and make one request of them."""
+        """Give every message of a batch its id, and combine them into one request."""
         born_ms = self.clock()
         unique_keys = [self.unique_keys.next(born_ms) for _ in range(count)]
         return self._batch(topic, encode(unique_keys), unique_keys, born_ms, wait_store_ok=wait_store_ok, now=now)
 
     def prepare_elements(self, topic: str, elements: bytes, unique_keys: Sequence[str], *, now: float) -> Outgoing:
-        """Make one request of messages that are encoded already."""
+        """Combine messages that are already encoded into one request."""
         return self._batch(topic, elements, unique_keys, self.clock(), wait_store_ok=True, now=now)
 
     def _batch(
@@ -250,12 +250,12 @@ class Sender:
         return out
 
     def merged(self, first: Outgoing, elements: bytes, *, wait_store_ok: bool) -> Outgoing:
-        """One request of messages that are prepared already; each has an element with all its properties.
+        """Combine messages that are already prepared into one request; each has an element with all its properties.
 
         Args:
-            first: the message that has waited longest. Brokers give all elements its birth time.
-            elements: all of them.
-            wait_store_ok: as each message has it.
+            first: the message that has waited longest. Brokers give all elements its born timestamp.
+            elements: the elements of all messages.
+            wait_store_ok: the same for all messages.
         """
         properties = f"{names.WAIT}\x01{'true' if wait_store_ok else 'false'}"
         out = Outgoing(first.topic, elements, properties, first.unique_key, first.born_ms, first.deadline)
@@ -263,7 +263,7 @@ class Sender:
         return out
 
     def unwritten(self, topic: str, now: float) -> Outgoing:
-        """A message that is not sent: it has the deadlines for calls that send none."""
+        """A message that is never sent: it carries the deadlines of calls that send none."""
         out = Outgoing(topic, b"", "", "", 0, now + self.settings.timeout_s)
         self._let_wait(out, now)
         return out
@@ -274,7 +274,7 @@ class Sender:
             out.wait_until = now + wait_s
 
     async def compress(self, out: Outgoing) -> None:
-        """Compress a large body, when that makes it smaller.
+        """Compress a large body if that makes it smaller.
 
         Raises:
             InvalidCall: the user's compressor has failed.

@@ -30,17 +30,17 @@ TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 """The producer group of trace messages (``TraceConstants.GROUP_NAME_PREFIX``)."""
 
 INTERVAL_S: Final = 0.5
-"""How long a record waits at most before it is sent (docs/protocol/consumer.md §15)."""
+"""The longest time a record waits before it is sent (docs/protocol/consumer.md §15)."""
 
 BODY_BYTES: Final = 118_000
-"""From so many bytes on, records are sent at once, and one message holds about as many."""
+"""From this many bytes on, records are sent at once; one message holds about as many."""
 
 KEYS_BYTES: Final = 24_000
-"""The keys of one message: its properties must stay within 32767 bytes."""
+"""The most bytes of one message's keys: its properties must stay within 32767 bytes."""
 
 WAITING_MAX: Final = 10_000
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Records that may wait; further ones are dropped."""
+"""The most bytes of waiting records; further ones are dropped."""
 
 FLUSH_S: Final = 3.0
 """How long the end of a client waits for records to be sent."""
@@ -62,7 +62,7 @@ class Tracer:
         topic: the trace topic.
         sender: sends the messages that hold records.
         clock: wall clock.
-        namespace: whose prefix the names of groups have; records are without it.
+        namespace: the namespace whose prefix the names of groups have; records omit it.
     """
 
     def __init__(self, topic: str, sender: Sender, clock: Clock, namespace: Namespace) -> None:
@@ -79,7 +79,7 @@ class Tracer:
         self._failing = False
 
     def __len__(self) -> int:
-        """Records that wait."""
+        """The number of waiting records."""
         return len(self._waiting)
 
     def covers(self, topic: str) -> bool:
@@ -87,7 +87,7 @@ class Tracer:
         return not topic.startswith(self.topic)
 
     def add(self, record: str, message_id: str, keys: str | None) -> None:
-        """Keep a record until it is sent; it is found by the message's id and by its keys."""
+        """Keep a record until it is sent; readers find it by the message's id and by its keys."""
         encoded = record.encode(errors="replace")
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + len(encoded) > WAITING_BYTES_MAX:
             if not self._dropped:
@@ -101,7 +101,7 @@ class Tracer:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send records as they come, until cancelled."""
+        """Send records as they arrive, until cancelled."""
         while True:
             await self._some.wait()
             with trio.move_on_after(INTERVAL_S):
@@ -109,7 +109,7 @@ class Tracer:
             await self._send_waiting()
 
     async def flush(self) -> None:
-        """Send what waits, for at most :data:`FLUSH_S`; what is left then is dropped. When cancelled, all of it is."""
+        """Send the waiting records, for at most :data:`FLUSH_S`; the rest is dropped, and all of them on a cancel."""
         with trio.move_on_after(FLUSH_S):
             await self._send_waiting()
         if self._waiting:
@@ -170,15 +170,15 @@ class SendTrace:
     def __init__(self, tracer: Tracer, address_of: Callable[[MessageQueue], str | None]) -> None:
         self._tracer = tracer
         self._address_of = address_of
-        # Brokers join the ids of a batch into one text, which every message of the batch comes with.
+        # Brokers join the ids of a batch into one text, which arrives with every message of the batch.
         self._batch: SendResult | None = None
         self._offset_ids: dict[str, str] = {}
 
     def before_send(self, _context: SendContext, /) -> None:
-        """Nothing: the record is written when the outcome is known."""
+        """Does nothing: the record is written when the outcome is known."""
 
     def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
-        """Trace a message that is stored, as Java does: no failures, and nothing that was sent one way."""
+        """Trace a message that is stored, as Java does: no failures, and no one-way sends."""
         message, tracer = context.message, self._tracer
         if not isinstance(outcome, SendResult) or not outcome.trace_on or not tracer.covers(message.topic):
             return

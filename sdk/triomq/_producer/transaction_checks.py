@@ -33,14 +33,14 @@ log = logging.getLogger("triomq.producer")
 T = TypeVar("T")
 
 WAITING_MAX: Final = 2000
-"""Checks that wait for a place (the ``checkRequestHoldMax`` of Java's producer)."""
+"""The most checks that wait for a place (``checkRequestHoldMax`` of Java's producer)."""
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The messages of those checks together."""
+"""The most bytes of the messages of those checks together."""
 
 GRACE_S: Final = 5.0
-"""How long checks may run on when their producer closes; those in threads until they return, since no thread outlives
-its owner."""
+"""How long checks may continue when their producer closes; those in threads until they return, since no thread
+outlives its owner."""
 
 REMARK_CHARS_MAX: Final = 1000
 
@@ -54,7 +54,7 @@ async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.Cap
 
 
 def checked_state(answer: object, whose: str) -> TransactionState:
-    """What a user's function returned; anything that is not a state counts as ``UNKNOWN``, so that no mistake commits."""
+    """The state that a user's function returned; anything else counts as ``UNKNOWN``, so that no mistake commits."""
     if isinstance(answer, TransactionState):
         return answer
     log.warning("%s answered %.100r, which is no triomq.TransactionState: it counts as UNKNOWN", whose, answer)
@@ -62,12 +62,12 @@ def checked_state(answer: object, whose: str) -> TransactionState:
 
 
 def remark_of(when: str, error: Exception) -> str:
-    """What a broker logs about a user's function that has failed."""
+    """The remark for a broker's log about a user's function that has failed."""
     return f"{when} Exception: {named_error(error)}"[:REMARK_CHARS_MAX]
 
 
 class _Check:
-    """One transaction that a broker asks about; it may ask again meanwhile, and the answer is for the latest asking."""
+    """One transaction that a broker asks about; it may ask again meanwhile, and the latest request is answered."""
 
     __slots__ = ("header", "key", "link", "message", "size_bytes")
 
@@ -88,7 +88,7 @@ class TransactionChecks:
         group: the producer group.
         check: the user's function.
         spawn: starts tasks.
-        at_once: how many checks may run at the same time.
+        at_once: the most checks that run at the same time.
         on_end: called with every end that is sent to a broker.
     """
 
@@ -117,11 +117,11 @@ class TransactionChecks:
         self._lines = PeerLog(log)
 
     def __len__(self) -> int:
-        """Checks that wait or run."""
+        """The number of checks that wait or run."""
         return len(self._checks)
 
     def asked(self, link: Link, header: CheckTransactionStateRequest, message: ReceivedMessage) -> None:
-        """A broker asks about a transaction; called by the link's reader."""
+        """Take a broker's question about a transaction; called by the link's reader."""
         if self._closed:
             return
         key = message.message_id
@@ -149,7 +149,7 @@ class TransactionChecks:
             self._spawn(self._work, scope)
 
     async def aclose(self) -> None:
-        """Take no more checks, drop those that wait, and wait for those that run, :data:`GRACE_S` at most."""
+        """Accept no more checks, drop those that wait, and wait for those that run, for at most :data:`GRACE_S`."""
         self._close()
         with trio.move_on_after(GRACE_S):
             while self._running:
@@ -158,7 +158,7 @@ class TransactionChecks:
         self.abort()
 
     def abort(self) -> None:
-        """Take no more checks, and cancel those that run; brokers get no answer to them."""
+        """Accept no more checks, and cancel those that run; brokers get no answer to them."""
         self._close()
         for scope in self._running:
             scope.cancel()
@@ -188,7 +188,7 @@ class TransactionChecks:
             answer = await call_user(self._check, message, self._limiter)
             state = checked_state(answer, f"the check of group {self._group}")
         except MessageIllegal as error:
-            # What the broker sent, not the user's code, is at fault.
+            # The broker's data, not the user's code, is at fault.
             text = "asks about transaction %s of group %s, whose message cannot be read: %s"
             self._lines.write(logging.WARNING, check.link.address, text, message.message_id, self._group, error)
             state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)

@@ -44,8 +44,8 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.producer")
 
 END_TIMEOUT_S: Final = 3.0
-"""Seconds a broker may take to answer an end. Sending one that has no answer may take as long, as the connection may have to be
-opened again; nothing cancels that."""
+"""Seconds a broker may take to answer an end. Sending an end without an answer may take as long, as the connection may
+have to be reopened; nothing cancels that."""
 
 _INNER_GROUPS: Final = ("DEFAULT_PRODUCER", "CLIENT_INNER_PRODUCER")
 _MADE_UP: Final = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
@@ -69,7 +69,7 @@ def check_listener(group: str, listener: TransactionListener | TransactionCheck)
 
 
 def half_of(transaction: Transaction) -> HalfMessage:
-    """What another process needs to end a transaction."""
+    """The data that another process needs to end a transaction."""
     result = transaction.result
     return HalfMessage(result.queue, result.message_id, result.queue_offset, transaction.commit_log_offset)
 
@@ -82,7 +82,7 @@ class Transactions:
         listener: answers for them; a :class:`TransactionListener`, or its method ``check`` alone.
         deliver: sends half messages.
         spawn: starts tasks for checks.
-        checks_at_once: how many checks may run at the same time.
+        checks_at_once: the most checks that run at the same time.
         on_end: called with every end that is sent to a broker.
     """
 
@@ -138,7 +138,7 @@ class Transactions:
         """:meth:`begin`; a half message that is not stored as safely as configured is rolled back.
 
         Raises:
-            TransactionRolledBack: it was.
+            TransactionRolledBack: it was rolled back.
         """
         transaction = await self.begin(message)
         status = transaction.result.status
@@ -176,7 +176,7 @@ class Transactions:
         """Send the end to the broker, one way; if that fails, it is logged, and the broker checks later.
 
         While the broker's set has no master that can be reached, it waits for one, as a send to a given queue does.
-        Not cancellable, and over after :data:`END_TIMEOUT_S`: the local transaction has ended already.
+        Not cancellable, and limited to :data:`END_TIMEOUT_S`: the local transaction has already ended.
 
         Returns:
             The state that is sent: ``COMMIT`` becomes ``ROLLBACK`` after :meth:`Transaction.rollback`.
@@ -187,7 +187,7 @@ class Transactions:
         header = self._ending(half_of(transaction), state, result.transaction_id)
         why: object = f"no connection within {END_TIMEOUT_S:g} s"
         out = self._waiting_for(result.queue)
-        # Who is cancelled has one attempt. Asked outside of the scope, which hides it.
+        # A cancelled task has one attempt. Checked outside of the scope, which hides the cancel.
         out.wait_until = min(out.wait_until, trio.current_effective_deadline())
 
         async def connect() -> Link:
@@ -218,7 +218,7 @@ class Transactions:
         return state
 
     async def end_half(self, half: HalfMessage, state: TransactionState) -> None:
-        """Have the end of a transaction carried out, and wait for the broker's answer.
+        """Have the broker end a transaction, and wait for its answer.
 
         While the broker's set has no master that can be reached, it waits for one, as a send to a given queue does.
 

@@ -70,23 +70,23 @@ class Attempt(Waiter):
         self.ended()
 
     def failed(self, error: MQError) -> None:
-        """Called by the link's tasks: the request is on its way, or was."""
+        """Called by the link's tasks: the request is, or was, on its way."""
         if isinstance(error, ClientClosed):
             error.advice = MAY_BE_STORED
         self.unsent(error)
 
     def unsent(self, error: MQError) -> None:
-        """There is no link to send by."""
+        """Record that there is no link to send on."""
         self.outcome = error
         self.ended()
 
     def ended(self) -> None:
-        """The outcome is there: wake the task that waits for it."""
+        """The outcome is known: wake the task that waits for it."""
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
 
     async def wait(self) -> SendResult | MQError:
-        """Sleep until the outcome; a cancel forgets the request, and its late answer is dropped."""
+        """Wait for the outcome; a cancel forgets the request, and its late answer is dropped."""
         if self.outcome is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -104,11 +104,11 @@ class Attempts:
     Args:
         targets: chooses queues and links.
         requests: encodes requests.
-        policy: what is tried again.
+        policy: decides which attempts are repeated.
         faults: remembers slow and broken brokers.
-        chance: jitter.
-        group: by which sends are counted.
-        counters: the client's.
+        chance: source of the jitter.
+        group: the producer group, under which sends are counted.
+        counters: the client's counters.
     """
 
     def __init__(
@@ -130,24 +130,24 @@ class Attempts:
         self._group = group
         self._counters = counters
         self._sends = TopicSends("")
-        """The counters of the topic that was sent to last, as for :attr:`Targets.latest`."""
+        """The counters of the topic of the last send, as for :attr:`Targets.latest`."""
         # Most producers do not compare results: then any result ends the send.
         self.results_are_final = faults is None and type(policy) is Retries and not policy.retry_not_stored_ok
-        # One machine for all sends: it is stepped, never called, and what belongs to one send is in the send's own
+        # One machine for all sends: it is stepped, never called, and the state of one send is in the send's own
         # RetryCallState. tenacity's own stops by time would read the real clock; this one reads trio's.
         self._retrying = tenacity.Retrying(retry=self._wants_retry, stop=self._is_last, wait=self._pause_s)
         self._retrying.begin()
         self.before_start: Callable[[], None] | None = None
-        """Called before a request is written: what was accepted earlier goes first."""
+        """Called before a request is written: messages that were accepted earlier are written first."""
 
     def start(self, attempt: Attempt, target: Target, link: Link, deadline: float) -> None:
-        """Write an attempt's request; its answer must be there at the deadline."""
+        """Write an attempt's request; its answer must arrive before the deadline."""
         if self.before_start is not None:
             self.before_start()
         self.write(attempt, target, link, deadline)
 
     def write(self, attempt: Attempt, target: Target, link: Link, deadline: float) -> None:
-        """:meth:`start` of what is next in any case."""
+        """:meth:`start` for a request that is next in any case."""
         opaque = link.next_opaque()
         self.aim(attempt, target, link, opaque, deadline)
         try:
@@ -157,7 +157,7 @@ class Attempts:
 
     @staticmethod
     def aim(attempt: Attempt, target: Target, link: Link, opaque: int, deadline: float) -> None:
-        """Note where an attempt's request goes."""
+        """Record where an attempt's request goes."""
         attempt.queue = queue = target.queue
         attempt.link = link
         attempt.address = link.address
@@ -166,7 +166,7 @@ class Attempts:
         attempt.out.last_broker = queue.broker_name
 
     async def deliver_batch(self, out: Outgoing, started: float) -> SendResult:
-        """:meth:`deliver` of several messages in one request."""
+        """:meth:`deliver` for several messages in one request."""
         result = await self.deliver(out, started)
         self.sends_to(out.topic).stored_in_batches += out.unique_key.count(",")
         return result
@@ -178,16 +178,16 @@ class Attempts:
         ready: tuple[Target, Link, float] | None = None,
         made: Attempt | None = None,
     ) -> SendResult:
-        """Make all attempts that are left.
+        """Make all remaining attempts.
 
         Args:
             out: the message.
             started: when the send began, on trio's clock; default now.
-            ready: the queue, the link and the seconds of the first one, if they are chosen already.
-            made: the first one, if it has been made already.
+            ready: queue, link and timeout in seconds of the first attempt, if they are already chosen.
+            made: the first attempt, if it has already been made.
 
         Raises:
-            MQError: none succeeded; it lists them all.
+            MQError: no attempt succeeded; it lists them all.
         """
         while True:
             if made is not None:
@@ -195,7 +195,7 @@ class Attempts:
             else:
                 attempt = Attempt(out, trio.current_time() if started is None else started)
                 started = None
-                # A further attempt avoids the broker of the one before, which may take a fresh route or a new link.
+                # A further attempt avoids the broker of the previous one, which may need a fresh route or a new link.
                 if ready is None and out.last_broker is None and out.unready_queue is None:
                     ready = self._targets.ready_nowait(out)
                 if ready is not None:
@@ -216,7 +216,7 @@ class Attempts:
             raise self.final_error(out, outcome)
 
     def pause_after(self, attempt: Attempt) -> float | None:
-        """Record how an attempt ended; returns the seconds before the next one, None when there is none."""
+        """Record how an attempt ended; returns the seconds before the next one, None if there is none."""
         outcome = attempt.outcome
         assert outcome is not None
         if not (self.results_are_final and isinstance(outcome, SendResult)):
@@ -226,13 +226,13 @@ class Attempts:
         return None
 
     def count_final(self, topic: str, body_bytes: int, attempt: Attempt, result: SendResult) -> None:
-        """Record a send that has ended by a final result.
+        """Record a send that has ended with a final result.
 
         Args:
-            topic: where it went.
-            body_bytes: as it travelled.
-            attempt: the one that stored it.
-            result: of that.
+            topic: the topic.
+            body_bytes: size of the body as sent.
+            attempt: the attempt that stored the message.
+            result: its result.
         """
         # What is counted here may cost a hundredth of a send's work, so it makes no further call.
         sends = self._sends
@@ -241,7 +241,7 @@ class Attempts:
         sends.stored = stored = sends.stored + 1
         sends.body_bytes += body_bytes
         if stored & _TIMED_MASK == 1:
-            # The time of the receive that brought the answer: no look at the clock.
+            # The time of the receive that brought the answer: saves reading the clock.
             sends.took(attempt.link.received_s - attempt.started)
         if result.status:
             sends.weakly_stored(result.status.name)
@@ -252,11 +252,11 @@ class Attempts:
         state = out.retry_state
         if state is None:
             if isinstance(outcome, SendResult) and not self._policy.retries_result(outcome):
-                # There is nothing to decide: tenacity's state and its steps would cost as much as the send itself.
+                # No decision is needed: tenacity's state and its steps would cost as much as the send itself.
                 self._count_stored(attempt, outcome)
                 return None
             state = out.retry_state = tenacity.RetryCallState(self._retrying, None, (out,), {})
-        # Errors are outcomes too: nothing is to be raised inside the machine.
+        # Errors are outcomes too: nothing must be raised inside the machine.
         state.set_result(outcome)
         try:
             step = self._retrying.iter(state)
@@ -283,17 +283,17 @@ class Attempts:
     def count_stored(
         self, topic: str, status: SendStatus, started: Sequence[float], received_s: float, body_bytes: int
     ) -> None:
-        """Record sends that have ended by a final result, many at once: :meth:`pause_after` of each.
+        """Record many sends that have ended with a final result, as :meth:`pause_after` does for each.
 
         Args:
-            topic: of all.
-            status: of all.
+            topic: the topic of all.
+            status: the status of all.
             started: when each began, on trio's clock.
-            received_s: when they ended.
-            body_bytes: their bodies.
+            received_s: when they ended, on trio's clock.
+            body_bytes: the sizes of their bodies.
         """
         sends = self.sends_to(topic)
-        # Those are timed that would be if they had ended one by one.
+        # The same sends are timed as if they had ended one by one.
         for each in started[-sends.stored & _TIMED_MASK :: TIMED_EVERY]:
             sends.took(received_s - each)
         sends.stored += len(started)
@@ -315,7 +315,7 @@ class Attempts:
             sends.weakly_stored(result.status.name)
 
     def final_error(self, out: Outgoing, outcome: MQError) -> MQError:
-        """What the caller gets when the last attempt failed: an error of the kind that fits best, with all attempts."""
+        """The error for the caller when the last attempt failed: of the kind that fits best, with all attempts."""
         error = error_to_raise(outcome, out.attempts)
         # Of a batch the first id is an example: all of them would hide the reason.
         first, *others = out.unique_key.split(",")
@@ -346,21 +346,21 @@ class Attempts:
             self.start(attempt, target, link, until)
 
     def timeout_s(self, out: Outgoing, now: float) -> float:
-        """How long an attempt that begins now may take.
+        """The seconds that an attempt that begins now may take.
 
         Raises:
-            NotReady: there is no time left.
+            NotReady: no time is left.
         """
         left_s = out.deadline - now
         if left_s <= 0:
             raise NotReady("no time left for another attempt")
         attempts_left = self._policy.attempts - len(out.attempts)
-        # Perhaps, as long as the route is unknown.
+        # There may be one, as long as the route is unknown.
         elsewhere = out.pinned is None and self._targets.several_brokers(out.topic) is not False
         return self._policy.attempt_timeout_s(left_s, attempts_left, elsewhere=elsewhere)
 
     def _record(self, attempt: Attempt, outcome: SendResult | MQError) -> None:
-        """Enter an attempt into the message's list and into the memory of faults."""
+        """Add an attempt to the message's list and to the record of faults."""
         out, faults = attempt.out, self._faults
         if isinstance(outcome, SendResult):
             out.result = outcome
@@ -377,7 +377,7 @@ class Attempts:
         if faults is not None and out.last_broker is not None:
             faults.update(out.last_broker, now - attempt.started, now, isolate=True)
 
-    # --- what tenacity asks ----------------------------------------------------------------------------------
+    # --- called by tenacity ----------------------------------------------------------------------------------
 
     def _wants_retry(self, state: tenacity.RetryCallState) -> bool:
         out: Outgoing = state.args[0]
@@ -395,9 +395,9 @@ class Attempts:
         return self._further_pause_s(state) is None
 
     def _further_pause_s(self, state: tenacity.RetryCallState) -> float | None:
-        """The pause before an attempt beyond the policy's number, None if there is none.
+        """The pause before an attempt beyond the policy's limit, None if there is none.
 
-        A broker that stops, or has become a slave, refuses at once: the attempts would be over long before there is
+        A broker that stops, or has become a slave, refuses at once: the attempts would be used up long before there is
         another master. So the send waits for it, as it does while no broker can be reached.
         """
         out: Outgoing = state.args[0]

@@ -21,27 +21,27 @@ log = logging.getLogger("triomq.producer")
 
 
 class Outgoing:
-    """One message on its way: what stays the same over all attempts, and how the earlier ones ended.
+    """A message being sent: what stays the same over all attempts, and how the earlier ones ended.
 
     Attributes:
-        topic: where it goes.
-        body: as it travels, perhaps compressed, perhaps a batch.
+        topic: its topic.
+        body: the body as sent, perhaps compressed, perhaps a batch.
         properties: the property string, UNIQ_KEY included.
         unique_key: the id users see.
         deadline: on trio's clock, for all attempts together.
-        wait_until: on trio's clock; how long to wait for a route and a master. Where that is later than the deadline,
-            time spent waiting moves the deadline.
-        waited_in_vain: no route or no master came until then; there is no further attempt.
-        code: what its requests are: a message, a batch, or a reply.
+        wait_until: on trio's clock; how long to wait for a route and a master. If that is later than the deadline,
+        time spent waiting moves the deadline.
+        waited_in_vain: no route or no master was found until then; there is no further attempt.
+        code: the kind of its requests: a message, a batch, or a reply.
         pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
-        retry: of a copy for a retry topic: how often it failed, and how often it may before it is a dead letter.
-        attempts: those that failed.
+        retry: for a copy for a retry topic: how often it failed, and how often it may fail before it is a dead letter.
+        attempts: the failed attempts.
         result: of the latest attempt that stored it, if the policy asked for another one nevertheless.
         last_broker: the broker of the latest attempt.
-        unready_queue: the queue that was chosen for the first attempt, if something must be waited for before it.
+        unready_queue: the queue that was chosen for the first attempt, if the attempt must wait for something.
         refresh_route: whether the next attempt asks for the route again first.
-        own_properties: names and values that the client adds, as those of a half message; users cannot set them.
-        retry_state: tenacity's record of the attempts; None as long as there was nothing to decide.
+        own_properties: names and values that the client adds, e.g. for a half message; users cannot set them.
+        retry_state: tenacity's record of the attempts; None as long as no decision was needed.
     """
 
     __slots__ = (
@@ -78,16 +78,16 @@ def properties_text(message: Message, unique_key: str, own: Mapping[str, str] | 
     """The property string, UNIQ_KEY included.
 
     Args:
-        message: what users send.
+        message: the user's message.
         unique_key: its id.
-        own: what the client adds.
+        own: properties that the client adds.
 
     Raises:
-        MessageIllegal: it is longer than a stored record can hold.
+        MessageIllegal: the string is longer than a stored record can hold.
     """
     tags, keys = message.tags, message.keys
     if message.properties is None and message.wait_store_ok and message.delay_level <= 0 and own is None:
-        # What most messages look like, without building a table.
+        # The usual case, without building a table.
         text = f"{UNIQ_KEY}\x01{unique_key}"
         if keys:
             text = f"{KEYS}\x01{keys if isinstance(keys, str) else ' '.join(keys)}\x02{text}"

@@ -24,7 +24,7 @@ from triomq_protocol.wire.header import Header
 _PLAIN: Final = RequestCode.SEND_MESSAGE_V2
 
 _OFFSETS_END: Final = 1 << 62
-"""No queue gets so far; whatever a batch adds to a smaller offset has 64 bits."""
+"""No queue reaches this offset; a smaller one plus the size of any batch fits into 64 bits."""
 
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 """Answers that mean: the message is stored (docs/protocol/client.md §6.12)."""
@@ -41,7 +41,7 @@ class SendAnswer(
         "trace_on": "TRACE_ON",
     },
 ):
-    """Header of a send's answer with the two ext fields that brokers add to it."""
+    """Header of a send's answer, with the two ext fields that brokers add."""
 
     msg_id: str | None = None
     queue_id: int | None = None
@@ -58,7 +58,7 @@ class SendRequests:
         group: the producer group.
         default_topic: template topic of auto-creation.
         default_topic_queues: upper bound of an auto-created topic's queues.
-        namespace: whose prefix topics get.
+        namespace: the namespace whose prefix topics get.
         unit_mode: whether the producer belongs to a unit.
     """
 
@@ -78,7 +78,7 @@ class SendRequests:
         self._default_topic_queues = default_topic_queues
 
     def encode(self, out: Outgoing, target: Target, opaque: int, *, oneway: bool = False) -> bytes:
-        """The request of one attempt: queue and broker are this attempt's own (docs/protocol/client.md §6.9)."""
+        """The request of one attempt: queue and broker belong to this attempt (docs/protocol/client.md §6.9)."""
         queue = target.queue
         if out.sys_flag or out.flag or out.code is not _PLAIN or oneway or out.retry is not None or self._unit_mode:
             times, max_times = out.retry if out.retry is not None else (0, None)
@@ -108,7 +108,7 @@ class SendRequests:
         return template.encode(opaque, out.born_ms, out.properties, out.body)
 
     def template(self, topic: str, target: Target) -> SendTemplate:
-        """The template of plain requests for a queue, made once."""
+        """The template of plain requests for a queue, created once."""
         queue = target.queue
         template = target.template = SendTemplate(
             producer_group=self._group,
@@ -122,7 +122,7 @@ class SendRequests:
 
 
 def outcome_of(answer: Command, queue: MessageQueue, unique_key: str, address: str) -> SendResult | MQError:
-    """What a broker's answer to a send means: a result when the message is stored, else an error."""
+    """The meaning of a broker's answer to a send: a result if the message is stored, otherwise an error."""
     if answer.code not in STORED_CODES:
         return error_for_code(answer.code, answer.remark, what=f"send to topic {queue.topic}", address=address)
     try:

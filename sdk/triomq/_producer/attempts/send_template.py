@@ -27,7 +27,7 @@ class SendTemplate:
         default_topic_queue_nums: upper bound of an auto-created topic's queues.
 
     Attributes:
-        parts: of the header: what is before, between and behind born timestamp, properties and opaque.
+        parts: the header's bytes before, between and after born timestamp, properties and opaque.
     """
 
     __slots__ = ("_parts", "parts")
@@ -61,14 +61,14 @@ class SendTemplate:
             header = frame[_LENGTHS_BYTES:].decode().replace(quote(properties), "\0")
             header = header.replace(str(number), "\0").replace(str(number + 1), "\0")
             parts = header.split("\0")
-            # More parts: a name contains one of the numbers, so take others.
+            # More parts: a name contains one of the numbers, so use others.
             if len(parts) == 4:
                 self._parts = parts[0], parts[1], parts[2], parts[3]
                 self.parts = tuple(part.encode() for part in parts)
                 return
 
     def encode(self, opaque: int, born_timestamp: int, properties: str, body: bytes) -> bytes:
-        """The whole frame; the same bytes as ``encode_send_request_v2``."""
+        """Encode the whole frame; the same bytes as ``encode_send_request_v2``."""
         start, before_properties, before_opaque, end = self._parts
         header = f"{start}{born_timestamp}{before_properties}{quote(properties)}{before_opaque}{opaque}{end}".encode()
         size = len(header)

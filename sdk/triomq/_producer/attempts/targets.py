@@ -36,7 +36,7 @@ class Target:
 
     Args:
         queue: the queue.
-        address: its broker's master; empty when the route has none.
+        address: its broker's master; empty if the route has none.
     """
 
     __slots__ = ("address", "queue", "template")
@@ -51,8 +51,8 @@ class TopicTargets:
     """The queues of one route, in round robin.
 
     Args:
-        route: the snapshot they come from.
-        start: where the round starts.
+        route: the snapshot that lists them.
+        start: the number at which the round robin starts.
     """
 
     __slots__ = ("_by_queue", "_count", "masters", "queues", "route", "several_brokers", "targets", "topic")
@@ -68,12 +68,12 @@ class TopicTargets:
         self._count = start
 
     def count(self) -> int:
-        """The next number of the round robin, masked to 31 bits as upstream's."""
+        """The next number of the round robin, masked to 31 bits as upstream."""
         self._count = count = (self._count + 1) & 0x7FFFFFFF
         return count
 
     def upcoming(self) -> Target | None:
-        """The target that the next :meth:`count` is for, if there are any."""
+        """The target for the next :meth:`count`, if there are any targets."""
         targets = self.targets
         return targets[((self._count + 1) & 0x7FFFFFFF) % len(targets)] if targets else None
 
@@ -84,17 +84,17 @@ class TopicTargets:
 
 
 class Targets:
-    """The topics one producer group sends to.
+    """The topics that one producer group sends to.
 
     Args:
         routes: where topics live; their changes are followed until :meth:`close`.
-        links: how brokers are reached.
-        faults: which brokers are avoided; None chooses round robin.
-        chance: starts of round robins.
-        first_timeouts_s: how long a first attempt may take when there is no other broker, and when there is one.
+        links: the links to brokers.
+        faults: decides which brokers are avoided; None chooses round robin.
+        chance: gives the starts of round robins.
+        first_timeouts_s: seconds that a first attempt may take if there is no other broker, and if there is one.
 
     Attributes:
-        latest: the topic that was sent to last.
+        latest: the topic of the last send.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Targets:
         self._chance = chance
         self._first_timeouts_s = first_timeouts_s
         self._topics: LRUCache[str, TopicTargets] = LRUCache(TOPICS_MAX)
-        # Most messages go where the one before went: comparing two names is cheaper than a look into the cache.
+        # Most messages go to the topic of the one before: comparing two names is cheaper than a look-up in the cache.
         self.latest: TopicTargets | None = None
-        # Topic -> the event at whose end all sends that wait for its brokers try again.
+        # Topic -> the event after which all sends that wait for its brokers try again.
         self._waiting: dict[str, trio.Event] = {}
         routes.changed.append(self._route_changed)
         routes.forgotten.append(self._route_forgotten)
 
     def close(self) -> None:
-        """Follow route changes no longer."""
+        """Stop following route changes."""
         self._routes.changed.remove(self._route_changed)
         self._routes.forgotten.remove(self._route_forgotten)
 
@@ -146,7 +146,7 @@ class Targets:
         return found
 
     def ready_nowait(self, out: Outgoing) -> tuple[Target, Link, float] | None:
-        """Queue, open link and timeout for a first attempt; None when something must be waited for first."""
+        """Queue, open link and timeout for a first attempt; None if it must wait for something first."""
         targets = self.latest
         if targets is None or targets.topic != out.topic:
             targets = self.known(out.topic)
@@ -161,15 +161,14 @@ class Targets:
             target = targets.of(self._faults.choose(targets.queues, None, targets.count, trio.current_time()))
         link = self._links.ready(target.address)
         if link is None or not link.has_capacity:
-            # Otherwise the wait would be for the next queue, and where the round robin always comes to another broker's, this
-            # one would never be dialled.
+            # Otherwise the send would wait for the next queue; if that always belonged to another broker, this one
+            # would never be dialled.
             out.unready_queue = target.queue
             return None
         return target, link, self._first_timeouts_s[elsewhere]
 
     def idle_nowait(self, topic: str) -> tuple[Target, Link, float] | None:
-        """Next queue, open link and timeout for a first attempt, if nothing waits on that link; None when the way to them
-        is longer."""
+        """Next queue, open link and timeout for a first attempt, if nothing waits on that link; otherwise None."""
         targets = self.latest
         if targets is None or targets.topic != topic or self._faults is not None:
             return None
@@ -183,11 +182,11 @@ class Targets:
         return target, link, self._first_timeouts_s[targets.several_brokers]
 
     async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
-        """Choose a queue and open the link to its broker's master, and wait while none is available.
+        """Choose a queue and open the link to its broker's master; waits while none is available.
 
         Args:
-            out: the message; ``out.last_broker`` is left with the broker that was chosen.
-            until: on trio's clock; when this attempt ends if nothing is refused, but nothing answers either.
+            out: the message; ``out.last_broker`` is set to the chosen broker.
+            until: on trio's clock; the end of this attempt if nothing refuses it, but nothing answers either.
 
         Raises:
             NotReady: no route, or no connection with capacity, in time.
@@ -199,13 +198,13 @@ class Targets:
         )
 
     async def wait_for(self, call: Callable[[], Awaitable[T]], out: Outgoing) -> T:
-        """Call, and call again with pauses while the topic has no route, or no master that can be reached.
+        """Make a call, and repeat it with pauses while the topic has no route, or no master that can be reached.
 
         Sends that wait for the same topic look for its brokers together. Time spent here moves the deadline of a
         message that may wait beyond it.
 
         Raises:
-            MQError: what the call raised last, at ``out.wait_until``.
+            MQError: the last error of the call, at ``out.wait_until``.
         """
         started = trio.current_time()
         looks, moves_deadline = 0, out.wait_until > out.deadline
@@ -285,7 +284,7 @@ class Targets:
         """The link to the master of the broker that has taken a message, for requests that follow the send.
 
         Raises:
-            BrokerNotFound: the route, asked for again, names no master.
+            BrokerNotFound: the refreshed route names no master.
             MQError: it cannot be reached.
         """
         address = self._master_address(queue)
@@ -304,7 +303,7 @@ class Targets:
         return await self._links.get(address)
 
     def doubt(self, topic: str, address: str) -> None:
-        """A broker has not answered a send to a topic: its route is asked for; see :meth:`Routes.doubt`."""
+        """Ask for a topic's route again, as a broker has not answered a send to it; see :meth:`Routes.doubt`."""
         self._routes.doubt(topic, address)
 
     def _master_address(self, queue: MessageQueue) -> str | None:
@@ -317,7 +316,7 @@ class Targets:
         return targets.several_brokers if targets is not None else None
 
     def redial_in_s(self, out: Outgoing) -> float:
-        """How long the broker of a message's last attempt is not dialled again; 0 when it may be now."""
+        """Seconds until the broker of a message's last attempt may be dialled again; 0 if it may be now."""
         targets = self.known(out.topic)
         if targets is None or out.last_broker is None:
             return 0.0
@@ -356,7 +355,7 @@ class Targets:
             log.info("the route of %s could not be refreshed: %s", topic, error.reason)
 
     def _take(self, route: Route, old: TopicTargets | None) -> TopicTargets:
-        # The round robin goes on where it was.
+        # The round robin continues where it was.
         targets = TopicTargets(route, self._chance.randrange(2**31) if old is None else old.count())
         self._topics[route.topic] = self.latest = targets
         return targets

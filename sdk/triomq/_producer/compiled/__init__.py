@@ -1,7 +1,7 @@
 """The compiled twin of `plain_sends`: sends with a callback that share requests, from the message to its callback.
 
 An installation without a C compiler does not have it, and `TRIOMQ_PURE=1` leaves it unused; then Python does the same
-work. The module is written in Cython, imports none of the other packages, and gets all it needs as arguments.
+work. The module is written in Cython, imports none of the other packages, and receives everything as arguments.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ log = logging.getLogger("triomq.producer")
 T = TypeVar("T")
 
 LINE_EVERY_S: Final = 10.0
-"""How often the failure of one method is written at most: it may come with every send."""
+"""The shortest time between two log lines about one method: it may fail with every send."""
 
 _DEFAULT: Final = Retries()
 
@@ -36,7 +36,7 @@ class _Calls:
     """Calls of one object's methods.
 
     Args:
-        what: the plug point, in words.
+        what: the name of the plug point.
         of: the user's object.
     """
 
@@ -49,12 +49,12 @@ class _Calls:
         """Call a method.
 
         Args:
-            name: the method's.
+            name: the method's name.
             call: calls it.
-            check: raises :class:`InvalidCall` unless the answer of this name can be used.
+            check: given the name and the answer, raises :class:`InvalidCall` unless the answer can be used.
 
         Raises:
-            InvalidCall: it has raised, or answered something else.
+            InvalidCall: the method has raised, or its answer cannot be used.
         """
         where = f"{name} of the {self._what} {self._of}"
         try:
@@ -66,7 +66,7 @@ class _Calls:
         return answer
 
     def lenient(self, name: str, call: Callable[[], T], default: T, check: Callable[[str, T], None] | None = None) -> T:
-        """:meth:`strict`, but with the default's answer in place of one that cannot be used."""
+        """:meth:`strict`, but with the default in place of an answer that cannot be used."""
         try:
             return self.strict(name, call, check)
         except InvalidCall as error:
@@ -97,11 +97,11 @@ class CheckedPolicy:
     """A user's retry policy; see :class:`RetryPolicy`.
 
     Args:
-        policy: the user's.
-        timeout_s: of the producer's sends.
+        policy: the user's policy.
+        timeout_s: the timeout of the producer's sends.
 
     Raises:
-        InvalidCall: it fails when it is asked for the time of a first attempt.
+        InvalidCall: it fails when asked for the time of a first attempt.
     """
 
     def __init__(self, policy: RetryPolicy, timeout_s: float) -> None:
@@ -116,24 +116,24 @@ class CheckedPolicy:
 
     @property
     def attempts(self) -> int:
-        """The user's; 1 where it cannot be used."""
+        """The user's answer; 1 if it cannot be used."""
         return self._calls.lenient("attempts", lambda: self._policy.attempts, 1, _check_attempts)
 
     def retries(self, error: MQError, /) -> bool:
-        """The user's; no where it fails, as a further attempt may store the message twice."""
+        """The user's answer; false if it fails, as a further attempt may store the message twice."""
         return self._calls.lenient("retries", lambda: bool(self._policy.retries(error)), False)
 
     def retries_result(self, result: SendResult, /) -> bool:
-        """The user's; no where it fails."""
+        """The user's answer; false if it fails."""
         return self._calls.lenient("retries_result", lambda: bool(self._policy.retries_result(result)), False)
 
     def attempt_timeout_s(self, left_s: float, attempts_left: int, /, *, elsewhere: bool) -> float:
-        """The user's; all that is left where it cannot be used."""
+        """The user's answer; all remaining time if it cannot be used."""
         call = self._timeout_s(left_s, attempts_left, elsewhere)
         return self._calls.lenient("attempt_timeout_s", call, left_s, _check_timeout)
 
     def pause_s(self, attempt: int, chance: float, /) -> float:
-        """The user's; that of :class:`Retries` where it cannot be used."""
+        """The user's answer; that of :class:`Retries` if it cannot be used."""
         default = _DEFAULT.pause_s(attempt, chance)
         return self._calls.lenient("pause_s", lambda: self._policy.pause_s(attempt, chance), default, _check_pause)
 
@@ -148,7 +148,7 @@ class CheckedFaults:
     def choose(
         self, queues: Sequence[MessageQueue], last_broker: str | None, count: Callable[[], int], now: float, /
     ) -> MessageQueue:
-        """The user's; the next one of the round robin where it is none of the queues."""
+        """The user's choice; the next queue of the round robin if it is none of the queues."""
 
         def check(name: str, queue: object) -> None:
             if queue not in queues:
@@ -161,19 +161,19 @@ class CheckedFaults:
             return choose_plain(queues, last_broker, count)
 
     def update(self, broker_name: str, latency_s: float, now: float, /, *, isolate: bool) -> None:
-        """The user's; what it raises is logged."""
+        """Call the user's method; its exceptions are logged."""
         self._calls.lenient("update", lambda: self._faults.update(broker_name, latency_s, now, isolate=isolate), None)
 
 
 def checked_policy(policy: RetryPolicy | None, timeout_s: float) -> RetryPolicy:
-    """What decides about further attempts; the default is used as it is.
+    """The policy for further attempts; the default is used as it is, without checks.
 
     Args:
-        policy: the user's.
-        timeout_s: of the producer's sends.
+        policy: the user's policy.
+        timeout_s: the timeout of the producer's sends.
 
     Raises:
-        InvalidCall: the user's cannot be used.
+        InvalidCall: the user's policy cannot be used.
     """
     if policy is None:
         return _DEFAULT
@@ -181,10 +181,10 @@ def checked_policy(policy: RetryPolicy | None, timeout_s: float) -> RetryPolicy:
 
 
 def checked_faults(faults: FaultStrategy | None) -> FaultStrategy | None:
-    """What chooses queues, if there is one; the one that we ship is used as it is.
+    """The strategy that chooses queues, if there is one; the one that we ship is used as it is, without checks.
 
     Raises:
-        InvalidCall: it has not the methods of one.
+        InvalidCall: it lacks the methods of a strategy.
     """
     if faults is None or type(faults) is LatencyFaults:
         return faults

@@ -24,17 +24,17 @@ class FaultStrategy(Protocol):
 
         Args:
             queues: the topic's writable queues, at least one.
-            last_broker: where the previous attempt of this message went, if there was one.
+            last_broker: the broker of this message's previous attempt, if there was one.
             count: the next number of the topic's round robin.
             now: seconds on any steady clock.
         """
 
     def update(self, broker_name: str, latency_s: float, now: float, /, *, isolate: bool) -> None:
-        """Record how an attempt went.
+        """Record the outcome of an attempt.
 
         Args:
-            broker_name: where it went.
-            latency_s: how long it took.
+            broker_name: its broker.
+            latency_s: its duration.
             now: seconds on the same clock.
             isolate: whether it failed, and the broker may be the cause.
         """
@@ -74,7 +74,7 @@ class _Fault:
 class LatencyFaults:
     """Upstream's latency fault tolerance: brokers that were slow or failed are avoided for a while.
 
-    It remembers each broker that sends have gone to, also one that is no longer in a route.
+    It remembers every broker that was sent to, even one that is no longer in a route.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class LatencyFaults:
     def choose(
         self, queues: Sequence[MessageQueue], _last_broker: str | None, count: Callable[[], int], now: float, /
     ) -> MessageQueue:
-        """The next queue whose broker is available; else one of the less bad half of the brokers."""
+        """The next queue whose broker is available; otherwise one of the better half of the brokers."""
         start, number = count(), len(queues)
         for step in range(number):
             queue = queues[(start + step) % number]
@@ -98,7 +98,7 @@ class LatencyFaults:
         return queues[count() % number]
 
     def update(self, broker_name: str, latency_s: float, now: float, /, *, isolate: bool) -> None:
-        """Remember an attempt."""
+        """Record an attempt."""
         duration = not_available_for_s(ISOLATION_LATENCY_S if isolate else latency_s)
         self._faults[broker_name] = _Fault(latency_s, now + duration)
 

@@ -18,16 +18,16 @@ from triomq_protocol.filters.tags import java_hash
 class QueueSelector(Protocol):
     """Chooses the queue of one message; a plain function that returns soon.
 
-    Where order matters, the same arguments must give the same queue.
+    If order matters, the same arguments must give the same queue.
     """
 
-    # Any, so that a user's function may say what it is given: `customer: str`.
+    # Any, so that a user's function may annotate its argument: `customer: str`.
     def __call__(self, queues: Sequence[MessageQueue], message: Message, arg: Any, /) -> MessageQueue:
-        """Choose.
+        """Choose a queue.
 
         Args:
             queues: the topic's writable queues, brokers by name, then queue ids.
-            message: what is to be sent.
+            message: the message to be sent.
             arg: the argument given to ``send``.
         """
 
@@ -66,7 +66,7 @@ def _java_remainder(value: int, count: int) -> int:
 
 
 class SelectAtRandom:
-    """Chooses a queue at random, each as likely as the others.
+    """Chooses a queue at random, all equally likely.
 
     Args:
         chance: the source of random choices.
@@ -76,7 +76,7 @@ class SelectAtRandom:
         self._chance = chance if chance is not None else random.Random()
 
     def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
-        """Choose."""
+        """Choose a queue."""
         return self._chance.choice(queues)
 
 
@@ -91,13 +91,13 @@ class SelectRoundRobin:
         self._next = (chance if chance is not None else random.Random()).randrange(2**31)
 
     def __call__(self, queues: Sequence[MessageQueue], _message: Message, _arg: object, /) -> MessageQueue:
-        """Choose."""
+        """Choose a queue."""
         self._next = (self._next + 1) & 0x7FFFFFFF
         return queues[self._next % len(queues)]
 
 
 def check_choice(queue: MessageQueue | None, selector: QueueSelector | None, arg: object) -> None:
-    """Raise :class:`InvalidCall` unless what a send was given says by one rule which queue it goes to."""
+    """Raise :class:`InvalidCall` unless the arguments of a send determine its queue by a single rule."""
     if queue is not None and selector is not None:
         raise InvalidCall("give either queue= or selector=, not both")
     if arg is None or selector is not None:
@@ -118,7 +118,7 @@ def choose_by_selector(
     """Ask a selector and check its answer.
 
     Raises:
-        InvalidCall: it raised, or answered something that is not one of the queues.
+        InvalidCall: it raised, or its answer is not one of the queues.
     """
     try:
         chosen = selector(queues, message, arg)

@@ -48,10 +48,10 @@ class RetryPolicy(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How many attempts a send gets, the first included."""
+        """The number of attempts of a send, the first included."""
 
     def retries(self, error: MQError, /) -> bool:
-        """Whether another attempt may succeed after this."""
+        """Whether another attempt may succeed after this error."""
 
     def retries_result(self, result: SendResult, /) -> bool:
         """Whether a stored message with this status is to be sent to another broker as well."""
@@ -60,7 +60,7 @@ class RetryPolicy(Protocol):
         """How long the next attempt may wait for its answer.
 
         Args:
-            left_s: what is left of the send's deadline.
+            left_s: the time left until the send's deadline.
             attempts_left: attempts that may still be made, this one included.
             elsewhere: whether a further attempt could go to another broker.
         """
@@ -76,9 +76,9 @@ class Retries:
     Args:
         attempts: attempts per send (upstream ``retryTimesWhenSendFailed`` + 1).
         retry_codes: answers after which another broker is tried.
-        retry_not_stored_ok: whether a status other than SEND_OK is tried elsewhere too
+        retry_not_stored_ok: whether a status other than SEND_OK leads to an attempt elsewhere too
             (``retryAnotherBrokerWhenNotStoreOK``).
-        reserve: share of what is left that is kept for each further attempt, 0-1.
+        reserve: share of the remaining time that is kept for each further attempt, 0-1.
         first_pause_s: before a second attempt at the same broker; doubles with each further one.
         max_pause_s: upper bound of the pause.
 
@@ -94,15 +94,15 @@ class Retries:
     max_pause_s: float = attrs.field(default=1.0, validator=seconds(zero=True))
 
     def retries(self, error: MQError, /) -> bool:
-        """A broker's answer by its code, anything else by the error's own flag."""
+        """Decides by the code of a broker's answer; for any other error, by the error's own flag."""
         return error.code in self.retry_codes if error.code is not None else error.retriable
 
     def retries_result(self, result: SendResult, /) -> bool:
-        """Only when asked to."""
+        """Only if ``retry_not_stored_ok`` is set."""
         return self.retry_not_stored_ok and result.status is not SendStatus.SEND_OK
 
     def attempt_timeout_s(self, left_s: float, attempts_left: int, /, *, elsewhere: bool) -> float:
-        """All that is left for a last or only attempt; else what remains beside the others' reserves.
+        """All the time left for a last or only attempt; otherwise the rest after the others' reserves.
 
         With no other broker to go to, nothing is held back: asking the same one twice does not make it faster,
         but may store the message twice.
@@ -113,18 +113,18 @@ class Retries:
         return left_s * max(1.0 - kept, 1.0 / attempts_left)
 
     def pause_s(self, attempt: int, chance: float, /) -> float:
-        """Doubling, up to half of it taken away by chance."""
+        """The doubling pause, reduced at random by up to half."""
         return Backoff(first_s=self.first_pause_s, max_s=self.max_pause_s).pause_s(attempt, chance)
 
 
 def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError, *, elsewhere: bool = True) -> bool:
-    """Whether an attempt that ended so should be followed by another, as far as the policy is concerned.
+    """Whether an attempt with this outcome should be followed by another, as far as the policy is concerned.
 
     A broker that refuses the account would refuse it again; another one may have other accounts.
 
     Args:
-        policy: decides about all else.
-        outcome: of the last attempt.
+        policy: decides about all other outcomes.
+        outcome: the outcome of the last attempt.
         elsewhere: whether the topic has queues on another broker.
     """
     if isinstance(outcome, MQError):
@@ -142,16 +142,16 @@ def pause_before_retry_s(
 ) -> float:
     """How long to wait before the next attempt.
 
-    Another broker may be asked at once; the same one needs a moment, and an address that could not be dialled
-    its pause.
+    Another broker may be asked at once; the same one needs a short pause, and an address that could not be dialled
+    its own pause.
 
     Args:
-        policy: says how long a moment is.
-        attempt: how many attempts were made.
+        policy: gives the short pause.
+        attempt: the number of attempts made.
         chance: in [0, 1).
         elsewhere: whether the topic has queues on another broker.
         redial_in_s: when the broker's address may be dialled again.
-        left_s: what is left of the send's deadline.
+        left_s: the time left until the send's deadline.
     """
     if elsewhere:
         return 0.0
@@ -161,8 +161,8 @@ def pause_before_retry_s(
 def error_to_raise(last: MQError, attempts: Sequence[Attempt]) -> MQError:
     """The error whose kind ends a send: the last attempt's.
 
-    Except that an attempt which sent nothing must not end the send as if none had, if the outcome of an earlier one is
-    unknown: then it is that attempt's.
+    If the last attempt sent nothing, but the outcome of an earlier one is unknown, it is that attempt's error: the send
+    must not end as if nothing had been sent.
     """
     if not isinstance(last, ConnectFailed | RouteNotFound | NoNameServer):
         return last
@@ -170,14 +170,14 @@ def error_to_raise(last: MQError, attempts: Sequence[Attempt]) -> MQError:
 
 
 def attempts_text(attempts: Sequence[Attempt]) -> str:
-    """How often a message was tried; without any name server that is never, since no broker was known."""
+    """The number of attempts as text; without a name server there are none, since no broker was known."""
     if attempts and all(isinstance(each.error, NoNameServer) for each in attempts):
         return "nothing was sent"
     return f"{len(attempts)} attempt(s)"
 
 
 def advice_of(error: MQError, attempts: Sequence[Attempt]) -> str:
-    """What the caller of a failed send can do; whether it may be stored depends on all attempts."""
+    """Advice for the caller of a failed send; whether the message may be stored depends on all attempts."""
     if not any(_may_be_stored(each.error) for each in attempts):
         return error.advice
     if _may_be_stored(error) or not error.advice:
@@ -188,4 +188,4 @@ def advice_of(error: MQError, attempts: Sequence[Attempt]) -> str:
 def _may_be_stored(error: MQError) -> bool:
     """Whether the broker may have stored the message although the attempt failed."""
     unanswered = isinstance(error, LinkLost | RequestTimeout) and not isinstance(error, NotReady)
-    return unanswered or error.advice == MAY_BE_STORED  # as of a client that closed before the answer
+    return unanswered or error.advice == MAY_BE_STORED  # e.g. from a client that closed before the answer
