@@ -23,8 +23,9 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     def pause(self, *queues: MessageQueue) -> None:
         """Stop pulling these queues; without queues, pull nothing, also from queues that are assigned later.
 
-        What has been pulled already is still polled or handled. So is what a pull brings that was sent before: brokers
-        hold it for up to 15 s, or 20 s for lite pull consumers, until a message comes. Java's consumers do the same.
+        Messages that were already pulled are still polled or handled. So are those of a pull that was already sent:
+        brokers hold it for up to 15 s, or 20 s for lite pull consumers, until a message arrives. Java's consumers do
+        the same.
 
         Raises:
             InvalidCall: a queue is not assigned.
@@ -48,13 +49,13 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             self._member.engine.resume(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset of a queue; what was pulled of it and not delivered yet is dropped.
+        """Continue at another offset of a queue; messages of it that were pulled but not yet delivered are dropped.
 
-        A handler that is at work on one of its messages runs on, and its result no longer moves the group's offset.
+        A handler that is processing one of its messages continues, but its result no longer moves the group's offset.
 
         Args:
-            queue: one that is assigned.
-            offset: of the next message to be delivered.
+            queue: an assigned queue.
+            offset: the offset of the next message to deliver.
 
         Raises:
             InvalidCall: the queue is not assigned, or has no such offset.
@@ -67,27 +68,27 @@ class AssignedQueues(metaclass=NoPublicConstructor):
         self._member.go_to(queue, offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go to the queues' first messages; without queues, of all that are assigned."""
+        """Go to the queues' first messages; without queues, for all that are assigned."""
         for queue in self._own(queues or self._assigned()):
             self._member.go_to(queue, await self._member.bounds.min_offset(queue))
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go behind the queues' last messages; without queues, of all that are assigned."""
+        """Go to the end of the queues, after their last messages; without queues, for all that are assigned."""
         for queue in self._own(queues or self._assigned()):
             self._member.go_to(queue, await self._member.bounds.max_offset(queue))
 
     async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
-        """Go to the first message stored at a time (int: ms since 1970) or later; without queues, of all assigned.
+        """Go to the first message stored at a time (int: ms since 1970) or later; without queues, for all assigned.
 
         Raises:
             InvalidCall: the time cannot be used, or a queue is not assigned.
         """
-        checked_time_ms("the time", moment)  # also when nothing is assigned
+        checked_time_ms("the time", moment)  # even if nothing is assigned
         for queue in self._own(queues or self._assigned()):
             self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
 
     def _assigned(self) -> list[MessageQueue]:
-        """The queues that are this member's now, sorted, the retry topic's aside."""
+        """The queues that are assigned to this member now, sorted, without the retry topic's."""
         return self._member.assignment()
 
     def _own(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:

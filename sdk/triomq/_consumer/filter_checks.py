@@ -24,11 +24,11 @@ class FilterChecks:
     """Checks filters for one client.
 
     Args:
-        client_id: by which brokers know the client.
+        client_id: the id under which brokers know the client.
         routes: where topics live.
-        links: how brokers are reached.
-        heartbeats: brokers send their version in answers to heartbeats.
-        chance: chooses which broker to ask.
+        links: the links to brokers.
+        heartbeats: their answers contain the brokers' versions.
+        chance: chooses the broker to ask.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class FilterChecks:
         self._chance = chance
 
     async def check(self, group: str, subscription: Subscription) -> None:
-        """Make sure that a topic's brokers filter like this.
+        """Make sure that a topic's brokers support a subscription's filter.
 
         Raises:
-            UnsupportedRequest: one is too old.
+            UnsupportedRequest: a broker is too old.
             SubscriptionRefused: the expression cannot be parsed.
             BrokerFault: such filters are switched off there.
             MQError: no broker could be asked.
         """
         route = await self._routes.for_subscribing(subscription.topic)
-        # Versions come with answers to heartbeats, and none may have reached a broker that was not known before.
+        # Versions arrive in answers to heartbeats, and a broker that was not known before may not have received one.
         await self._heartbeats.beat()
         brokers = route.one_of_each_broker(self._links.is_down)
         for address in brokers:

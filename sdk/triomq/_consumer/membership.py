@@ -69,31 +69,31 @@ from triomq_protocol.requests.heartbeat import BROADCASTING, CLUSTERING, CONSUME
 log = logging.getLogger("triomq.consumer")
 
 MessageModel = Literal["clustering", "broadcasting"]
-"""Whether the members of a group share its queues, or each has all."""
+"""Whether the members of a group share its queues, or each has all of them."""
 
 MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
-"""What users call a message model -> what heartbeats call it."""
+"""The users' name of a message model -> its name in heartbeats."""
 
 
 @attrs.frozen(kw_only=True)
 class ClientResources:
-    """What a client lends its consumers.
+    """The resources of a client that its consumers use.
 
     Args:
-        client_id: by which brokers know it.
-        file_id: by which local offset files know it, the same after a restart; None for a client without a name.
+        client_id: the id under which brokers know it.
+        file_id: the id of its local offset files, the same after a restart; None for a client without a name.
         instance_offsets: group -> the offsets of its broadcasting consumers, for a client without a name.
         routes: where topics live.
-        links: how brokers are reached.
-        heartbeats: report the groups this client is in.
-        requests: what brokers ask.
-        nursery: where consumers run.
-        unique_keys: makes message ids.
+        links: the links to brokers.
+        heartbeats: report the groups of this client.
+        requests: answers brokers' requests.
+        nursery: runs the consumers.
+        unique_keys: creates message ids.
         clock: wall clock in ms.
         chance: source of random choices.
-        route_wait: how calls of users wait for a broker.
-        unit_mode: whether its groups belong to a unit.
-        counters: what it counts.
+        route_wait: makes users' calls wait for a broker.
+        unit_mode: whether the client's groups belong to a unit.
+        counters: the client's counters.
     """
 
     client_id: str
@@ -114,7 +114,7 @@ class ClientResources:
 
 @attrs.frozen(kw_only=True)
 class GroupOptions:
-    """What push and lite pull consumers are both set; see ``client.push_consumer``."""
+    """The options of both push and lite pull consumers; see ``client.push_consumer``."""
 
     group: str
     model: MessageModel
@@ -131,10 +131,10 @@ class GroupOptions:
 
 
 class Membership(ABC):
-    """One consumer's membership; heartbeats report it from the beginning.
+    """One consumer's membership; heartbeats report it from its creation on.
 
     Args:
-        client: the client's.
+        client: the client's resources.
         options: the caller's.
         left: called when it has left the group.
         lite: whether the consumer polls.
@@ -143,10 +143,10 @@ class Membership(ABC):
         InvalidCall: an option or the group's name cannot be used, or the client is in the group already.
 
     Attributes:
-        subscriptions: topic -> what is wanted of it, the retry topic included.
-        engine: the assigned queues; made by the subclass.
+        subscriptions: topic -> its subscription, including the retry topic's.
+        engine: pulls the assigned queues; created by the subclass.
         started: whether its tasks were started.
-        failure: what ended it, if a task failed.
+        failure: the error that ended it, if a task failed.
     """
 
     engine: PullEngine
@@ -162,7 +162,7 @@ class Membership(ABC):
         self.callbacks = options.callbacks
         self.subscriptions: dict[str, Subscription] = {}
         self.announced: dict[str, Subscription] = {}
-        """Topic -> what heartbeats carry of it: changed by :meth:`announce` and :meth:`withdraw` only."""
+        """Topic -> its subscription in heartbeats; changed only by :meth:`announce` and :meth:`withdraw`."""
         self._newest_version_ms = 0
         self.report = reporter(options.callbacks.on_event)
         self.started = False
@@ -235,7 +235,7 @@ class Membership(ABC):
         return self._model == "broadcasting"
 
     def check_open(self) -> None:
-        """Raise what ended the consumer, or :class:`ClientClosed` when it was closed."""
+        """Raise the error that ended the consumer, or :class:`ClientClosed` if it was closed."""
         if self.failure is not None:
             raise self.failure
         if self.closed:
@@ -273,10 +273,10 @@ class Membership(ABC):
 
     @abstractmethod
     def shared_topics(self) -> Collection[str]:
-        """The topics whose queues the group shares out."""
+        """The topics whose queues the group shares."""
 
     def numbered(self, subscription: Subscription) -> Subscription:
-        """The same with the newest version of all: brokers keep what has the highest one, and nothing else.
+        """A copy with a version newer than all others: brokers keep only the subscription with the highest version.
 
         Call it just before :meth:`announce`, since another task may have announced the topic meanwhile.
         """
@@ -284,12 +284,12 @@ class Membership(ABC):
         return attrs.evolve(subscription, version_ms=self._newest_version_ms)
 
     async def announce(self, *changed: Subscription, look_up: bool = False) -> None:
-        """Send heartbeats with these subscriptions beside those that are announced, now and from now on.
+        """Send heartbeats with these subscriptions in addition to those already announced, now and from now on.
 
         Several tasks may announce at the same time; heartbeats carry the newest version of every subscription.
 
         Args:
-            changed: new ones, and new versions.
+            changed: new subscriptions, and new versions.
             look_up: first find the topics' brokers, in case they are not known yet.
         """
         for subscription in changed:
@@ -300,7 +300,7 @@ class Membership(ABC):
         """Send heartbeats without a topic, now and from now on.
 
         Args:
-            topic: it may be unknown.
+            topic: the topic; it may be unknown.
             look_up: as for :meth:`announce`.
         """
         self.announced.pop(topic, None)
@@ -313,15 +313,15 @@ class Membership(ABC):
                 try:
                     await self._client.routes.for_subscribing(topic)
                 except MQError:
-                    # No broker serves it yet; one that does later gets a heartbeat then.
+                    # No broker serves it yet; one that serves it later gets a heartbeat then.
                     continue
         await self._client.heartbeats.beat()
 
     async def check_filter(self, subscription: Subscription) -> None:
-        """Ask the topic's brokers whether they understand a filter; tags need no question.
+        """Ask the topic's brokers whether they support a filter; tags need no check.
 
         Raises:
-            MQError: they do not, or cannot be asked.
+            MQError: they do not support it, or cannot be asked.
         """
         if not subscription.filters_by_tag:
             await self._filters.check(self.group, subscription)
@@ -339,7 +339,7 @@ class Membership(ABC):
     # --- tasks -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the tasks, unless they run already."""
+        """Start the tasks, unless they are already running."""
         async with self._starting:
             self.check_open()
             if not self.started:
@@ -353,20 +353,20 @@ class Membership(ABC):
                         self.group,
                         self.positions.start_from,
                     )
-                # Shielded: no other process is waited for, and a member whose start was broken off cannot start again.
+                # Shielded: it waits for no other process, and a member whose start was interrupted cannot start again.
                 with trio.CancelScope(shield=True):
                     await self._client.nursery.start(self._run)
 
     @abstractmethod
     def _start_tasks(self, nursery: trio.Nursery) -> None:
-        """Start what this kind of consumer does beside pulling and rebalancing."""
+        """Start the tasks of this kind of consumer in addition to pulling and rebalancing."""
 
     @abstractmethod
     def _raise_to_waiters(self, error: Exception) -> None:
-        """The consumer cannot go on: those who wait for messages get this error."""
+        """Raise this error to all who wait for messages: the consumer cannot continue."""
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task in the member's nursery; nothing happens when it has ended."""
+        """Start a task in the member's nursery; does nothing if that has ended."""
         if self._nursery is not None:
             self._nursery.start_soon(function, *args)
 
@@ -386,7 +386,7 @@ class Membership(ABC):
         except Exception as error:
             if not self.started:
                 raise _plain(error) from None
-            # The outermost edge of the consumer's tasks.
+            # The outermost handler of the consumer's tasks.
             self._nursery = None
             self.failure = cause = _plain(error)
             log.exception("a task of the consumer of group %s failed; the consumer ends", self.group, exc_info=cause)
@@ -407,14 +407,14 @@ class Membership(ABC):
             self._rebalancing_ended.set()
 
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, sorted, the retry topic's aside."""
+        """The assigned queues, sorted, without the retry topic's."""
         return sorted_queues([queue for queue in self.engine.queues if queue.topic != retry_topic(self.group)])
 
     def go_to(self, queue: MessageQueue, offset: int) -> None:
-        """Go on elsewhere in a queue; what was pulled is given up.
+        """Continue elsewhere in a queue; its pulled messages are given up.
 
         Raises:
-            InvalidCall: it is not assigned any more.
+            InvalidCall: the queue is no longer assigned.
         """
         if queue not in self.engine.queues:
             raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
@@ -422,8 +422,8 @@ class Membership(ABC):
         self.engine.seek(queue, offset)
 
     def go_on_at(self, queue: MessageQueue, offset: int) -> None:
-        """An operator has moved the group in an assigned queue; the caller persists it."""
-        # Nothing is waited for in between: the queue could be given up, or what is consumed now be noted.
+        """Continue where an operator has moved the group in an assigned queue; the caller persists it."""
+        # No checkpoint in between: the queue could be given up, or its consumed offset be recorded.
         self.positions.reset(queue, offset)
         self.engine.seek(queue, offset)
 
@@ -436,7 +436,7 @@ class Membership(ABC):
 
     @property
     def shares_queues(self) -> bool:
-        """Whether other members may take this one's queues over."""
+        """Whether other members may take over this one's queues."""
         return not self.broadcasts
 
     def _link_lost(self, link: Link) -> None:
@@ -446,7 +446,7 @@ class Membership(ABC):
             self._doubt()
 
     def _link_opened(self, link: Link) -> None:
-        # Again, and before anything is sent: what was taken meanwhile was not known to this broker.
+        # Again, and before anything is sent: this broker does not know the queues that were taken meanwhile.
         if link.address in self._cut_off:
             self._cut_off.discard(link.address)
             self._doubt()
@@ -461,7 +461,7 @@ class Membership(ABC):
 
     @trio.lowlevel.enable_ki_protection
     async def _keep_rejoining(self) -> None:
-        """After every lost connection: report to the brokers, then share the queues out again."""
+        """After every lost connection, report to the brokers, then rebalance."""
         while True:
             await self._must_rejoin.wait()
             self._must_rejoin = trio.Event()
@@ -476,10 +476,10 @@ class Membership(ABC):
 
     @abstractmethod
     async def _take_part_again(self) -> None:
-        """What this kind of consumer needs beside heartbeats, after a lost connection."""
+        """Do what this kind of consumer needs in addition to heartbeats after a lost connection."""
 
     async def kept(self, queue: MessageQueue, /) -> bool:
-        """A queue stays ours: after a lost connection, go on where the group is now."""
+        """A queue stays ours: after a lost connection, continue at the group's current offset."""
         if not self.positions.in_doubt(queue):
             await trio.lowlevel.checkpoint()
             return True
@@ -508,19 +508,19 @@ class Membership(ABC):
     # --- the end ---------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Take no more queues and pull no more."""
+        """Stop taking queues and stop pulling."""
         self._rebalancing.cancel()
         self.engine.stop_pulling()
 
     async def close(self, patience_s: float) -> None:
-        """Give the queues up, leave the group, end the tasks.
+        """Give the queues up, leave the group, and end the tasks.
 
         Args:
             patience_s: how long ``on_revoked`` may take.
         """
         with trio.CancelScope(shield=True):
             async with self._starting:
-                pass  # a start under way comes to its end; no further one begins
+                pass  # a running start is completed; no further one begins
         try:
             if not self._is_leaving:
                 await call_at_end(self._give_up_queues, patience_s)
@@ -554,7 +554,7 @@ class Membership(ABC):
             await self._client.heartbeats.remove_consumer(self.group)
 
     async def _confirm_last(self) -> None:
-        """There is no time to rejoin: what the group has not got further with is committed all the same."""
+        """Commit without rejoining, for which there is no time, wherever the group has not got further."""
         for queue in filter(self.positions.in_doubt, self.owned_queues()):
             try:
                 self.positions.confirm(queue, await self.positions.committed(queue))
@@ -586,37 +586,37 @@ class Membership(ABC):
             )
 
     def _close_offset_file(self) -> None:
-        # Only when no task is left that may commit.
+        # Only when no task that may commit is left.
         if self._offset_file is not None:
             self._offset_file.close()
 
     @abstractmethod
     async def _revoke_all(self) -> None:
-        """Call ``on_revoked`` for what is owned still."""
+        """Call ``on_revoked`` for the queues that are still owned."""
 
     @abstractmethod
     async def _release_queues(self) -> None:
-        """Commit the last offsets, and whatever else other members wait for."""
+        """Commit the last offsets, and release whatever other members wait for."""
 
-    # --- what the rebalance asks -----------------------------------------------------------------------------
+    # --- called by the rebalance -----------------------------------------------------------------------------
 
     @abstractmethod
     async def assigned(self, queue: MessageQueue, /) -> bool:
-        """Take a queue: find its start, begin to pull.  False: not now, ask again."""
+        """Take a queue: find its start, start pulling.  False: not now, ask again."""
 
     @abstractmethod
     async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: pull no more, persist its offset.  False: not now, ask again."""
+        """Give a queue up: stop pulling, persist its offset.  False: not now, ask again."""
 
     @abstractmethod
     async def topic_changed(self, topic: str, /) -> None:
         """Queues of a topic have moved."""
 
     def is_stuck(self, queue: MessageQueue, /) -> bool:
-        """Whether an owned queue is not pulled any more; its task never ends by itself, so only if there is none."""
+        """Whether an owned queue is no longer pulled; tasks never end by themselves, so only if it has none."""
         return queue not in self.engine.queues
 
-    # --- what brokers and operators ask ----------------------------------------------------------------------
+    # --- called for brokers and operators ----------------------------------------------------------------------
 
     def wake(self) -> None:
         """The group's members have changed."""
@@ -628,11 +628,11 @@ class Membership(ABC):
 
     @abstractmethod
     def running_info(self) -> ConsumerRunningInfo:
-        """What operators see of this member."""
+        """This member's state as operators see it."""
 
     @abstractmethod
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator set offsets: owned queues go on there."""
+        """Make owned queues continue at the offsets that an operator has set."""
 
     @abstractmethod
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:

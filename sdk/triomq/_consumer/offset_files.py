@@ -27,15 +27,15 @@ from triomq_protocol.requests import LocalOffsetTable
 
 try:
     import fcntl
-except ImportError:  # Windows: nothing keeps two members from one file there
+except ImportError:  # Windows: nothing prevents two members from using one file there
     fcntl = None  # type: ignore[assignment,unused-ignore]
 
 
 def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | None = None) -> Path:
-    """Where a broadcasting consumer keeps its offsets, as Java does.
+    """The path of a broadcasting consumer's offsets, as in Java.
 
     Args:
-        client_id: ``ip@instance``; the same after a restart, else the offsets are not found again.
+        client_id: ``ip@instance``; must be the same after a restart, or the offsets are not found again.
         group: consumer group.
         folder: default ``~/.rocketmq_offsets``.
     """
@@ -44,12 +44,12 @@ def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | Non
 
 
 def kept_elsewhere(file: Path) -> Path | None:
-    """The newest file of the same instance and group under another address, where there is none at this one.
+    """The newest file of the same instance and group under another address, if there is none under this one.
 
     Args:
         file: from :func:`offset_file`.
 
-    A machine, or a container, that comes back with another address has another client id.
+    A machine or container that restarts with another address has another client id.
     """
     instance = file.parent.parent.name.partition("@")[2]
     if not instance or file.exists() or file.with_name(file.name + ".bak").exists():
@@ -64,11 +64,11 @@ def kept_elsewhere(file: Path) -> Path | None:
 log = logging.getLogger("triomq.consumer")
 
 NO_LOCKS: Final = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK})
-"""How file systems say that they have no locks."""
+"""Errors by which file systems report that they have no locks."""
 
 
 class InstanceOffsets:
-    """Offsets of a client that was given no name: in memory, as nothing would find them after a restart."""
+    """Offsets of a client without a name: in memory, as they would not be found after a restart."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
@@ -87,33 +87,33 @@ class InstanceOffsets:
 class FileOffsets:
     """Offsets in a local file, in the format of Java's broadcasting consumers.
 
-    Written to ``.tmp``, which takes the old file's place; the old one stays as ``.bak``.  A file that is missing,
+    They are written to ``.tmp``, which replaces the old file; the old one stays as ``.bak``.  A file that is missing,
     empty or broken counts as lost, and ``.bak`` is read instead; a broken one without a ``.bak`` is an error.  The first :meth:`commit` claims the file, unless
     :meth:`claim` did: it is locked until :meth:`close` or the end of the process.
 
     Args:
-        path: the file; its folder is made if need be.
+        path: the file; its folder is created if needed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._offsets: dict[MessageQueue, int] | None = None
         self._writing = trio.Lock()
-        # Closes the lock's file when it is called, or with this object.
+        # Closes the lock's file when called, or together with this object.
         self._lock: weakref.finalize[[int], FileOffsets] | None = None
 
     async def claim(self) -> None:
-        """Make sure that no other member, of this process or another one, writes this file.
+        """Make sure that no other member, in this process or another one, writes this file.
 
         Raises:
-            InvalidCall: one does.
+            InvalidCall: another member does.
             MQError: the lock file cannot be written.
         """
         async with self._writing:
             await self._claim()
 
     def close(self) -> None:
-        """Give the file up."""
+        """Release the file."""
         if self._lock is not None:
             self._lock()
             self._lock = None
@@ -163,7 +163,7 @@ class FileOffsets:
 
         Raises:
             InvalidCall: another consumer writes it.
-            MQError: it cannot be written; the old one is still there.
+            MQError: it cannot be written; the old one still exists.
         """
         async with self._writing:
             await self._claim()
@@ -171,7 +171,7 @@ class FileOffsets:
             table.update(offsets)
             data = LocalOffsetTable(offset_table=table).encode_pretty()
             try:
-                # Not to be abandoned halfway, and not to hold up the loop while the disk is busy.
+                # It must not be abandoned halfway, nor block the loop while the disk is busy.
                 await trio.to_thread.run_sync(self._write, data)
             except OSError as error:
                 raise self._cannot_write(error) from error
@@ -203,7 +203,7 @@ class FileOffsets:
                 broken = MQError(what, remark=error_text(error))
                 broken.__cause__ = error
         if broken is not None:
-            # Starting without offsets would repeat or skip everything in silence.
+            # Starting without offsets would silently repeat or skip everything.
             raise broken
         return {}
 
@@ -219,6 +219,6 @@ class FileOffsets:
             file.flush()
             os.fsync(file.fileno())
         if self._path.exists():
-            # A copy, so that there is a whole file under the name at every moment.
+            # A copy, so that a complete file has this name at every moment.
             shutil.copyfile(self._path, self._backup)
         os.replace(temporary, self._path)

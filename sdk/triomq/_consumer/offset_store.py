@@ -21,7 +21,7 @@ class OffsetStore(Protocol):
     """Keeps the offsets of one consumer group."""
 
     async def read(self, queue: MessageQueue, /) -> int | None:
-        """The committed offset, or None when the group has none there.
+        """The committed offset, or None if the group has none in this queue.
 
         Raises:
             MQError: it cannot be read now. Any other exception counts as one.
@@ -36,15 +36,15 @@ class OffsetStore(Protocol):
 
 
 class CheckedStore:
-    """A user's offset store: what it raises is an :class:`MQError`, as of brokers that cannot be reached.
+    """A user's offset store: its exceptions become an :class:`MQError`, as for brokers that cannot be reached.
 
-    A database that is away for a moment must not end the consumer.
+    A database that is down for a moment must not end the consumer.
 
     Args:
-        store: the user's.
+        store: the user's store.
 
     Raises:
-        InvalidCall: it has not the methods of one.
+        InvalidCall: it lacks the methods of a store.
     """
 
     def __init__(self, store: OffsetStore) -> None:

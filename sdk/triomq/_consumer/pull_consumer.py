@@ -53,19 +53,19 @@ from triomq_protocol.requests.heartbeat import CLUSTERING, CONSUME_ACTIVELY, CON
 log = logging.getLogger("triomq.consumer")
 
 PULL_TIMEOUT_S: Final = 10.0
-"""How long a pull that does not block may take (``consumerPullTimeoutMillis``)."""
+"""Seconds that a pull that does not block may take (``consumerPullTimeoutMillis``)."""
 
 SUSPEND_S: Final = 20.0
 """How long a broker may hold a blocking pull (``brokerSuspendMaxTimeMillis``)."""
 
 FILTERS_MAX: Final = 256
-"""How many parsed tag expressions a consumer keeps."""
+"""The most parsed tag expressions that a consumer keeps."""
 
 _QUEUES_CURE: Final = "; fetch_queues(topic) lists them"
 
 
 class PullConsumer(metaclass=NoPublicConstructor):
-    """Pulls messages for one consumer group; made by ``client.pull_consumer(group)``.
+    """Pulls messages for one consumer group; created by ``client.pull_consumer(group)``.
 
     Nothing is committed unless :meth:`commit` is called.
     """
@@ -109,7 +109,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._missing = MissingMessages(group, client.counters, self._report)
         self._unavailable: dict[MessageQueue, int] = {}
         self._unheld: dict[MessageQueue, int] = {}
-        # Queues that a share had, and other members have now.
+        # Queues that a share had, and that other members have now.
         self._lost: set[MessageQueue] = set()
         self._closed = False
         self._shares: list[Share] = []
@@ -122,7 +122,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         client.requests.consumers[group] = _PullMembership(self.positions, self._shares)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that can be read, brokers by name, then queue ids.
+        """The readable queues of a topic, sorted by broker name, then by queue id.
 
         Raises:
             RouteNotFound: the name server does not know the topic, or none of its queues can be read.
@@ -149,16 +149,16 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """Pull one queue once.
 
         Args:
-            queue: what to pull.
-            offset: from where; by default from this consumer's own position, which then moves on to the result's
+            queue: the queue.
+            offset: where to start; by default at this consumer's own position, which then moves to the result's
                 ``next_offset``. At first that is the group's committed offset, or the queue's first message.
             tags: ``"a || b"``; None and ``"*"`` mean all.
             sql: an SQL92 expression over properties, instead of tags.
-            max_messages: how many messages at most.
-            block: whether the broker holds the request until a message comes. A slave that does not have the offset is
-                pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
-                pauses by repeated calls.
-            suspend_s: for how many seconds the broker holds it; finite. An earlier deadline of the caller shortens it.
+            max_messages: the most messages to return.
+            block: whether the broker holds the request until a message arrives. A slave that lacks the offset is
+            pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
+            pauses by repeated calls.
+            suspend_s: seconds that the broker holds it; finite. An earlier deadline of the caller shortens it.
             read_preference: which brokers to pull from this time; by default the consumer's own preference.
 
         Returns:
@@ -185,7 +185,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
                     f"suspend_s is {suspend_s!r}, not a number of seconds, 0 or more, for which a broker may hold the pull"
                 )
         wanted = self._subscription(queue.topic, tags, sql)
-        self._lost.discard(queue)  # a caller who pulls what a share has lost is responsible for it
+        self._lost.discard(queue)  # a caller who pulls a queue that a share has lost is responsible for it
         start = offset if offset is not None else await self.position(queue)
         suspend_ms = self._suspend_ms(suspend_s) if block else 0
         puller = self._puller if read_preference is None else self._puller_for(read_preference)
@@ -243,11 +243,11 @@ class PullConsumer(metaclass=NoPublicConstructor):
             topics: at least one.
             tags: as for :meth:`pull`.
             sql: as for :meth:`pull`.
-            max_messages: per pull, at most.
+            max_messages: the most messages per pull.
             interval_s: seconds until a queue without a new message is pulled again (``pullNextDelayTimeMillis``).
             callbacks: called with queues before they are pulled, and before they are given up; without ``on_event``, which
-                :meth:`triomq.Client.pull_consumer` takes.
-            allocate: how queues are shared out; the same for all members. Default ``AVG``, as Java's.
+            belongs to :meth:`triomq.Client.pull_consumer`.
+            allocate: how queues are assigned to members; the same for all members. Default ``AVG``, as in Java.
 
         Returns:
             An async context manager; inside it an async iterator of results that have messages. A queue that is assigned
@@ -313,7 +313,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
     async def position(self, queue: MessageQueue) -> int:
         """Where the next pull without an offset starts.
 
-        At first: the group's committed offset, or else the queue's first message.
+        Initially that is the group's committed offset, or else the queue's first message.
         """
         check_queue(queue, _QUEUES_CURE)
         position = self._positions.get(queue)
@@ -327,14 +327,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """Set this consumer's position in a queue: where its next pull without an offset starts.
 
         Raises:
-            InvalidCall: this is no queue, or no offset.
+            InvalidCall: an argument is not a queue, or not an offset.
         """
         check_queue(queue, _QUEUES_CURE)
         check_offset(offset)
         self._positions[queue] = offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, or None when it has none."""
+        """The group's committed offset, or None if it has none."""
         self._check_open()
         check_queue(queue, _QUEUES_CURE)
         wait = self._client.route_wait
@@ -344,11 +344,11 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """Commit an offset for the group; by default this consumer's position.
 
         A queue that a :meth:`share` had, and another member has now, is refused with the event ``offset_refused``, since
-        that member may be further. In ``on_revoked`` it is this member's still.
+        that member may be further. In ``on_revoked`` it still belongs to this member.
 
         Raises:
             InvalidCall: no offset is given and nothing was pulled yet.
-            MQError: it may not be kept.
+            MQError: it may not be stored.
         """
         self._check_open()
         check_queue(queue, _QUEUES_CURE)
@@ -370,8 +370,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
         try:
             await self._offsets.commit(offsets)
         except GroupNotFound:
-            # A broker of 5 takes no offset of a group that it does not know: a heartbeat makes a new one known, and the
-            # first one may be on its way still.
+            # A broker of 5 accepts no offset of a group that it does not know: a heartbeat makes it known, and
+            # the first one may still be on its way.
             await self._client.heartbeats.beat()
             await self._offsets.commit(offsets)
 
@@ -380,17 +380,17 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
         Args:
             queue: the queue.
-            only_master: do not ask a slave when the master cannot be reached; it may hold other messages.
+            only_master: do not ask a slave if the master cannot be reached; it may hold other messages.
         """
         self._check_open()
         return await self._bounds.min_offset(queue, only_master=only_master)
 
     async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
-        """The offset behind the queue's last message.
+        """The offset after the queue's last message.
 
         Args:
             queue: the queue.
-            only_master: do not ask a slave when the master cannot be reached; it may end earlier.
+            only_master: do not ask a slave if the master cannot be reached; its queue may end earlier.
         """
         self._check_open()
         return await self._bounds.max_offset(queue, only_master=only_master)
@@ -401,16 +401,16 @@ class PullConsumer(metaclass=NoPublicConstructor):
         return await self._bounds.offset_by_time(queue, time_ms)
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
-        """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
+        """When the queue's first message was stored, in ms since 1970; None if the queue is empty."""
         self._check_open()
         return await self._bounds.earliest_stored_ms(queue)
 
     def positions(self, topic: str | None = None) -> Mapping[MessageQueue, int]:
-        """This consumer's positions, of a topic's queues or of all."""
+        """This consumer's positions, in a topic's queues or in all."""
         return {queue: offset for queue, offset in self._positions.items() if topic is None or queue.topic == topic}
 
     async def aclose(self) -> None:
-        """Pull no more and unregister the group; nothing is committed."""
+        """Stop pulling and unregister the group; nothing is committed."""
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
@@ -425,7 +425,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             await self._client.heartbeats.remove_consumer(self.group)
 
     async def __aenter__(self) -> Self:
-        # Shielded: a task that is cancelled here never reaches the end of the block, and the group would not be left.
+        # Shielded: a task that is cancelled here never reaches the end of the block, and would not leave the group.
         await trio.lowlevel.cancel_shielded_checkpoint()
         return self
 
@@ -450,7 +450,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         return found
 
     def _puller_for(self, read_preference: ReadPreference | str | int) -> Puller:
-        # One for each preference: what brokers suggested to one is no advice for another.
+        # One for each preference: brokers' suggestions for one do not apply to another.
         preference = read_preference_of(read_preference)
         puller = self._pullers.get(preference)
         if puller is None:
@@ -467,22 +467,22 @@ class PullConsumer(metaclass=NoPublicConstructor):
         sql: str | None = None,
         max_messages: int,
     ) -> PullResult:
-        """Pull as :meth:`pull` does, and again as long as ``go_on`` wants more, without a switch of tasks in between.
+        """Pull as :meth:`pull` does, and repeat as long as ``go_on`` wants more, without a switch of tasks in between.
 
         Args:
-            queue: what to pull.
-            offset: from where.
-            go_on: takes a result with messages, plain and quickly; how many to pull next, 0 for none. It does not get
-                the results after which a task has to decide, and none where hooks see all of them.
+            queue: the queue.
+            offset: where to start.
+            go_on: a plain, quick function; takes a result with messages, and returns how many to pull next, 0 for none.
+            It does not get the results after which a task has to decide, and none if there are hooks, which see all.
             tags: as for :meth:`pull`.
             sql: as for :meth:`pull`.
-            max_messages: for the first pull.
+            max_messages: the most messages of the first pull.
 
         Returns:
-            The last result; ``taken`` says whether ``go_on`` had it.
+            The last result; ``taken`` states whether ``go_on`` received it.
 
         Raises:
-            MQError: no broker of the queue could answer; what ``go_on`` had before was right.
+            MQError: no broker of the queue could answer; earlier results, passed to ``go_on``, are valid.
         """
         self._check_open()
         call = PullCall(
@@ -508,14 +508,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
         return result
 
     def _scan_with(self, scan: RecordScan) -> None:
-        """Have the records of answers found by another function: for readers that take their bytes alone."""
+        """Find the records of answers with another function, for readers that use only their bytes."""
         self._make_puller.keywords["scan"] = scan
         for puller in self._pullers.values():
             puller.scan = scan
 
     def _suspend_ms(self, suspend_s: float) -> int:
-        # The broker must not hold a request longer than its caller will wait for it (docs/protocol/consumer.md §4).
-        # In a scope that is cancelled already the deadline is minus infinity: the pull ends at its first checkpoint.
+        # The broker must not hold a request longer than its caller waits for it (docs/protocol/consumer.md §4).
+        # In a scope that is already cancelled the deadline is minus infinity: the pull ends at its first checkpoint.
         left_s = max(0.0, trio.current_effective_deadline() - trio.current_time())
         return max(1, int(min(suspend_s, left_s) * 1000))
 
@@ -544,7 +544,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
 
 def _checked(sql: str) -> Sql:
-    """An expression that can be parsed: to one that cannot, brokers answer with every message
+    """Make sure that an expression can be parsed: for one that cannot, brokers return every message
     (docs/protocol/broker-api.md §5.2)."""
     try:
         parse(sql)
@@ -566,11 +566,11 @@ def _heartbeat_data(group: str, *, unit_mode: bool) -> ConsumerData:
 
 
 class _PullMembership:
-    """A pull consumer as brokers and operators see it: its caller decides, so there is nothing they could change.
+    """A pull consumer as seen by brokers and operators: its caller decides everything, so they cannot change anything.
 
     Args:
-        positions: topic -> its positions.
-        shares: what has to know when members come and go.
+        positions: topic -> the consumer's positions in it.
+        shares: notified when members join or leave.
     """
 
     def __init__(self, positions: Callable[[str], Mapping[MessageQueue, int]], shares: Sequence[Share] = ()) -> None:
@@ -583,7 +583,7 @@ class _PullMembership:
         return self._positions(topic)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """The little that operators' commands need."""
+        """The few properties that operators' commands need."""
         return ConsumerRunningInfo(properties=consumer_properties(CONSUME_ACTIVELY))
 
     def wake(self) -> None:
@@ -592,12 +592,12 @@ class _PullMembership:
             share.wake()
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """Its caller keeps the positions."""
+        """Does nothing: the caller keeps the positions."""
         await trio.lowlevel.checkpoint()
         text = "leaves a reset of %d queues of %.255s to its caller"
         self._lines.write(logging.INFO, "a pull consumer", text, len(offsets), topic)
 
     async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
-        """There is no handler."""
+        """Answer that there is no handler."""
         await trio.lowlevel.checkpoint()
         return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark="a pull consumer has no handler")

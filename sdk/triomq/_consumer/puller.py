@@ -47,36 +47,36 @@ log = logging.getLogger("triomq.consumer")
 _STATUSES: Final = {int(status): status for status in PullStatus}
 
 SUSPEND_MARGIN_S: Final = 10.0
-"""How much longer than the broker may hold a pull the client waits: brokers look every 5 s
+"""How much longer the client waits than the broker may hold a pull: brokers check every 5 s
 (docs/protocol/consumer.md §3)."""
 
 OFFSET_RESET: Final = "OFFSET_RESET"
-"""What brokers of RocketMQ 5 answer, beside the code of an illegal offset, to the first pull after an operator's reset."""
+"""Answer of RocketMQ 5's brokers, with the code of an illegal offset, to the first pull after an operator's reset."""
 
 GROWTH_MAX: Final = 1_000_000
-"""How far behind the queue's end an answer with messages may lead: the broker reads the end first, then the entries,
-and messages come in between."""
+"""How far beyond the queue's end an answer with messages may lead: the broker reads the end first, then the entries,
+and messages arrive in between."""
 
 
 NOT_ADMITTED_ADVICE: Final = (
     "choose another read_preference, or start the broker: `triomq cluster-status` lists those that are registered"
 )
-"""The topic is there, so that the advice of other errors about routes, to create it, would be of no use."""
+"""The topic exists, so the advice of other route errors, to create it, would not help."""
 
 
 class PullCall:
     """The parts of one pull that stay the same for every broker.
 
     Args:
-        queue: what to pull.
-        offset: from where.
-        max_messages: how many messages at most.
+        queue: the queue.
+        offset: where to start.
+        max_messages: the most messages to return.
         suspend_ms: how long the broker may hold the request; 0: not at all.
-        subscription: what is wanted.
+        subscription: the topic's subscription.
         sub_version: ``subVersion`` on the wire; 0 for consumers whose heartbeat carries no subscription.
         timeout_s: how long to wait for an answer that is not held.
-        carries_expression: whether the expression travels with the pull; else the broker takes the heartbeat's.
-        commit_offset: what the group has consumed, for the master to note; None: nothing to note.
+        carries_expression: whether the pull carries the expression; otherwise the broker uses the heartbeat's.
+        commit_offset: the group's consumed offset, for the master to store; None: nothing to store.
         lite: the bit of lite pull consumers.
     """
 
@@ -154,20 +154,20 @@ def _none_admitted(queue: MessageQueue, preference: Preference, addresses: Mappi
 
 
 GoOn = Callable[[PullResult], bool]
-"""Takes a result with messages, plain and quickly; whether the call, changed by then, is to be sent again at once."""
+"""A plain, quick function: takes a result with messages, changes the call, and returns whether to send it at once."""
 
 RecordScan = Callable[[bytes], tuple[int, int]]
-"""How many records an answer's body begins with, and where the last of them ends."""
+"""Returns the number of records at the beginning of an answer's body, and where the last of them ends."""
 
 
 class _Pull(Waiter):
     """One pull under way, and the task that waits for its answer.
 
     Args:
-        puller: whose it is.
-        link: to whom.
+        puller: the puller that it belongs to.
+        link: the link to the broker.
         node: the same broker.
-        call: what is asked.
+        call: the request.
         timeout_s: how long the answer may take.
     """
 
@@ -185,12 +185,12 @@ class _Pull(Waiter):
         self._error: Exception | None = None
 
     def send(self, now: float) -> None:
-        """Ask. Raises LinkLost when the link is no longer open."""
+        """Send the request. Raises LinkLost if the link is no longer open."""
         self.deadline = now + self._timeout_s
         link = self._link
         self._opaque = opaque = link.next_opaque()
-        # At once: the broker looks for the next messages while these are taken here. Kept until a whole round of
-        # answers is taken, the requests would let the broker idle in the meantime, and its answers us.
+        # At once: the broker looks for the next messages while these are processed here. If the requests were kept
+        # until a whole round of answers is processed, the broker would be idle meanwhile, and then this client.
         topic = self._puller.brokers.topic_of(self._call.queue)
         frame = self._call.frame(self._puller.group, topic, opaque, to_slave=self._node.is_slave)
         link.submit(frame, opaque, self, now=True)
@@ -211,7 +211,7 @@ class _Pull(Waiter):
             trio.lowlevel.reschedule(self._task)
 
     async def wait(self) -> PullResult:
-        """Sleep until there is something to decide; a cancel forgets the request, and its late answer is dropped."""
+        """Wait until there is something to decide; a cancel forgets the request, and its late answer is dropped."""
         if self._result is None and self._error is None:
 
             def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -227,19 +227,19 @@ class _Pull(Waiter):
 
 
 class _RepeatedPull(_Pull):
-    """Pulls of one queue, one after the other, whose task sleeps as long as nothing else is to be decided.
+    """Pulls of one queue, one after the other, whose task sleeps until there is something else to decide.
 
     The link's reader takes each answer and sends the next request: to wake the task for that would cost as much as
     ten messages do.
 
     Args:
-        puller: whose it is.
-        link: to whom.
+        puller: the puller that it belongs to.
+        link: the link to the broker.
         node: the same broker.
-        call: what is asked; changed by ``go_on``.
+        call: the request; changed by ``go_on``.
         timeout_s: how long each answer may take.
         go_on: see :data:`GoOn`.
-        route: as it was when the broker was chosen.
+        route: the route at the time the broker was chosen.
     """
 
     __slots__ = ("_go_on", "_route")
@@ -273,7 +273,7 @@ class _RepeatedPull(_Pull):
             self._end(None, error)
 
     def _may_stay(self, result: PullResult) -> bool:
-        """Whether the next pull is to go to the same broker, over the same link, as far as is known here."""
+        """Whether the next pull should go to the same broker, over the same link, as far as is known here."""
         puller = self._puller
         return (
             self._link.is_open
@@ -289,14 +289,14 @@ class Puller:
     Args:
         group: consumer group.
         routes: where topics live.
-        links: how brokers are reached.
-        preference: from whom to pull.
+        links: the links to brokers.
+        preference: the brokers to pull from.
         hooks: see :class:`PullHook`.
-        wanted: chooses among the messages of a result; None: all are wanted.
+        wanted: chooses the messages of a result to deliver; None: all.
         chance: chooses among filter servers.
         beat: sends heartbeats now: brokers send their version in the answers.
-        introduction: returns what is set when a new link's first heartbeat has been answered; None: it has been.
-        counters: the client's.
+        introduction: returns an event set when a new link's first heartbeat has been answered; None: it has been.
+        counters: the client's counters.
         scan: for readers that use the bytes of results and not their messages; None: where each record starts is found
             and kept for the messages.
     """
@@ -319,9 +319,9 @@ class Puller:
         self.group = group
         self.scan = scan
         self.nodes = NodeCache(preference)
-        """Which broker serves each queue next."""
+        """Remembers the broker that serves each queue next."""
         self.brokers = BrokerLinks(routes, links)
-        """How the queues' masters are reached, for offsets and locks."""
+        """The links to the queues' masters, for offsets and locks."""
         self._routes = routes
         self._links = links
         self._counters = counters
@@ -333,18 +333,18 @@ class Puller:
         routes.changed.append(self._on_route)
 
     def close(self) -> None:
-        """Follow route changes no longer."""
+        """Stop following route changes."""
         self._routes.changed.remove(self._on_route)
 
     async def pull(self, call: PullCall, go_on: GoOn | None = None) -> PullResult:
-        """Pull once, or as often as ``go_on`` likes.
+        """Pull once, or as often as ``go_on`` asks for.
 
-        When the broker that was asked cannot be reached, the next one of the same name is asked at once.
+        If the broker that was asked cannot be reached, the next one of the same name is asked at once.
 
         Args:
-            call: what; ``go_on`` changes it to what is to be pulled next.
-            go_on: takes results with messages as they come. Without it, or where more is to be decided than it can
-                (another broker, hooks), one pull is all.
+            call: the request; ``go_on`` changes it into the next one.
+            go_on: takes results with messages as they arrive. Without it, or if more must be decided than it can
+            (another broker, hooks), only one pull is made.
 
         Returns:
             The last result; ``taken`` says whether ``go_on`` had it.
@@ -373,7 +373,7 @@ class Puller:
         is_down = self._links.is_down
         while True:
             started = trio.current_time()
-            # A function less to make where nothing has failed yet.
+            # Saves creating a function if nothing has failed yet.
             skip = (lambda address: address in failed or is_down(address)) if failed else is_down
             node = self.nodes.choose(call.queue, addresses, skip=skip)
             if node is None:
@@ -383,7 +383,7 @@ class Puller:
             except (ConnectFailed, LinkLost, RequestTimeout) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
-                    # A broker that restarted: its old link is gone, a new one may do. A pull changes nothing there.
+                    # The broker may have restarted: a new link may work. Repeating a pull is harmless.
                     lost.add(node.address)
                     continue
                 if isinstance(error, RequestTimeout):
@@ -391,7 +391,7 @@ class Puller:
                 failed.add(node.address)
                 allowed = set(self.nodes.allowed(addresses).values())
                 if failed >= allowed or len(attempts) > 2 * len(addresses):
-                    # A broker may have come since the route was fetched: a slave, or the master at another address.
+                    # The route may have changed since: a new slave, or the master at another address.
                     fresh = None if refreshed else await self.brokers.fresh_addresses(call.queue)
                     if fresh and not failed >= set(self.nodes.allowed(fresh).values()):
                         addresses, refreshed = fresh, True
@@ -462,11 +462,11 @@ class Puller:
         return await pull.wait()
 
     def known_route(self, topic: str) -> Route | None:
-        """The newest route of a topic in the cache."""
+        """The newest cached route of a topic."""
         return self._routes.known(topic)
 
     def result_of(self, answer: Command, call: PullCall, node: Node) -> PullResult:
-        """What an answer means; its suggestion is noted.
+        """The meaning of an answer; its suggestion is recorded.
 
         Raises:
             MQError: the broker refuses, or its answer cannot be read.
@@ -498,12 +498,12 @@ class Puller:
                 raise _violation(call, node, f"there are messages, and the next offset is {next_offset}")
             if next_offset - max_offset > GROWTH_MAX and max_offset >= 0:
                 raise _violation(call, node, f"the next offset is {next_offset}, and the queue ends at {max_offset}")
-            # Here, where the consumer still stands before them: it would pass over what cannot be read later.
+            # Here, while the consumer is still before them: it would skip messages that cannot be read later.
             starts, count, end = self._records_of(answer.body)
             if not count or end != len(answer.body):
                 raise _violation(call, node, f"the bytes at {end} of {len(answer.body)} are not a record")
         elif next_offset <= call.offset and status is PullStatus.NO_MATCHED_MESSAGE:
-            # "Go on at once" where it was: a slave's answer to an offset outside its queue, about which it cannot decide.
+            # "Pull again at once" at the same offset: a slave's answer to one outside its queue, as it cannot decide.
             status, next_offset, lacks_offset = PullStatus.NO_NEW_MESSAGE, call.offset, True
         passed = next_offset - call.offset - count
         missing = (
@@ -533,14 +533,14 @@ class Puller:
         )
 
     def _records_of(self, body: bytes) -> tuple[list[int] | None, int, int]:
-        """Where its records start, if that is kept; how many there are, and where the last of them ends."""
+        """Where the records of a body start, if that is kept; their number, and where the last of them ends."""
         if self.scan is not None:
             return None, *self.scan(body)
         starts = record_starts(body)
         return starts, len(starts), records_end(body, starts)
 
     def _filter_server(self, queue: MessageQueue, node: Node) -> str:
-        """One of the filter servers that the broker announced: they, not the broker, run filter classes."""
+        """One of the filter servers that the broker announced: these, not the broker, run filter classes."""
         route = self._routes.known(queue.topic)
         table: Mapping[str, list[str]] = (route.data.filter_server_table or {}) if route is not None else {}
         servers = table.get(node.address)

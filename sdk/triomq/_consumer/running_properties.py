@@ -9,13 +9,13 @@ from __future__ import annotations
 def consumer_properties(
     consume_type: str, *, ordered: bool = False, threads: int = 0, started_ms: int | None = None
 ) -> dict[str, str]:
-    """The properties of a consumer without which operators' commands fail (docs/protocol/consumer.md §14.2).
+    """The properties of a consumer that operators' commands need (docs/protocol/consumer.md §14.2).
 
     Args:
         consume_type: ``CONSUME_ACTIVELY`` or ``CONSUME_PASSIVELY``.
         ordered: whether one message of a queue is handled at a time.
-        threads: how many handlers may run.
-        started_ms: when it started, in ms since 1970; None: when its client did.
+        threads: the most handlers that may run.
+        started_ms: when it started, in ms since 1970; None: when its client started.
     """
     found = {
         "PROP_CONSUME_TYPE": consume_type,

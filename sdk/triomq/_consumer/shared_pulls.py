@@ -25,13 +25,13 @@ from triomq.errors import ClientClosed, InvalidCall, MQError
 log = logging.getLogger("triomq.consumer")
 
 ERROR_PAUSE_S: Final = 1.0
-"""How long a queue rests after a pull of it has failed (``pullTimeDelayMillsWhenException``)."""
+"""Seconds that a queue rests after a failed pull (``pullTimeDelayMillsWhenException``)."""
 
 
 class SharedPulls(metaclass=NoPublicConstructor):
-    """A member's share of a group's queues, pulled in turn; made by :meth:`triomq.PullConsumer.share`.
+    """A member's share of a group's queues, pulled in turn; created by :meth:`triomq.PullConsumer.share`.
 
-    An async context manager; inside its block an async iterator of results that have messages.
+    It is an async context manager; inside its block, an async iterator of results that have messages.
     """
 
     def __init__(self, share: Share) -> None:
@@ -39,7 +39,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
+        """The queues that are assigned to this member now."""
         return self._share.assignment()
 
     async def __aenter__(self) -> Self:
@@ -67,17 +67,17 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
 
 class Share:
-    """What a :class:`SharedPulls` does: the queues, when each is due, and the task that shares them out.
+    """The implementation of :class:`SharedPulls`: the queues, when each is due, and the task that rebalances.
 
     Args:
         pull: pulls one queue from the consumer's position.
-        forget: a queue was assigned: the position is the committed one again.
-        lose: a queue was given up to another member.
-        share_out: makes what shares the queues out; it is given this object.
-        spawn: starts the task that shares them out.
-        interval_s: how long a queue without a new message rests.
-        callbacks: called with queues that come and go.
-        begun: called when the block begins; raises when the consumer is closed.
+        forget: called with an assigned queue: its position is the committed one again.
+        lose: called with a queue that was given up to another member.
+        share_out: creates the rebalance; it is given this object.
+        spawn: starts the task that rebalances.
+        interval_s: seconds that a queue without a new message rests.
+        callbacks: called with queues that are assigned or revoked.
+        begun: called when the block begins; raises if the consumer is closed.
         ended: called at the end.
     """
 
@@ -112,11 +112,11 @@ class Share:
         self._failure: Exception | None = None
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
+        """The queues that are assigned to this member now."""
         return sorted(self._due)
 
     def begin(self) -> None:
-        """Start the task that shares the queues out.
+        """Start the task that rebalances.
 
         Raises:
             InvalidCall: it was started before.
@@ -128,7 +128,7 @@ class Share:
         self._spawn(self._keep_sharing)
 
     async def end(self) -> None:
-        """End that task, and give all queues up."""
+        """End that task, and give up all queues."""
         self._scope.cancel()
         self._ended()
         with trio.CancelScope(shield=True):
@@ -159,7 +159,7 @@ class Share:
                 self._put_last(queue, ERROR_PAUSE_S)
                 continue
             except trio.Cancelled:
-                # Whether it has a message is not known: it need not rest.
+                # It is not known whether it has a message: it need not rest.
                 self._put_last(queue, 0)
                 raise
             if queue in self._due and result:
@@ -167,7 +167,7 @@ class Share:
                 return result
 
     def _put_last(self, queue: MessageQueue, pause_s: float) -> None:
-        """A queue is due after a pause, behind the others that are due then; unless it was given up meanwhile."""
+        """Make a queue due after a pause, after the others that are due then; unless it was given up meanwhile."""
         if self._due.pop(queue, None) is not None:
             self._due[queue] = trio.current_time() + pause_s
 
@@ -182,14 +182,14 @@ class Share:
             with self._scope:
                 await self._rebalance.run()
         except Exception as error:
-            # The outermost edge of the task: the loop raises it.
+            # The outermost handler of the task: the loop raises it.
             self._failure = without_groups(error) if isinstance(error, BaseExceptionGroup) else error  # type: ignore[assignment]
             log.exception("sharing out the queues failed")
         finally:
             self._stopped.set()
             self._changed.set()
 
-    # --- what sharing out asks -------------------------------------------------------------------------------
+    # --- called by the rebalance -------------------------------------------------------------------------------
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue."""
@@ -209,19 +209,19 @@ class Share:
         return True
 
     async def kept(self, _queue: MessageQueue, /) -> bool:
-        """Nothing to do: offsets are committed by the caller alone."""
+        """Does nothing: only the caller commits offsets."""
         await trio.lowlevel.checkpoint()
         return True
 
     async def topic_changed(self, _topic: str, /) -> None:
-        """Pulls carry their expression: there is nothing to announce."""
+        """Does nothing: pulls carry their expression."""
 
     def is_stuck(self, _queue: MessageQueue, /) -> bool:
-        """No queue has a task that could end."""
+        """Always false: no queue has a task that could end."""
         return False
 
     def close(self, error: MQError) -> None:
-        """The consumer is closed: the loop raises this."""
+        """Make the loop raise this error: the consumer is closed."""
         self._failure = error
         self._scope.cancel()
         self._changed.set()

@@ -20,12 +20,12 @@ from triomq_protocol.trace import ConsumeOutcome, encode_consumed, encode_consum
 
 @attrs.frozen
 class _Given:
-    """What is kept of messages while their handler is at work."""
+    """Data kept about messages while their handler runs."""
 
     request_id: str
     started_ms: int
     messages: tuple[tuple[str, str | None], ...]
-    """Id and keys."""
+    """Id and keys of each."""
 
 
 class ConsumeTrace:
@@ -33,9 +33,9 @@ class ConsumeTrace:
 
     Args:
         tracer: takes the records.
-        unique_keys: makes the ids that join two records.
-        timeout_s: from when on a handler has taken too long; None: never.
-        is_answer: whether a handler says by an error that it failed, rather than failing unawares.
+        unique_keys: creates the ids that join two records.
+        timeout_s: seconds after which a handler has taken too long; None: never.
+        is_answer: whether an error is a handler's deliberate answer that it failed, rather than an unexpected failure.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ConsumeTrace:
         self._unique_keys = unique_keys
         self._timeout_ms = None if timeout_s is None else timeout_s * 1000
         self._is_answer = is_answer
-        # A handler that is cancelled has no outcome: what is kept of it ends with the context.
+        # A handler that is cancelled has no outcome: its data is freed with the context.
         self._given: WeakKeyDictionary[ConsumeContext, _Given] = WeakKeyDictionary()
 
     def before_consume(self, context: ConsumeContext, /) -> None:
@@ -79,7 +79,7 @@ class ConsumeTrace:
             self._given[context] = _Given(request_id, now_ms, tuple(kept))
 
     def after_consume(self, context: ConsumeContext, error: Exception | None, /) -> None:
-        """Trace what became of them."""
+        """Trace their outcome."""
         given = self._given.pop(context, None)
         if given is None:
             return
@@ -100,7 +100,7 @@ class ConsumeTrace:
             tracer.add(record, message_id, keys)
 
     def polled(self, group: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Trace messages that were given to a caller, who has no handler: they count as consumed."""
+        """Trace messages that were given to a caller without a handler: they count as consumed."""
         if messages:
             context = ConsumeContext(group, messages)
             self.before_consume(context)

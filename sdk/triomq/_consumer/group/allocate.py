@@ -41,17 +41,17 @@ class AllocateStrategy(Protocol):
             members: client ids of the whole group, sorted as Java sorts text; at least one.
 
         Returns:
-            Its queues, none when it is not a member.
+            Its queues; none if it is not a member.
         """
 
 
 def sorted_queues(queues: Collection[MessageQueue]) -> list[MessageQueue]:
-    """In the order every member must use: topic, broker name, then queue ids as numbers."""
+    """Sort queues in the order every member must use: topic, broker name, then queue ids as numbers."""
     return sorted(queues, key=lambda queue: (java_order(queue.topic), java_order(queue.broker_name), queue.queue_id))
 
 
 def sorted_members(members: Collection[str]) -> list[str]:
-    """In the order every member must use: by UTF-16 code units, as Java compares text."""
+    """Sort members in the order every member must use: by UTF-16 code units, as Java compares text."""
     return sorted(members, key=java_order)
 
 
@@ -61,10 +61,10 @@ def java_order(text: str) -> bytes:
 
 
 def check_inputs(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> bool:
-    """Whether there is anything to share out with this member.
+    """Whether this member takes part in the allocation.
 
     Raises:
-        InvalidCall: an input is empty, which Java refuses, too.
+        InvalidCall: an input is empty, which Java also refuses.
     """
     if not client_id:
         raise InvalidCall("the client id is empty, so that no queues can be allocated to it")
@@ -115,7 +115,7 @@ class ConsistentHash:
         """The share of one member."""
         if not check_inputs(client_id, queues, members):
             return []
-        # Of two members on one place the later one keeps it, as in Java's sorted map.
+        # If two members share a place, the later one keeps it, as in Java's sorted map.
         ring = {_ring_place(f"{each}-{number}"): each for each in members for number in range(self.virtual_nodes)}
         places = sorted(ring)
 
@@ -131,7 +131,7 @@ def _ring_place(key: str) -> int:
 
 
 def _queues(queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
-    # A class as the converter has no type arguments, so that mypy would refuse each list of users.
+    # A class as the converter has no type arguments: mypy would refuse every list that users pass.
     return tuple(queues)
 
 
@@ -141,7 +141,7 @@ def _names(names: Iterable[str]) -> frozenset[str]:
 
 @attrs.frozen
 class ByConfig:
-    """``CONFIG``: this member takes a fixed list of queues, whatever other members there are.
+    """``CONFIG``: this member takes a fixed list of queues, regardless of other members.
 
     Nothing checks that the lists of members do not overlap.
 
@@ -188,7 +188,7 @@ class MachineRoomNearby:
     """``MACHINE_ROOM_NEARBY``: a machine room's queues go to its own members; those of rooms without members to all.
 
     Args:
-        inner: shares out within a machine room.
+        inner: assigns the queues within a machine room.
         room_of_broker: broker name -> room, never empty.
         room_of_client: client id -> room, never empty.
     """
@@ -215,7 +215,7 @@ class MachineRoomNearby:
 
 
 def check_strategy(strategy: AllocateStrategy | None) -> None:
-    """Raise :class:`InvalidCall` unless a user's strategy can be called, and answers at once."""
+    """Raise :class:`InvalidCall` unless a user's strategy is callable and not async."""
     if isinstance(strategy, type):
         raise InvalidCall(f"allocate is the class {strategy.__name__}; give an object of it, or a function")
     check_callback("allocate", strategy, plain=True)
@@ -223,7 +223,7 @@ def check_strategy(strategy: AllocateStrategy | None) -> None:
 
 def hashes_names(strategy: AllocateStrategy) -> bool:
     """Whether a rule hashes the names of queues, itself or within machine rooms: in a namespace all members must hash
-    the names that brokers know."""
+    the names as brokers know them."""
     while isinstance(strategy, MachineRoomNearby):
         strategy = strategy.inner
     return isinstance(strategy, ConsistentHash)
@@ -240,10 +240,10 @@ def _room(room_of: Callable[[str], str], name: str) -> str:
 
 @attrs.frozen
 class Sticky:
-    """A strategy for groups of Python members only: even shares, and a member that joins or leaves moves few queues.
+    """A strategy for groups of Python members only: shares are even, and a join or leave moves few queues.
 
-    Every pair of queue and member has a weight that depends on their names alone; pairs are taken heaviest first
-    while the member may take more (rendezvous hashing with limits).  No share differs by more than one from another.
+    Every pair of queue and member has a weight that depends only on their names; pairs are chosen heaviest first
+    while the member may take more (rendezvous hashing with limits).  No two shares differ by more than one queue.
     """
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:

@@ -48,7 +48,7 @@ class ConsumerEvent:
     Args:
         kind: what happened.
         text: one line that names cause and consequence.
-        queue: the queue that it is about, if it is about one.
+        queue: the queue it concerns, if any.
     """
 
     kind: EventKind
@@ -57,10 +57,10 @@ class ConsumerEvent:
 
 
 def offset_unavailable(result: PullResult) -> ConsumerEvent:
-    """The event for a queue whose offset no broker has that may be asked.
+    """The event for a queue whose offset is missing at every broker that may be asked.
 
     Args:
-        result: the answer of a slave that does not have it.
+        result: the answer of a slave that does not have the offset.
     """
     text = (
         f"{result.queue} waits at offset {result.next_offset}, which no broker has that can be asked; "
@@ -84,8 +84,8 @@ class ConsumerCallbacks:
     Args:
         on_assigned: called with queues before they are pulled; may be async.
         on_revoked: called with queues before they are given up; may be async.
-        on_event: called with a :class:`triomq.ConsumerEvent` for what an operator should know; a plain function. Not for
-            ``share``: :meth:`triomq.Client.pull_consumer` takes it.
+        on_event: a plain function, called with a :class:`triomq.ConsumerEvent` for each event for operators. Not for
+        ``share``: pass it to :meth:`triomq.Client.pull_consumer`.
 
     Raises:
         InvalidCall: one of them is not a function, or ``on_event`` is async.
@@ -133,9 +133,9 @@ async def call_at_end(give_up: Callable[[], Awaitable[None]], patience_s: float 
     """Call ``on_revoked`` at a consumer's end.
 
     Args:
-        give_up: does it.
-        patience_s: how long it may take. When cancelled, before or meanwhile, it gets :data:`REVOKED_TIMEOUT_S` from then
-            on all the same.
+        give_up: calls it.
+        patience_s: how long it may take. If cancelled before or meanwhile, it still gets :data:`REVOKED_TIMEOUT_S` from
+        then on.
     """
     scope = trio.CancelScope(deadline=trio.current_time() + patience_s, shield=True)
     try:

@@ -19,12 +19,12 @@ from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 
 REPORTED_EVERY_S: Final = 60.0
-"""How often at most one queue's missing messages are reported."""
+"""The shortest time between two reports about one queue."""
 
 
 @attrs.define
 class _Stretch:
-    """What is missing of one queue and was not reported yet; ``end`` is behind the last message."""
+    """The missing messages of one queue that were not reported yet; ``end`` is after the last one."""
 
     begin: int
     end: int
@@ -33,7 +33,7 @@ class _Stretch:
 
 
 class MissingMessages:
-    """What is missing of a consumer's queues.
+    """Counts and reports the messages that are missing in a consumer's queues.
 
     A stretch of deleted messages takes many answers: it is reported when an answer leads out of it.
 
@@ -51,15 +51,15 @@ class MissingMessages:
         self._reported_s: dict[MessageQueue, float] = {}
 
     def __bool__(self) -> bool:
-        """Whether something is to be reported."""
+        """Whether there is something to report."""
         return bool(self._open)
 
     def note(self, result: PullResult, offset: int) -> None:
-        """Look at an answer; to be called if it misses messages, or if something is to be reported.
+        """Examine an answer; called if messages are missing in it, or if there is something to report.
 
         Args:
-            result: of a pull.
-            offset: where it began.
+            result: the result of a pull.
+            offset: the offset that was pulled.
         """
         queue, missing = result.queue, result.missing
         found = self._open.get(queue)
@@ -79,7 +79,7 @@ class MissingMessages:
             self._reported_s[queue] = trio.current_time()
 
     def end(self, queue: MessageQueue) -> None:
-        """Report what was not reported yet: the queue is pulled no longer."""
+        """Report the rest: the queue is no longer pulled."""
         self._reported_s.pop(queue, None)
         found = self._open.pop(queue, None)
         if found is not None:

@@ -38,16 +38,16 @@ COMMIT_EVERY_S: Final = 5.0
 """How often offsets are persisted by default (``persistConsumerOffsetInterval``)."""
 
 COMMIT_BOUNDS_S: Final = (0.1, 3600.0)
-"""How often at most, and at least."""
+"""The bounds of that interval, in seconds."""
 
 PERSIST_FIRST_S: Final = 10.0
-"""When a consumer's offsets are persisted for the first time, at the latest; else after two intervals."""
+"""A consumer's offsets are first persisted after two intervals, but at the latest after this time."""
 
 PERSIST_ALL_S: Final = 30.0
-"""Offsets that have not moved are persisted again only so often: a broker may have lost them in a crash."""
+"""How often offsets that have not moved are persisted again: a broker may have lost them in a crash."""
 
 END_TIMEOUT_S: Final = 3.0
-"""How long the last offsets of a queue or a consumer, and unlocking, may take, whatever happens."""
+"""How long the last commit of a queue or a consumer, and unlocking, may take in any case."""
 
 
 StartFrom = Literal["latest", "earliest"] | datetime | int
@@ -55,26 +55,26 @@ StartFrom = Literal["latest", "earliest"] | datetime | int
 
 
 class IllegalOffset(enum.Enum):
-    """What to do when a broker does not have the offset that is to be pulled."""
+    """What to do if a broker does not have the offset to pull."""
 
     BROKER = "broker"
-    """Go on at the offset that the broker proposes: the queue's nearer end."""
+    """Continue at the offset that the broker proposes: the queue's nearer end."""
 
     EARLIEST = "earliest"
-    """Go on at the queue's first message: some may be delivered again, none is skipped."""
+    """Continue at the queue's first message: some may be delivered again, none is skipped."""
 
     LATEST = "latest"
-    """Go on after the queue's last message; those before it are skipped."""
+    """Continue after the queue's last message; all messages up to there are skipped."""
 
     RAISE = "raise"
     """End the consumer with :class:`~triomq.errors.OffsetIllegal`."""
 
 
 def illegal_offset_policy(value: IllegalOffset | str) -> IllegalOffset:
-    """The policy of a name.
+    """The policy with a name.
 
     Raises:
-        InvalidCall: there is none of this name.
+        InvalidCall: there is no policy with this name.
     """
     try:
         return IllegalOffset(value)
@@ -84,13 +84,13 @@ def illegal_offset_policy(value: IllegalOffset | str) -> IllegalOffset:
 
 
 def corrected_offset(policy: IllegalOffset, *, next_offset: int, min_offset: int, max_offset: int) -> int | None:
-    """Where to go on after an illegal offset; None when the consumer is to end.
+    """The offset to continue at after an illegal one; None if the consumer must end.
 
     Args:
-        policy: what the user chose.
+        policy: the user's choice.
         next_offset: the broker's proposal.
         min_offset: the queue's first offset.
-        max_offset: the offset behind its last message.
+        max_offset: the offset after its last message.
     """
     proposals = {
         IllegalOffset.BROKER: next_offset,
@@ -106,8 +106,8 @@ def is_overtaken(known: int, committed: int | None, *, moved: bool) -> bool:
 
     Args:
         known: how far this member has consumed it.
-        committed: the group's offset as the store has it now; None: there is none.
-        moved: whether a seek, a reset or a correction has set ``known``, and it was not written since.
+        committed: the group's offset in the store now; None if there is none.
+        moved: whether a seek, a reset or a correction has set ``known``, and it has not been written since.
     """
     return committed is not None and committed > known and not moved
 
@@ -119,8 +119,8 @@ class Start:
     Exactly one is set.
 
     Args:
-        offset: this one.
-        at_end: behind the last message.
+        offset: this offset.
+        at_end: after the last message.
         time_ms: at the first message stored then or later, in ms since 1970.
     """
 
@@ -130,7 +130,7 @@ class Start:
 
 
 def check_start_from(start_from: object) -> StartFrom:
-    """Raise :class:`InvalidCall` unless it is one of the places a group can start at."""
+    """Raise :class:`InvalidCall` unless a group can start there."""
     if start_from == "latest" or start_from == "earliest":
         return "latest" if start_from == "latest" else "earliest"
     if isinstance(start_from, datetime) or (
@@ -145,7 +145,7 @@ def checked_time_ms(name: str, moment: object) -> int:
     """A time in ms since 1970.
 
     Args:
-        name: what it is, for the error.
+        name: its name for the error.
         moment: a datetime with a zone, or the milliseconds.
 
     Raises:
@@ -160,13 +160,13 @@ def checked_time_ms(name: str, moment: object) -> int:
 
 
 def start_of_new_group(start_from: StartFrom, topic: str) -> Start:
-    """Where a group that has no offset in a queue starts (the table of docs/protocol/consumer.md §12.4)."""
+    """Where a group without an offset in a queue starts (the table of docs/protocol/consumer.md §12.4)."""
     is_retry = topic.startswith(RETRY_PREFIX)
     if start_from == "latest":
-        # What failed before the group had an offset must not be skipped.
+        # Messages that failed before the group had an offset must not be skipped.
         return Start(offset=0) if is_retry else Start(at_end=True)
     if start_from == "earliest":
-        # The broker corrects it when older messages are gone.
+        # The broker corrects it if older messages have been deleted.
         return Start(offset=0)
     if is_retry:
         return Start(at_end=True)
@@ -179,21 +179,21 @@ def time_ms_of(moment: datetime | int) -> int:
 
 
 def consume_from_where(start_from: StartFrom) -> str:
-    """How heartbeats call it."""
+    """The name of a start in heartbeats."""
     if start_from == "latest":
         return CONSUME_FROM_LAST_OFFSET
     return CONSUME_FROM_FIRST_OFFSET if start_from == "earliest" else CONSUME_FROM_TIMESTAMP
 
 
 class Positions:
-    """What a consumer has consumed of each queue.
+    """How far a consumer has consumed each queue.
 
     Args:
-        store: keeps it beyond this process.
+        store: keeps the offsets beyond this process.
         bounds: looks up the queues' ranges.
         start_from: where queues without an offset start.
         illegal_offset: what to do about offsets that brokers do not have.
-        commit_every_s: how often :meth:`keep_persisting` does so.
+        commit_every_s: seconds between two commits of :meth:`keep_persisting`.
         report: called with events ``offset_illegal``, ``offset_refused``, ``overtaken`` and ``reset``.
     """
 
@@ -218,7 +218,7 @@ class Positions:
         self._fenced: set[MessageQueue] = set()
         self._moved: set[MessageQueue] = set()
         self._lowest: dict[MessageQueue, int] = {}
-        """Where another member has taken over -> the lowest offset that may be committed."""
+        """Queue that another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
         # One at a time: brokers may serve two requests of one link in either order.
@@ -231,22 +231,22 @@ class Positions:
         return self._offsets.get(queue)
 
     def of_topic(self, topic: str) -> dict[MessageQueue, int]:
-        """The offsets of a topic's queues: what a broker's request 221 asks for."""
+        """The offsets of a topic's queues, for a broker's request 221."""
         return {queue: offset for queue, offset in self._offsets.items() if queue.topic == topic}
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool) -> bool:
-        """Note how far a queue is consumed.
+        """Record how far a queue is consumed.
 
         Args:
             queue: the queue.
-            offset: everything below it is done.
+            offset: all messages below it are done.
             increase_only: refuse to go back; see also :meth:`commit_at` and :meth:`move`.
 
         Returns:
-            Whether it was taken; a refused jump back is reported once per queue.
+            Whether it was accepted; a refused jump back is reported once per queue.
         """
         known = self._offsets.get(queue)
         if offset < self._lowest.get(queue, 0):
@@ -260,11 +260,11 @@ class Positions:
         return True
 
     def commit_at(self, queue: MessageQueue, offset: int) -> bool:
-        """A caller's commit that names its offset, forwards or back, but not behind what another member has committed.
+        """Take a caller's commit of an offset, forwards or back, but not below one that another member has committed.
 
         Returns:
-            Whether it was taken. Refused, too, is a queue that is not this member's: its messages may be in the caller's
-            hands still, while another member is further.
+            Whether it was accepted. A queue that is not this member's is refused too: the caller may still hold its
+            messages, while another member is further.
         """
         if queue not in self._offsets:
             self._refuse(queue, f"{queue}: committing {offset} is refused, since the queue is not this member's")
@@ -277,7 +277,7 @@ class Positions:
             self._report(ConsumerEvent("offset_refused", text, queue))
 
     def move(self, queue: MessageQueue, offset: int) -> None:
-        """A seek, a reset or a correction: the queue goes on there, forwards or back."""
+        """Move a queue by a seek, a reset or a correction: it continues there, forwards or back."""
         self._lowest.pop(queue, None)
         self.update(queue, offset, increase_only=False)
         self._moved.add(queue)
@@ -294,18 +294,18 @@ class Positions:
     # --- doubt -----------------------------------------------------------------------------------------------
 
     def doubt(self) -> None:
-        """This member may have been out of the group: no offset is written until :meth:`confirm` or :meth:`forget`."""
+        """Write no offset until :meth:`confirm` or :meth:`forget`: this member may have been out of the group."""
         self._doubted.update(self._offsets)
 
     def in_doubt(self, queue: MessageQueue) -> bool:
-        """Whether a queue may be another member's by now."""
+        """Whether a queue may belong to another member by now."""
         return queue in self._doubted
 
     def confirm(self, queue: MessageQueue, committed: int | None) -> int | None:
-        """A queue is this member's, and this is the group's offset, read since: its offsets are written again.
+        """Write a queue's offsets again: it is this member's, and the group's offset has been read since the doubt.
 
         Returns:
-            Where to go on, when another member has got further meanwhile.
+            The offset to continue at, if another member has got further meanwhile.
         """
         self._end_doubt(queue)
         known = self._offsets.get(queue)
@@ -334,7 +334,7 @@ class Positions:
         """The offset in the store.
 
         Raises:
-            MQError: it is not known now.
+            MQError: it cannot be read now.
         """
         return await self._store.read(queue)
 
@@ -350,11 +350,11 @@ class Positions:
         return True
 
     async def commit(self, queues: Collection[MessageQueue]) -> None:
-        """:meth:`persist` for callers who want to know; queues in doubt are waited for.
+        """:meth:`persist` for callers who need the outcome; it waits for queues in doubt.
 
         Raises:
             LinkLost: a queue is still in doubt.
-            MQError: some may not be kept.
+            MQError: some may not be stored.
         """
         await self._wait_certain(queues)
         for error in await self._persist(queues):
@@ -365,7 +365,7 @@ class Positions:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_persisting(self, owned: Callable[[], Collection[MessageQueue]]) -> None:
-        """Persist until cancelled: what has changed every 5 s, or as set, first after 10 s at most; everything every 30 s."""
+        """Persist until cancelled: changed offsets every 5 s, or as set, first after 10 s at most; all every 30 s."""
         every_s = self._commit_every_s
         rounds_of_all = max(1, round(PERSIST_ALL_S / every_s))
         pause_s, rounds = min(PERSIST_FIRST_S, 2 * every_s), 0
@@ -378,7 +378,7 @@ class Positions:
             await self.persist(queues)
 
     async def persist_at_end(self, owned: Collection[MessageQueue]) -> None:
-        """The last persisting of queues: shielded from cancellation, but not for ever."""
+        """Persist queues for the last time: shielded from cancellation, but limited in time."""
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
             await self.persist(owned)
 
@@ -389,8 +389,8 @@ class Positions:
             for queue in queues:
                 brokers[queue.broker_name].append(queue)
             for theirs in brokers.values():
-                # Broker by broker, so that one that is down does not hold up the others, and read only now: the ones
-                # before may have taken seconds, in which a queue was given up or came into doubt.
+                # Broker by broker, so that one that is down does not delay the others, and read only now: the previous
+                # brokers may have taken seconds, in which a queue was given up or came into doubt.
                 known = [queue for queue in theirs if queue in self._offsets and queue not in self._doubted]
                 part = {queue: self._offsets[queue] for queue in known}
                 if not part:
@@ -404,7 +404,7 @@ class Positions:
         return errors
 
     def to_write(self, queue: MessageQueue) -> int | None:
-        """What is to be written of a queue by now; None: nothing, it was given up meanwhile.
+        """The offset of a queue to write now; None if it was given up meanwhile.
 
         Raises:
             LinkLost: it is in doubt.
@@ -423,20 +423,20 @@ class Positions:
     # --- starting and correcting -----------------------------------------------------------------------------
 
     async def start(self, queue: MessageQueue) -> int:
-        """Where to start in a queue that has just been assigned (docs/protocol/consumer.md §12.4).
+        """The offset to start at in a queue that has just been assigned (docs/protocol/consumer.md §12.4).
 
-        A committed offset always wins.  Where a new group starts is committed at once: the next owner of the queue
-        starts there too, even when this member dies before it has consumed anything.
+        A committed offset always wins.  The start of a new group is committed at once: the next owner of the queue
+        starts there too, even if this member dies before it has consumed anything.
 
         Raises:
-            MQError: it is not known now; ask again later.
+            MQError: it cannot be determined now; ask again later.
         """
         self.forget(queue)
         committed = await self._store.read(queue)
         if committed is not None and committed > 0:
             self._offsets[queue] = self._persisted[queue] = committed
             return committed
-        # Brokers say 0 also of young queues in which the group has no offset yet (docs/protocol/consumer.md §12.2).
+        # Brokers also answer 0 for new queues in which the group has no offset yet (docs/protocol/consumer.md §12.2).
         offset = 0
         if committed is None:
             offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
@@ -446,7 +446,7 @@ class Positions:
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start.at_end:
-            # A slave may be behind: what it does not have yet would be skipped or come again.
+            # A slave may be behind: messages that it does not have yet would be skipped or delivered again.
             return await self._bounds.max_offset(queue, only_master=True)
         if start.time_ms is not None:
             return await self._bounds.offset_by_time(queue, start.time_ms)
@@ -454,14 +454,14 @@ class Positions:
         return start.offset
 
     async def correct(self, queue: MessageQueue, offset: int, result: PullResult) -> int:
-        """Choose another offset after the broker called this one illegal, and persist it.
+        """Choose another offset after the broker reported this one as illegal, and persist it.
 
-        The policy decides, but not on an operator's reset.
+        The policy decides, except after an operator's reset.
 
         Args:
             queue: the queue.
-            offset: what was to be pulled.
-            result: the broker's answer, of status ``OFFSET_ILLEGAL``.
+            offset: the offset to be pulled.
+            result: the broker's answer, with status ``OFFSET_ILLEGAL``.
 
         Raises:
             OffsetIllegal: the policy is ``"raise"``.
@@ -483,7 +483,7 @@ class Positions:
         return chosen
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
-        """An operator's order: the queue goes on there, forwards or back. The caller persists it."""
+        """Carry out an operator's reset: the queue continues there, forwards or back. The caller persists it."""
         before = self._offsets.get(queue)
         text = f"{queue} was reset from {'an unknown offset' if before is None else before} to {offset}"
         self._report(ConsumerEvent("reset", text, queue))
@@ -491,10 +491,10 @@ class Positions:
         self._fenced.discard(queue)
 
     async def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
-        """The first message stored at a time or later; a datetime without zone is refused.
+        """The offset of the first message stored at a time or later; a datetime without zone is refused.
 
         Raises:
             InvalidCall: the time cannot be used.
-            MQError: no broker knows.
+            MQError: no broker could determine it.
         """
         return await self._bounds.offset_by_time(queue, checked_time_ms("the time", moment))

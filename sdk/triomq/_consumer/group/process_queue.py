@@ -20,7 +20,7 @@ from triomq._message.received import Page, ReceivedMessage
 from triomq_protocol.record.view import RecordView
 
 OBJECT_BYTES: Final = 250
-"""What the object of a held message costs beside its bytes, with a part of its page: 180 were measured with 80,000
+"""Bytes of a held message's object in addition to its own, with a part of its page: 180 were measured with 80,000
 messages of 1 KiB (``triomq bench consume --stalled``), and handlers decode some fields."""
 
 
@@ -33,12 +33,12 @@ class FlowLimits:
     """How much one queue may hold before its pulling pauses; a limit counts when it is exceeded, as in Java's client.
 
     Args:
-        count: messages (``pullThresholdForQueue``).
-        size_bytes: memory that is kept for them: whole pulled answers, and their objects
+        count: number of messages (``pullThresholdForQueue``).
+        size_bytes: memory held for them: whole pulled answers, and their objects
             (``pullThresholdSizeForQueue``).
         span: from the first offset held to the last (``consumeConcurrentlyMaxSpan``); not for ordered consumers.
-        topic_count: messages of all of a topic's queues that are this member's; each may hold its part of it, instead
-            of ``count`` (``pullThresholdForTopic``). None: no such limit.
+        topic_count: messages of all of this member's queues of a topic; each queue may hold its part of it, instead
+        of ``count`` (``pullThresholdForTopic``). None: no such limit.
         topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
 
     Raises:
@@ -57,7 +57,7 @@ class FlowLimits:
         return self.topic_count is not None or self.topic_size_bytes is not None
 
     def of_one(self, queues: int) -> FlowLimits:
-        """The limits of each queue, when so many of its topic are this member's."""
+        """The limits of each queue, if this member has this number of the topic's queues."""
         return attrs.evolve(
             self,
             count=self.count if self.topic_count is None else max(1, self.topic_count // queues),
@@ -75,30 +75,30 @@ class Stage(enum.Enum):
     """A handler has it."""
 
     ENDED = "ended"
-    """Consumed, sent back, or given up with its queue: what comes of it no longer counts."""
+    """Consumed, sent back, or given up with its queue: its result no longer counts."""
 
 
 WAITING, STARTED, ENDED = Stage.WAITING, Stage.STARTED, Stage.ENDED
-"""The same by short names: looking a member up in its class costs as much as all the rest of some methods here."""
+"""Short names for the same: looking up a member in its class costs as much as the rest of some methods here."""
 
 
 class HeldPage(Page):
     """One pulled answer: its bytes stay in memory as long as one of its messages is held.
 
     Args:
-        body: records, one behind the other.
-        queue: where they were pulled from.
-        min_offset: first offset of the queue when it was pulled.
-        max_offset: offset behind the last one then.
-        namespace: whose prefix the stored topics may have; None: there is none.
+        body: records, one after the other.
+        queue: the queue they were pulled from.
+        min_offset: first offset of the queue at the time of the pull.
+        max_offset: offset after its last message at that time.
+        namespace: the namespace whose prefix the stored topics may have; None: no namespace.
 
     Attributes:
-        holder: who keeps the messages.
-        messages: those that are kept, in order; empty when all have ended: they know their page, and a circle of
-            objects would outlive its time.
-        passed: messages at the beginning that have ended, as far as was looked.
-        left: messages that have not ended.
-        size_bytes: what it adds to its holder's.
+        holder: the process queue that keeps the messages.
+        messages: the kept messages, in order; empty when all have ended: they refer to their page, and a cycle of
+        objects would be freed late.
+        passed: messages at the beginning that are known to have ended.
+        left: number of messages that have not ended.
+        size_bytes: the bytes that it adds to its holder's.
     """
 
     __slots__ = ("holder", "left", "messages", "passed", "size_bytes")
@@ -121,12 +121,12 @@ class HeldPage(Page):
 
 
 class HeldMessage(ReceivedMessage):
-    """A message of a consumer group's member; see :class:`ReceivedMessage` for its fields.
+    """A message held by a consumer group's member; see :class:`ReceivedMessage` for its fields.
 
-    Its topic is the one it was sent to, also when it was delivered by the group's retry topic.
+    Its topic is the one it was sent to, even if it was delivered through the group's retry topic.
     """
 
-    # One object for handler and bookkeeping both: at 100,000 messages a second a second one would show.
+    # One object for both handler and bookkeeping: at 100,000 messages per second a second one is a measurable cost.
     __slots__ = ("extra_times", "original_topic", "stage", "started_s")
 
     page: HeldPage
@@ -141,7 +141,7 @@ class HeldMessage(ReceivedMessage):
 
     @property
     def holder(self) -> ProcessQueue:
-        """Who keeps it."""
+        """The process queue that keeps it."""
         return self.page.holder
 
     @property
@@ -151,17 +151,17 @@ class HeldMessage(ReceivedMessage):
 
     @property
     def reconsume_times(self) -> int:
-        """How often it failed before: what the broker counted, and retries in place since."""
+        """How often it failed before: the broker's count, plus retries in place since then."""
         return self.record.reconsume_times + self.extra_times
 
 
 def held_messages(page: HeldPage, starts: list[int]) -> list[HeldMessage]:
-    """The messages of a pulled answer, in order, given where their records start."""
+    """The messages of a pulled answer, in order, from the positions of their records."""
     make = HeldMessage.__new__
     waiting = WAITING
     messages = []
     for at in starts:
-        # Not by the constructor: that would be a third of what it all costs.
+        # Not by the constructor: that would be a third of the whole cost.
         message = make(HeldMessage)
         message.page = page
         message._at = at  # noqa: SLF001
@@ -179,15 +179,15 @@ class ProcessQueue:
 
     Args:
         queue: the queue.
-        owner: what keeps it; not looked at here.
+        owner: the object that keeps it; not used here.
 
     Attributes:
-        count: messages held.
-        size_bytes: memory they pin: a pulled answer counts whole until its last message has ended.
+        count: number of messages held.
+        size_bytes: memory they occupy: a pulled answer counts in full until its last message has ended.
         dropped: the queue was given away, or starts again elsewhere: results no longer count.
-        last_offset: of the last message put; -1 before.
-        scanned: everything below it was pulled, or did not match; -1 before the first answer.
-        backlog: messages behind the last one pulled, by the last answer (``msgAccCnt``).
+        last_offset: offset of the last message that was put; -1 before.
+        scanned: the offset below which everything was pulled, or did not match; -1 before the first answer.
+        backlog: messages after the last one pulled, according to the last answer (``msgAccCnt``).
     """
 
     __slots__ = ("_pages", "backlog", "count", "dropped", "last_offset", "owner", "queue", "scanned", "size_bytes")
@@ -201,16 +201,16 @@ class ProcessQueue:
         self.backlog = 0
         self.last_offset = -1
         self.scanned = -1
-        # Pages with messages that have not ended. They leave it from anywhere: one slow message is not to keep
-        # the bytes of all that came after it.
+        # Pages with messages that have not ended. They may leave from any position: one slow message must not keep
+        # the bytes of all later ones.
         self._pages: OrderedDict[HeldPage, None] = OrderedDict()
 
     def put(self, page: HeldPage, messages: list[HeldMessage]) -> list[HeldMessage]:
         """Keep a pulled answer.
 
         Args:
-            page: what they have in common.
-            messages: its messages, or some of them, by ascending offsets.
+            page: the answer.
+            messages: its messages, or some of them, in ascending order of offsets.
 
         Returns:
             Those that were not held before.
@@ -235,15 +235,15 @@ class ProcessQueue:
         return messages
 
     def scan(self, next_offset: int) -> None:
-        """An answer says where the next pull starts: what lies before and is not held is done."""
+        """Record where the next pull starts, according to an answer: messages before it that are not held are done."""
         if next_offset > self.scanned:
             self.scanned = next_offset
 
     def finish(self, message: HeldMessage) -> bool:
-        """A message has ended.
+        """Record that a message has ended.
 
         Returns:
-            Whether that counts: False when it had ended before, or its queue is gone.
+            Whether that counts: False if it had ended before, or its queue was given up.
         """
         if message.stage is ENDED:
             return False
@@ -256,7 +256,7 @@ class ProcessQueue:
         return True
 
     def finish_page(self, messages: Sequence[HeldMessage]) -> None:
-        """Messages of one page have ended."""
+        """Record that messages of one page have ended."""
         ended = 0
         for message in messages:
             if message.stage is not ENDED:
@@ -276,7 +276,7 @@ class ProcessQueue:
 
     @property
     def commit_point(self) -> int | None:
-        """The smallest offset that has not ended, or where the next pull starts; None before the first answer."""
+        """The lowest offset that has not ended, or the start of the next pull; None before the first answer."""
         first = self.first
         if first is not None:
             return first.queue_offset
@@ -295,9 +295,9 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """From the first offset held to the last.
+        """The distance from the first offset held to the last.
 
-        Stricter than Java's, which forgets messages that ended behind a stuck one and so pulls on for ever.
+        Stricter than Java's, which forgets messages that ended after a stuck one and so never stops pulling.
         """
         first = self.first
         return self.last_offset - first.queue_offset if first is not None else 0
@@ -313,10 +313,10 @@ class ProcessQueue:
         return None
 
     def drop(self) -> list[HeldMessage]:
-        """Give everything up: nothing that becomes of the messages counts any more.
+        """Give everything up: results of the messages no longer count.
 
         Returns:
-            Those that had not ended.
+            The messages that had not ended.
         """
         self.dropped = True
         given_up = [message for page in self._pages for message in page.messages if message.stage is not ENDED]

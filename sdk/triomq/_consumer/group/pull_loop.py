@@ -31,7 +31,7 @@ from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIll
 log = logging.getLogger("triomq.consumer")
 
 SUSPENDED_PULL_TIMEOUT_S: Final = 30.0
-"""How long a pull that brokers may hold waits for its link to take it (``CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND``)."""
+"""How long a pull that brokers may hold waits for its link to accept it (``CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND``)."""
 
 BUSY_PAUSE_S: Final = 0.02
 """Pause after a broker's flow control, code 215 (docs/protocol/consumer.md §1)."""
@@ -40,7 +40,7 @@ ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
 
 HELD_S: Final = 0.1
-"""An answer without messages that came sooner was not held by the broker."""
+"""An answer without messages that arrives sooner was not held by the broker."""
 
 EMPTY_PAUSE_MAX_S: Final = 3.0
 """The longest pause after answers that make no progress."""
@@ -48,33 +48,33 @@ EMPTY_PAUSE_MAX_S: Final = 3.0
 _EMPTY_PAUSES: Final = Backoff(first_s=0.05, max_s=EMPTY_PAUSE_MAX_S)
 
 EMPTY_REPORTED_FROM: Final = 4
-"""After so many such answers in a row the queue is reported; a slave that lags for a moment is not."""
+"""After this many such answers in a row the queue is reported; a slave that lags for a moment is not."""
 
 QUARANTINE_S: Final = 10.0
-"""How long a queue rests after an illegal offset, so that handlers under way can end
+"""How long a queue rests after an illegal offset, so that running handlers can end
 (docs/protocol/consumer.md §6.2)."""
 
 
 def empty_pause_s(number: int) -> float:
-    """The pause after so many answers in a row that made no progress."""
+    """The pause after a number of answers in a row that made no progress."""
     return _EMPTY_PAUSES.pause_s(number, 0.0)
 
 
 @attrs.frozen(kw_only=True)
 class PullSettings:
-    """How a consumer pulls.
+    """Settings of a consumer's pulls.
 
     Args:
-        max_messages: per pull (``pullBatchSize``).
-        suspend_s: how long brokers may hold a pull: 15 push, 20 lite pull.
+        max_messages: messages per pull (``pullBatchSize``).
+        suspend_s: seconds that brokers may hold a pull: 15 for push, 20 for lite pull consumers.
         lite: whether pulls carry the lite bit, and their expression.
-        expression_in_pulls: whether pulls carry their expression, also when heartbeats have carried it.
-        commit: whether pulls from masters carry what is consumed: push consumers in clustering mode.
-        ordered: the span is no limit.
+        expression_in_pulls: whether pulls carry their expression, even if heartbeats have carried it.
+        commit: whether pulls from masters carry the consumed offset: push consumers in clustering mode.
+        ordered: whether the span is no limit.
         limits: when pulling pauses.
         quarantine_s: how long a queue rests after an illegal offset.
         interval_s: pause between two pulls of a queue (``pullInterval``).
-        retry_topic: the group's, whose messages get back the topic they were sent to.
+        retry_topic: the group's retry topic; its messages get back the topic they were sent to.
     """
 
     max_messages: int = 32
@@ -93,13 +93,13 @@ class PullSink(Protocol):
     """Takes pulled messages; all its methods are plain and quick."""
 
     def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
-        """New messages of a queue, in order, at least one."""
+        """Take new messages of a queue, in order, at least one."""
 
     def restarted(self, source: PulledQueue) -> None:
-        """A queue's messages were given up and it goes on elsewhere: by a seek, or after an illegal offset."""
+        """A queue's messages were given up, and it continues elsewhere: by a seek, or after an illegal offset."""
 
     def failed(self, error: MQError) -> None:
-        """The consumer cannot go on."""
+        """The consumer cannot continue."""
 
 
 class PulledQueue:
@@ -108,19 +108,19 @@ class PulledQueue:
     Args:
         queue: the queue.
         offset: where its first pull starts.
-        settings: how it is pulled.
-        counters: its topic's.
+        settings: see :class:`PullSettings`.
+        counters: its topic's counters.
 
     Attributes:
-        process: what is held; another one after a seek or an illegal offset.
+        process: the held messages; replaced after a seek or an illegal offset.
         next_offset: where the next pull starts.
-        paused: nothing is pulled while it is set.
-        failures: pulls in a row that no broker answered.
-        empty_answers: answers in a row that made no progress and that the broker did not hold.
+        paused: whether pulling is paused.
+        failures: number of pulls in a row that no broker answered.
+        empty_answers: number of answers in a row that made no progress and that the broker did not hold.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
         limits: when its pulling pauses.
-        call: what is asked now, or was asked last.
+        call: the current or last request.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, settings: PullSettings, counters: TopicCalls) -> None:
@@ -138,10 +138,10 @@ class PulledQueue:
         self.scope = trio.CancelScope()
         self.call: PullCall | None = None
         self.awaited: trio.Event | None = None
-        """What the pulling waits for, if it waits."""
+        """The event that pulling waits for, if it waits."""
 
     def wake(self) -> None:
-        """Something changed that the pulling may wait for."""
+        """Wake pulling: something that it may wait for has changed."""
         if self.awaited is not None:
             self.awaited.set()
 
@@ -156,7 +156,7 @@ class PulledQueue:
         return counts
 
     def wake_unless_full(self) -> None:
-        """Messages have ended: pulling goes on if it waited for that and the limits allow."""
+        """Continue pulling after messages have ended, if it waited for that and the limits allow."""
         if self.awaited is not None and not self.is_full:
             self.awaited.set()
 
@@ -166,7 +166,7 @@ class PulledQueue:
         return self.process.exceeds(self.limits, ordered=self.settings.ordered) is not None
 
     def finish_page(self, messages: Sequence[HeldMessage]) -> None:
-        """Messages of one pulled answer have ended."""
+        """Record that messages of one pulled answer have ended."""
         messages[0].page.holder.finish_page(messages)
         self.wake_unless_full()
 
@@ -185,17 +185,17 @@ class PullEngine:
     """The assigned queues of one consumer.
 
     Args:
-        puller: does the single pulls.
+        puller: makes the single pulls.
         counters: the client's.
         positions: the group's offsets.
-        subscription: topic -> what is wanted of it; None: not subscribed (any more).
-        announced: topic -> the subscription sent to brokers last, which may be newer; None: there is none.
+        subscription: topic -> its subscription; None: not subscribed (any more).
+        announced: topic -> the last subscription sent to brokers, which may be newer; None: there is none.
         sink: takes the messages.
         settings: see :class:`PullSettings`.
         beat: sends heartbeats now: they carry subscriptions that brokers do not know yet.
         report: called with events ``offset_unavailable`` and ``messages_missing``.
-        held_back: further reasons not to pull a queue now; what ends one calls :meth:`PulledQueue.wake`.
-        filter_hooks: choose among what was pulled.
+        held_back: further reasons not to pull a queue now; the end of one must call :meth:`PulledQueue.wake`.
+        filter_hooks: choose among the pulled messages.
     """
 
     def __init__(
@@ -240,14 +240,14 @@ class PullEngine:
             await trio.sleep_forever()
 
     def start(self, queue: MessageQueue, offset: int) -> PulledQueue:
-        """Begin to pull an assigned queue."""
+        """Start pulling an assigned queue."""
         source = self.queues[queue] = PulledQueue(queue, offset, self._settings, self.statistics.of(queue.topic))
         self._share_limits(queue.topic)
         self._spawn(source)
         return source
 
     def stop(self, queue: MessageQueue) -> PulledQueue | None:
-        """Pull a queue no more and give up what is held; handlers that run on are not waited for.
+        """Stop pulling a queue and give up its held messages; does not wait for running handlers.
 
         Its commit point is in the positions' memory afterwards.
         """
@@ -261,20 +261,20 @@ class PullEngine:
         return source
 
     def stop_pulling(self) -> None:
-        """End all pulls; what is held stays."""
+        """End all pulls; held messages stay."""
         self._stopped = True
         for source in self.queues.values():
             source.scope.cancel()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Give up what is held and go on at another offset; the answer of a pull under way is dropped."""
+        """Give up the held messages and continue at another offset; the answer of a running pull is dropped."""
         source = self.queues[queue]
         source.scope.cancel()
         self._restart(source, offset)
         self._spawn(source)
 
     def pause(self, queue: MessageQueue) -> None:
-        """Pull a queue no more for now; a pull under way may still bring messages."""
+        """Pause pulling a queue; a running pull may still return messages."""
         self.queues[queue].paused = True
 
     def resume(self, queue: MessageQueue) -> None:
@@ -283,7 +283,7 @@ class PullEngine:
         self.queues[queue].wake()
 
     def pause_all(self) -> None:
-        """Pull nothing for now, also of queues that are assigned later."""
+        """Pause pulling of all queues, including those that are assigned later."""
         self.paused = True
 
     def resume_all(self) -> None:
@@ -292,34 +292,34 @@ class PullEngine:
         self.wake()
 
     def suspend(self, suspended: bool) -> None:
-        """Pause all queues, or go on with them, while an operator resets offsets."""
+        """Pause all queues while an operator resets offsets, or resume them afterwards."""
         self.suspended = suspended
         self.wake()
 
     def wake(self) -> None:
-        """Something changed that pulling may wait for."""
+        """Wake pulling: something that it may wait for has changed."""
         for source in self.queues.values():
             source.wake()
 
     def note_position(self, source: PulledQueue) -> None:
-        """Bring the positions' memory up to a queue's commit point."""
+        """Update the positions' memory to a queue's commit point."""
         point = source.process.commit_point
         if point is not None and not source.process.dropped:
             self._positions.update(source.queue, point, increase_only=True)
 
     def note_positions(self) -> None:
-        """:meth:`note_position` of all queues; before the memory is read or persisted."""
+        """:meth:`note_position` for all queues, before the memory is read or persisted."""
         for source in self.queues.values():
             self.note_position(source)
 
     def withhold_offsets(self) -> None:
-        """The queues are in doubt: pulls that are about to be sent carry no offsets of the group."""
+        """Make pulls that are about to be sent carry no offsets of the group: the queues are in doubt."""
         for source in self.queues.values():
             if source.call is not None:
                 source.call.commit_offset = None
 
     def _share_limits(self, topic: str) -> None:
-        """A topic's queues have come or gone: its limits are shared among those that are here."""
+        """Divide a topic's limits among its queues again: some were assigned or given up."""
         limits = self._settings.limits
         if limits.covers_topics:
             sources = [source for source in self.queues.values() if source.queue.topic == topic]
@@ -345,7 +345,7 @@ class PullEngine:
                 subscription = self._subscription(source.queue.topic)
                 assert subscription is not None
                 call = source.call = self._call(source, subscription)
-                # Not when pulls are spaced by an interval: each one passes here then.
+                # Not if pulls are spaced by an interval: then each one passes here.
                 go_on = None if self._settings.interval_s else self._taker(source, process, subscription, call)
                 self._begin_pull(source)
                 try:
@@ -361,7 +361,7 @@ class PullEngine:
                     continue
                 source.counters.pulling_s += trio.current_time() - source.pulled_s
                 if source.process is not process:
-                    return  # a seek came while the answer was under way: the queue has another task by now
+                    return  # a seek was made while the answer was in flight: the queue has another task by now
                 if result.status is PullStatus.OFFSET_ILLEGAL:
                     await self._correct(source, result)
                     continue
@@ -382,7 +382,7 @@ class PullEngine:
     def _taker(
         self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, call: PullCall
     ) -> Callable[[PullResult], bool]:
-        """Takes result after result, and makes the next call, as long as there is nothing to wait for."""
+        """A function that takes each result and prepares the next call, as long as there is nothing to wait for."""
 
         def take(result: PullResult) -> bool:
             source.counters.pulling_s += trio.current_time() - source.pulled_s
@@ -440,7 +440,7 @@ class PullEngine:
 
     def _take(self, source: PulledQueue, process: ProcessQueue, subscription: Subscription, result: PullResult) -> None:
         if process.dropped:
-            return  # given up while the answer was under way: it begins again elsewhere
+            return  # given up while the answer was in flight: it starts again elsewhere
         if result.missing or self._missing:
             self._note_missing(source, subscription, result)
         source.next_offset = result.next_offset
@@ -458,7 +458,7 @@ class PullEngine:
             process.scan(result.next_offset)
 
     def _note_missing(self, source: PulledQueue, subscription: Subscription, result: PullResult) -> None:
-        # A broker that holds a pull answers by what it knows by then: it may leave out what was not asked for meanwhile.
+        # A broker that holds a pull filters with the subscription it has by then, and may omit what that excludes.
         announced = self._announced(source.queue.topic)
         if not (announced is None or announced is subscription or announced.takes_all):
             result.missing = 0
@@ -479,20 +479,20 @@ class PullEngine:
 
     async def _after_failure(self, error: MQError, failures: int) -> None:
         unknown = isinstance(error, SubscriptionRefused | NotFound)
-        # A broker that is busy or has restarted may not know the group yet: worth a warning if one more heartbeat is no
+        # A broker that is busy or has restarted may not know the group yet: warn only if one more heartbeat does not
         # help.
         level = logging.WARNING if failures == (2 if unknown else 1) else logging.INFO
         log.log(level, "a pull failed and will be repeated: %s", error)
         if isinstance(error, BrokerBusy):
             await trio.sleep(BUSY_PAUSE_S)
         elif unknown and failures == 1:
-            # It does not know the subscription's newest version: send it, and ask again at once.
+            # The broker does not know the subscription's newest version: send it, and ask again at once.
             await self._beat()
         else:
             await trio.sleep(ERROR_PAUSE_S)
 
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
-        """Pause after an answer that made no progress: a pull at once would get the same answer at once."""
+        """Pause after an answer that made no progress: an immediate pull would get the same answer at once."""
         source.empty_answers += 1
         if source.empty_answers == EMPTY_REPORTED_FROM:
             if result.lacks_offset:

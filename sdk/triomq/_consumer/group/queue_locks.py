@@ -25,13 +25,13 @@ LOCK_TIMEOUT_S: Final = 1.0
 """How long a broker may take to grant locks (docs/protocol/consumer.md §9)."""
 
 VALID_S: Final = 30.0
-"""How long a granted lock is relied on (``rocketmq.client.rebalance.lockMaxLiveTime``)."""
+"""How long a granted lock is considered valid (``rocketmq.client.rebalance.lockMaxLiveTime``)."""
 
 RENEW_EVERY_S: Final = 20.0
 """How often locks are renewed (``rocketmq.client.rebalance.lockInterval``)."""
 
 RETRY_S: Final = 3.0
-"""How soon a lock that was not granted is asked for again."""
+"""The pause before a refused lock is requested again."""
 
 BROKER_KEEPS_S: Final = 60.0
 """How long a broker keeps a lock that is not renewed (``rebalanceLockMaxLiveTime``)."""
@@ -42,13 +42,13 @@ class QueueLocks:
 
     Args:
         group: consumer group.
-        client_id: who the member is.
-        brokers: how masters are reached.
+        client_id: the member's client id.
+        brokers: the links to masters.
     """
 
     def __init__(self, group: str, client_id: str, brokers: BrokerLinks) -> None:
         self.leaving: set[MessageQueue] = set()
-        """Queues that are locked and not, or no longer, consumed: a consumer that ends gives their locks back, too."""
+        """Queues that are locked but not, or no longer, consumed: a consumer that ends releases their locks too."""
         self._group = group
         self._client_id = client_id
         self._brokers = brokers
@@ -57,8 +57,8 @@ class QueueLocks:
         """Take or renew locks.
 
         Returns:
-            Those that are ours now, and those that are not, each broker's in the order given; queues whose broker did not
-            answer are in neither.
+            The queues that are ours now, and those that are not, each broker's in the given order; queues whose broker
+            did not answer are in neither.
         """
         granted: list[MessageQueue] = []
         refused: list[MessageQueue] = []
@@ -73,11 +73,11 @@ class QueueLocks:
         return granted, refused
 
     async def unlock(self, queues: Collection[MessageQueue], *, wait: bool) -> None:
-        """Give locks back; a lock whose broker does not get this expires by itself.
+        """Release locks; a lock whose broker does not receive this expires by itself.
 
         Args:
             queues: the queues.
-            wait: for the brokers' answers, as at the end of a consumer.
+            wait: whether to wait for the brokers' answers, as at the end of a consumer.
         """
         for part in _by_broker(queues):
             queues_there = self._brokers.namespace.wrap_queues(part)

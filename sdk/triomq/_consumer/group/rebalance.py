@@ -40,10 +40,11 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.rebalance")
 
 REBALANCE_EVERY_S: Final = 20.0
-"""How often shares are computed again when no notification comes (``rocketmq.client.rebalance.waitInterval``)."""
+"""How often shares are computed again if no notification arrives (``rocketmq.client.rebalance.waitInterval``)."""
 
 RETRY_AFTER_S: Final = 1.0
-"""How soon a round is repeated that left something undone: a lock refused, a start unknown, a handler running."""
+"""The pause before a round that left something undone is repeated: a refused lock, an unknown start, a running
+handler."""
 
 MEMBERS_TIMEOUT_S: Final = 3.0
 """How long a broker may take to list the members (``mqClientApiTimeout``)."""
@@ -57,16 +58,16 @@ class Assignee(Protocol):
     """The consumer whose queues are moved.  None of its methods may raise for a broker's faults."""
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
-        """Take a queue: lock it if need be, find its start, begin to pull.  False: not now, ask again."""
+        """Take a queue: lock it if needed, find its start, start pulling.  False: not now, ask again."""
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: pull no more, persist its offset, forget it, unlock it.  False: not now, ask again."""
+        """Give a queue up: stop pulling, persist its offset, forget it, unlock it.  False: not now, ask again."""
 
     async def kept(self, queue: MessageQueue, /) -> bool:
-        """A queue stays ours in this round.  False: whether it was ours all the time is not known now, ask again."""
+        """A queue stays ours in this round.  False: it is not known yet whether it was ours all the time, ask again."""
 
     async def topic_changed(self, topic: str, /) -> None:
-        """After a round that moved queues of a topic."""
+        """Called after a round that moved queues of a topic."""
 
     def is_stuck(self, queue: MessageQueue, /) -> bool:
         """Whether an owned queue is not pulled any more, so that it should be given up and taken again."""
@@ -74,7 +75,7 @@ class Assignee(Protocol):
 
 @attrs.frozen
 class Moves:
-    """What one round does to one topic.
+    """The changes of one round to one topic.
 
     Args:
         revoke: owned queues to give up, in order.
@@ -88,12 +89,12 @@ class Moves:
 def plan_moves(
     owned: Collection[MessageQueue], share: Collection[MessageQueue], stuck: Collection[MessageQueue] = ()
 ) -> Moves:
-    """Which queues come and go.
+    """Decide which queues to take and which to give up.
 
     Args:
-        owned: queues of the topic that are ours now.
-        share: those that should be.
-        stuck: owned ones that are to be taken again.
+        owned: the topic's queues that are ours now.
+        share: the queues that should be ours.
+        stuck: owned queues that must be taken again.
     """
     wanted = set(share)
     revoke = sorted_queues({queue for queue in owned if queue not in wanted or queue in set(stuck)})
@@ -102,11 +103,11 @@ def plan_moves(
 
 
 def pause_after_round(every_s: float, *, done: bool, now: float, missing_since: Iterable[float]) -> float:
-    """How long to wait until the next round.
+    """The seconds until the next round.
 
     Args:
         every_s: seconds between two rounds.
-        done: whether the last one has left nothing undone.
+        done: whether the last round left nothing undone.
         now: the time.
         missing_since: since when subscribed topics have been unknown. One that is created is found about as long
             after that as it had been missing.
@@ -119,10 +120,10 @@ def pause_after_round(every_s: float, *, done: bool, now: float, missing_since: 
 
 @attrs.frozen
 class Share:
-    """The outcome of working out one topic's share.
+    """The outcome of computing this member's share of one topic.
 
     Args:
-        queues: what should be ours; None: leave everything as it is.
+        queues: the queues that should be ours; None: leave everything as it is.
         is_member: whether we were in the list of members.
     """
 
@@ -141,21 +142,21 @@ def work_out_share(
     """This member's share of one topic of a clustering group.
 
     Args:
-        client_id: who we are.
-        queues: the topic's queues; None or none when they are not known.
-        members: the group's client ids; None or none when they are not known.
-        strategy: shares out.
+        client_id: this member's client id.
+        queues: the topic's queues; None or empty if they are not known.
+        members: the group's client ids; None or empty if they are not known.
+        strategy: assigns queues to members.
         was_absent: whether we were already missing in the last list of members.
 
-    A list without us means that the broker has not seen our heartbeat: once, everything stays; the second time
-    our queues are given up, as Java does at once.  In neither case is anything taken.
+    A list without us means that the broker has not received our heartbeat: the first time, everything stays; the second
+    time our queues are given up, as Java does at once.  In neither case is a queue taken.
     """
     if not queues or not members:
         return Share(None)
     if client_id not in members:
         return Share(() if was_absent else None, is_member=False)
     try:
-        # In here: a generator of the user's runs only now.
+        # Inside the try block: a user's generator runs only now.
         share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(members)))
         _check_share(share, {queue.topic for queue in queues})
     except Exception:
@@ -172,7 +173,7 @@ def duplicate_ids(members: Collection[str]) -> list[str]:
 
 
 def _check_share(share: Sequence[MessageQueue], topics: Collection[str]) -> None:
-    """Raise :class:`InvalidCall` unless all are queues of these topics; of brokers that are away there may be some."""
+    """Raise :class:`InvalidCall` unless all are queues of these topics; their brokers may be down."""
     for queue in share:
         check_queue(queue)
         if queue.topic not in topics:
@@ -180,13 +181,13 @@ def _check_share(share: Sequence[MessageQueue], topics: Collection[str]) -> None
 
 
 class Members:
-    """Asks the brokers who is in a group.
+    """Asks brokers for the members of a group.
 
     Args:
         group: the group's name.
         routes: where topics live.
-        links: how brokers are reached.
-        chance: chooses whom to ask.
+        links: the links to brokers.
+        chance: chooses the broker to ask.
     """
 
     def __init__(self, group: str, routes: Routes, links: Links, chance: random.Random) -> None:
@@ -196,16 +197,16 @@ class Members:
         self._chance = chance
 
     async def of(self, topic: str) -> list[str] | None:
-        """The group's client ids, from one broker of the topic after the other until one answers; None if none does.
+        """The group's client ids, from the first broker of the topic that answers; None if none does.
 
-        The first is chosen at random, as upstream does, so that no broker answers for all.
+        The first broker to ask is chosen at random, as upstream does, to spread the load.
         """
         try:
             route = await self._routes.for_subscribing(topic)
         except MQError as error:
             log.info("no members of %s for %s: %s", self._group, topic, error.reason)
             return None
-        # Slaves know the members, too: they are asked when no master of the topic answers.
+        # Slaves know the members too: they are asked if no master of the topic answers.
         addresses = route.one_of_each_broker(self._links.is_down)
         self._chance.shuffle(addresses)
         others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
@@ -231,20 +232,20 @@ class Members:
 
 
 class Rebalance:
-    """The loop of one consumer: every 20 s, and when woken; what wakes it during a round causes one more.
+    """The rebalance loop of one consumer: every 20 s, and when woken; a wake-up during a round causes one more.
 
     Args:
         group: the consumer group.
-        client_id: who we are.
+        client_id: this member's client id.
         assignee: the consumer.
         topics: returns the subscribed topics.
-        routes: where they live.
-        members: who is in the group; None: nothing is shared, every member has all queues (broadcast).
-        strategy: shares out.
+        routes: the topics' routes.
+        members: the members of the group; None: every member has all queues (broadcast).
+        strategy: assigns queues to members.
         beat: sends heartbeats now.
         report: called with events ``not_a_member`` and ``duplicate_client_id``.
         changed: called when a round has changed the queues of a topic.
-        every_s: period.
+        every_s: seconds between two rounds.
     """
 
     def __init__(
@@ -263,9 +264,9 @@ class Rebalance:
         every_s: float = REBALANCE_EVERY_S,
     ) -> None:
         self.owned: set[MessageQueue] = set()
-        """The queues that are ours; changed by the loop and by :meth:`release` only."""
+        """The queues that are ours; changed only by the loop and by :meth:`release`."""
         self.rounds = 0
-        """How many rounds have begun."""
+        """The number of rounds that have begun."""
         self._group = group
         self._client_id = client_id
         self._assignee = assignee
@@ -287,24 +288,24 @@ class Rebalance:
         self._round = trio.Lock()
 
     def wake(self) -> None:
-        """Work shares out as soon as possible."""
+        """Start a round as soon as possible."""
         self._woken.set()
 
     def suspend(self) -> None:
-        """No more rounds until :meth:`resume`; a round under way is not stopped."""
+        """Start no more rounds until :meth:`resume`; a running round is not stopped."""
         self._suspended = True
 
     def resume(self) -> None:
-        """Rounds again, the first one now."""
+        """Start rounds again, the first one now."""
         self._suspended = False
         self.wake()
 
     def release(self, queue: MessageQueue) -> None:
-        """The consumer has dropped a queue by itself; the next round may take it again."""
+        """Release a queue that the consumer has dropped by itself; the next round may take it again."""
         self.owned.discard(queue)
 
     async def run(self) -> None:
-        """Rebalance for ever."""
+        """Rebalance until cancelled."""
         self._routes.changed.append(self._on_route)
         try:
             pause_s = 0.0
@@ -320,10 +321,10 @@ class Rebalance:
             self._routes.changed.remove(self._on_route)
 
     async def rebalance(self) -> bool:
-        """One round over all topics.
+        """Make one round over all topics.
 
         Returns:
-            Whether nothing was left undone.
+            Whether everything was done.
         """
         async with self._round:
             self.rounds += 1
@@ -344,7 +345,7 @@ class Rebalance:
         queues = await self._queues(topic)
         if queues is None:
             return False
-        if queues or topic.startswith(RETRY_PREFIX):  # which comes with the first failure
+        if queues or topic.startswith(RETRY_PREFIX):  # which is created at the first failure
             self._missing_since.pop(topic, None)
         else:
             self._missing_since.setdefault(topic, trio.current_time())
@@ -372,7 +373,7 @@ class Rebalance:
             if given_up or any(queue.topic == topic for queue in self.owned):
                 self._report(ConsumerEvent("not_a_member", text))
             else:
-                log.debug("%s", text)  # it has just joined, and its heartbeat has not come to this broker yet
+                log.debug("%s", text)  # it has just joined, and its heartbeat has not reached this broker yet
             await self._beat()
             if given_up:
                 await self._apply(topic, (), len(members or ()))
@@ -383,13 +384,13 @@ class Rebalance:
         return await self._apply(topic, share.queues, len(members or ()))
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """A topic's queues, none for an unknown one; None if name servers or brokers cannot be reached."""
+        """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
         try:
             return (await self._routes.for_subscribing(topic)).subscribe_queues
         except (NoNameServer, BrokerNotFound, TransientError) as error:
-            # The end of an outage is to be noticed soon, however long it lasts: the topics may have changed.
+            # The end of an outage must be noticed soon, however long it lasts: the topics may have changed.
             log.debug("no queues of %s: %s", topic, error.reason)
-            # A retry topic need not exist. Its group has others, so that it is not asked for each second for it alone.
+            # A retry topic need not exist. Its group has other topics: it alone is no reason to ask each second.
             return () if topic.startswith(RETRY_PREFIX) else None
         except MQError as error:
             # Common for a retry topic that has no message yet.
@@ -411,7 +412,7 @@ class Rebalance:
             done &= await self._assignee.kept(queue)
         for queue in moves.assign:
             if queue in self.owned:
-                continue  # was to be taken again, but could not be given up
+                continue  # it had to be taken again, but could not be given up
             if await self._assignee.assigned(queue):
                 self.owned.add(queue)
             else:
@@ -445,6 +446,6 @@ class Rebalance:
                 self._report(ConsumerEvent("duplicate_client_id", text))
 
     def _on_route(self, route: Route) -> None:
-        # A topic that appears, grows or loses a broker is shared out now and not in 20 s.
+        # A topic that appears, grows or loses a broker is rebalanced now and not in 20 s.
         if route.topic in self._topics():
             self.wake()

@@ -14,18 +14,18 @@ from triomq._cluster.counters import Counters, TopicCalls
 from triomq_protocol.requests import ConsumeStatus
 
 SAMPLE_EVERY_S: Final = 10.0
-"""How often the counters are looked at."""
+"""How often the counters are sampled."""
 
 SAMPLES_PER_MINUTE: Final = 6
 SAMPLES_PER_HOUR: Final = 360
 
 
 class ConsumerStatistics:
-    """The counters of one consumer, by topic, and samples of them of the last hour.
+    """The counters of one consumer, by topic, and their samples of the last hour.
 
     Args:
         group: its group.
-        counters: the client's, which may have more of the group: of a consumer that was here before.
+        counters: the client's counters, which may include those of an earlier consumer of the group.
     """
 
     def __init__(self, group: str, counters: Counters) -> None:
@@ -45,13 +45,13 @@ class ConsumerStatistics:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_sampling(self) -> None:
-        """Look at the counters for ever."""
+        """Sample the counters until cancelled."""
         while True:
             self.sample()
             await trio.sleep(SAMPLE_EVERY_S)
 
     def sample(self) -> None:
-        """Look at the counters now."""
+        """Sample the counters now."""
         self._samples.append({topic: counters.copy() for topic, counters in self.topics.items()})
 
     def status(self, topic: str) -> ConsumeStatus:
@@ -73,7 +73,7 @@ class ConsumerStatistics:
         )
 
     def _since(self, topic: str, samples: int) -> tuple[TopicCalls, float]:
-        """The counters so many samples ago, or the oldest there are, and how many seconds ago that was."""
+        """The counters a number of samples ago, or the oldest available, and how many seconds ago that was."""
         if not self._samples:
             return self._before[topic], SAMPLE_EVERY_S
         back = min(samples, len(self._samples))

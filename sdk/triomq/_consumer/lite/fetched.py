@@ -16,7 +16,7 @@ from triomq._consumer.group.process_queue import HeldMessage, Stage
 from triomq._message.received import ReceivedMessage
 
 QUICK_TURNS: Final = 4
-"""After so many answers without a pause a caller lets others run: pulls, heartbeats, its own other tasks."""
+"""After this many answers without a pause a caller lets others run: pulls, heartbeats, its own other tasks."""
 
 
 class PolledMessages:
@@ -29,7 +29,7 @@ class PolledMessages:
     def __init__(self, check_open: Callable[[], None]) -> None:
         self._check_open = check_open
         self._ready: deque[list[HeldMessage]] = deque()
-        """Answer by answer."""
+        """The messages that can be given out, answer by answer."""
         self._arrived = trio.Event()
         self._given_out: list[HeldMessage] = []
         self._iterated: deque[HeldMessage] = deque()
@@ -37,28 +37,28 @@ class PolledMessages:
         self._quick_turns = 0
 
     def add(self, messages: list[HeldMessage]) -> None:
-        """New messages: the answer to one pull."""
+        """Add new messages: the answer to one pull."""
         self._ready.append(messages)
         self._arrived.set()
 
     def fail(self, error: Exception) -> None:
-        """The next poll raises this error."""
+        """Make the next poll raise this error."""
         self._failure = error
         self._arrived.set()
 
     def wake(self) -> None:
-        """Polls that wait check again whether the consumer is open."""
+        """Make waiting polls check again whether the consumer is open."""
         self._arrived.set()
 
     def finish(self) -> None:
-        """What was given out is done."""
+        """Mark the messages that were given out as done."""
         done, self._given_out = self._given_out, []
         if done:
-            # All are of one answer, and so of one queue.
+            # All belong to one answer, and so to one queue.
             done[0].page.holder.owner.finish_page(done)
 
     async def batch(self, wait_s: float) -> list[ReceivedMessage]:
-        """Give out the rest of an answer; none when there is none in time."""
+        """Give out the rest of an answer; an empty list if there is none in time."""
         await self._pause()
         found = self._take()
         if not found:
@@ -81,7 +81,7 @@ class PolledMessages:
             self._iterated.extend(self._take() or await self._wait())
 
     async def _pause(self) -> None:
-        """Others run, though not before each answer: a trip through the scheduler costs as much as ten messages."""
+        """Let others run, but not before each answer: a trip through the scheduler costs as much as ten messages."""
         self._quick_turns += 1
         if self._quick_turns < QUICK_TURNS:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -98,10 +98,10 @@ class PolledMessages:
                 return found
 
     def _take(self) -> list[HeldMessage]:
-        """The messages of one answer, as far as their queue is still ours; none: nothing is there.
+        """The messages of one answer whose queue is still ours; an empty list if there are none.
 
         Raises:
-            MQError: the consumer is closed, or cannot go on.
+            MQError: the consumer is closed, or cannot continue.
         """
         if self._failure is not None:
             raise self._failure

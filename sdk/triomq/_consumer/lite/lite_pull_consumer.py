@@ -30,7 +30,7 @@ POLL_S: Final = 5.0
 
 
 class LitePullConsumer(AssignedQueues):
-    """Polls messages of one group; made by ``client.lite_pull_consumer(group)``, used in ``async with``.
+    """Polls messages of one group; created by ``client.lite_pull_consumer(group)``, used in ``async with``.
 
     ::
 
@@ -56,13 +56,13 @@ class LitePullConsumer(AssignedQueues):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether what was polled is committed without a call of :meth:`commit`."""
+        """Whether polled messages are committed without a call of :meth:`commit`."""
         return self._member.auto_commit
 
     # --- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the consumer; ``async with`` and every other method do it by themselves.
+        """Start the consumer; ``async with`` and every other method do this automatically.
 
         Raises:
             ClientClosed: the consumer is closed.
@@ -71,7 +71,7 @@ class LitePullConsumer(AssignedQueues):
             await self._member.start()
 
     async def aclose(self) -> None:
-        """Pull no more, commit what was polled before the last poll (with auto-commit), leave the group."""
+        """Stop pulling, commit the messages polled before the last poll (with auto-commit), and leave the group."""
         if self._member.closed:
             await trio.lowlevel.checkpoint()
             return
@@ -115,28 +115,28 @@ class LitePullConsumer(AssignedQueues):
         self._member.subscriptions[topic] = subscription
         await self._member.announce(subscription, look_up=True)
         if known is not None and known.expression != subscription.expression:
-            # What was fetched ahead was chosen by the old expression.
+            # The messages fetched ahead were chosen by the old expression.
             for queue in [queue for queue in self._member.engine.queues if queue.topic == topic]:
                 self._member.engine.seek(queue, self._member.position(queue))
         self._member.rebalance.wake()
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop to consume a topic, and give its queues up."""
+        """Stop consuming a topic, and give its queues up."""
         self._check_open()
         self._member.subscriptions.pop(topic, None)
         await self._member.withdraw(topic, look_up=True)
         self._member.rebalance.wake()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql | ClassFilter = ALL) -> None:
-        """Pull exactly these queues, whatever other members there are; the others are given up.
+        """Pull exactly these queues, regardless of other members; all other queues are given up.
 
         Args:
-            queues: which; ``fetch_queues`` of a pull consumer lists a topic's.
-            expression: which of their messages; as for :meth:`subscribe`.
+            queues: the queues; ``fetch_queues`` of a pull consumer lists those of a topic.
+            expression: chooses among their messages; as for :meth:`subscribe`.
 
         Raises:
             InvalidCall: a topic was subscribed before.
-            MQError: where to start in a queue is not known now.
+            MQError: the start in a queue cannot be determined now.
         """
         self._choose_mode(assigns=True)
         if not isinstance(queues, Iterable):
@@ -165,9 +165,9 @@ class LitePullConsumer(AssignedQueues):
     # --- messages --------------------------------------------------------------------------------------------
 
     async def poll(self, wait_s: float = POLL_S) -> list[ReceivedMessage]:
-        """The next messages, as they were fetched from one queue; none when none came in time.
+        """The next messages, as they were fetched from one queue; empty if none arrived in time.
 
-        What the poll before gave out counts as consumed now.
+        The messages of the previous poll now count as consumed.
 
         Args:
             wait_s: how many seconds to wait for the first message.
@@ -190,7 +190,7 @@ class LitePullConsumer(AssignedQueues):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """The next message; the one before counts as consumed."""
+        """The next message; the previous one now counts as consumed."""
         try:
             await self.start()
             self._member.finish_polled()
@@ -203,18 +203,18 @@ class LitePullConsumer(AssignedQueues):
     # --- offsets ---------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit now: everything that was polled, or these offsets.
+        """Commit now: everything that was polled, or the given offsets.
 
-        An offset of a queue that is not this member's, or not any more, is refused with the event ``offset_refused``,
-        since another member may be further; so is one behind what another member has committed while this one was cut
-        off. In ``on_revoked`` the queue is this member's still.
+        An offset of a queue that is not, or no longer, this member's is refused with the event ``offset_refused``,
+        since another member may be further; so is one lower than another member has committed while this one was cut
+        off. In ``on_revoked`` the queue still belongs to this member.
 
         Args:
             offsets: queue -> the offset of its next message, forwards or back.
 
         Raises:
             InvalidCall: an offset is negative.
-            MQError: some may not be kept.
+            MQError: some may not be stored.
         """
         self._check_open()
         if offsets is None:
@@ -230,19 +230,19 @@ class LitePullConsumer(AssignedQueues):
         await self._commit([queue for queue, offset in offsets.items() if positions.commit_at(queue, offset)])
 
     async def _commit(self, queues: Collection[MessageQueue]) -> None:
-        # One broker that is waited for is reason enough to repeat all: committing an offset twice does no harm.
+        # If one broker must be waited for, all are repeated: committing an offset twice does no harm.
         await self._route_wait.until_there(
             lambda: self._member.positions.commit(queues), OFFSET_TIMEOUT_S, queue=next(iter(queues), None)
         )
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The group's committed offset, or None when it has none."""
+        """The group's committed offset, or None if it has none."""
         self._check_open()
         check_queue(queue)
         return await self._member.positions.committed(queue)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset behind the last message that was consumed."""
+        """The offset after the last consumed message."""
         self._own([queue])
         return self._member.position(queue)
 

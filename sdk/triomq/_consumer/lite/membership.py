@@ -36,17 +36,17 @@ class LiteMembership(Membership):
     """The membership of one lite pull consumer.
 
     Args:
-        client: the client's.
-        options: what all members are set.
-        lite: what lite pull consumers are set beside.
+        client: the client's resources.
+        options: the options of all group members.
+        lite: the additional options of lite pull consumers.
         left: called when it has left the group.
 
     Raises:
         InvalidCall: an option cannot be used.
 
     Attributes:
-        assigns: whether the caller assigns queues; False: it subscribes topics; None: it has done neither yet.
-        messages: what was fetched.
+        assigns: whether the caller assigns queues; False: it subscribes to topics; None: it has done neither yet.
+        messages: the fetched messages.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class LiteMembership(Membership):
         return self._client.clock
 
     def shared_topics(self) -> Collection[str]:
-        """The subscribed topics; none when queues are assigned."""
+        """The subscribed topics; empty if queues are assigned."""
         return () if self.assigns else self.subscriptions.keys()
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset behind the last message that was consumed of an assigned queue."""
+        """The offset after the last consumed message of an assigned queue."""
         source = self.engine.queues[queue]
         point = source.process.commit_point
         if point is not None:
@@ -87,11 +87,11 @@ class LiteMembership(Membership):
 
     @property
     def shares_queues(self) -> bool:
-        """Whether other members may take this one's queues over: not those that its caller has assigned."""
+        """Whether other members may take over this one's queues: not those that its caller has assigned."""
         return super().shares_queues and not self.assigns
 
     async def close(self, patience_s: float) -> None:
-        """Pull no more, give the queues up, leave the group."""
+        """Stop pulling, give the queues up, and leave the group."""
         self.closed = True
         self.messages.wake()
         self.stop()
@@ -100,12 +100,12 @@ class LiteMembership(Membership):
     # --- messages --------------------------------------------------------------------------------------------
 
     def finish_polled(self) -> None:
-        """What was given out is consumed."""
+        """Mark the messages that were given out as consumed."""
         self.messages.finish()
         self._resume_fetching()
 
     def note_polled(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Trace what was given out."""
+        """Trace the messages that were given out."""
         if self._trace is not None:
             self._trace.polled(self.group, messages)
 
@@ -124,15 +124,15 @@ class LiteMembership(Membership):
             self.engine.wake()
 
     def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
-        """New messages of a queue."""
+        """Take new messages of a queue."""
         self.messages.add(messages)
 
     def restarted(self, _source: PulledQueue) -> None:
-        """Messages that were given up are passed over when their turn comes."""
+        """Does nothing: messages that were given up are skipped when their turn comes."""
         self._resume_fetching()
 
     def failed(self, error: MQError) -> None:
-        """The next poll raises it."""
+        """Make the next poll raise it."""
         self.messages.fail(error)
 
     # --- tasks and queues ------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class LiteMembership(Membership):
             nursery.start_soon(self.positions.keep_persisting, self.owned_queues)
 
     async def _take_part_again(self) -> None:
-        """Nothing but heartbeats."""
+        """Does nothing: heartbeats suffice."""
 
     def _raise_to_waiters(self, error: Exception) -> None:
         self.messages.fail(error)
@@ -157,10 +157,10 @@ class LiteMembership(Membership):
         return True
 
     async def take(self, queue: MessageQueue) -> None:
-        """Begin to fetch a queue.
+        """Start fetching a queue.
 
         Raises:
-            MQError: where to start cannot be determined now.
+            MQError: the start cannot be determined now.
         """
         offset = await self.positions.start(queue)
         await call_with_queues(self.callbacks.on_assigned, [queue])
@@ -168,11 +168,11 @@ class LiteMembership(Membership):
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
         """Give a queue up."""
-        # First nothing more is given out, so that a slow on_revoked delays no other queue's messages.
+        # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
         self.engine.stop(queue)
         self._resume_fetching()
         if self.positions.in_doubt(queue):
-            # Nor does a commit in on_revoked count.
+            # A commit in on_revoked does not count either.
             self.positions.forget(queue)
         try:
             await call_with_queues(self.callbacks.on_revoked, [queue])
@@ -207,7 +207,7 @@ class LiteMembership(Membership):
         )
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator set offsets: go there. Java's lite consumers overlook it until they restart."""
+        """Go to the offsets that an operator has set. Java's lite consumers ignore them until they restart."""
         queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
         for queue in queues:
             self.engine.note_position(self.engine.queues[queue])
@@ -215,6 +215,6 @@ class LiteMembership(Membership):
         await self.positions.persist(queues)
 
     async def consume_directly(self, _message: bytes, _broker_name: str, /) -> ConsumeMessageDirectlyResult:
-        """There is no handler."""
+        """Answer that there is no handler."""
         await trio.lowlevel.checkpoint()
         return ConsumeMessageDirectlyResult(consume_result="CR_RETURN_NULL", remark="it polls and has no handler")

@@ -13,7 +13,7 @@ from triomq._arguments.numbers import counts
 from triomq._producer.trace import Tracer
 
 HELD_MAX: Final = 10_000
-"""How many messages are fetched ahead over all queues (``pullThresholdForAll``)."""
+"""The most messages fetched ahead over all queues (``pullThresholdForAll``)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -21,10 +21,10 @@ class LiteOptions:
     """The arguments of ``client.lite_pull_consumer`` that push consumers do not have.
 
     Args:
-        auto_commit: whether what was polled is committed without a call of ``commit``.
+        auto_commit: whether polled messages are committed without a call of ``commit``.
         batch_max: messages per pull.
         held_max: messages fetched ahead over all queues.
-        tracer: takes traces of what is polled; None: there are none.
+        tracer: takes traces of polled messages; None: no traces.
 
     Raises:
         InvalidCall: an option cannot be used.

@@ -24,23 +24,23 @@ from triomq._message.message import MessageQueue
 log = logging.getLogger("triomq.consumer")
 
 RESUBMIT_S: Final = 5.0
-"""When a message that no broker would take back is tried here again (docs/protocol/consumer.md §8)."""
+"""The pause before a message that no broker accepted back is tried here again (docs/protocol/consumer.md §8)."""
 
 EXPIRED_LEVEL: Final = 3
 """Delay level of messages that were in flight for too long."""
 
 EXPIRED_PER_SWEEP: Final = 16
-"""How many of a queue one sweep sends back at most."""
+"""The most messages of a queue that one sweep sends back."""
 
 SHARE_MAX: Final = 32
-"""How many messages one thread takes along at most."""
+"""The most messages that one thread takes at once."""
 
 
 class ConcurrentDispatch(Dispatch[HeldMessage]):
-    """Messages of all queues in the order they came, to the next task that asks.
+    """Gives messages of all queues, in order of arrival, to the next task that asks.
 
     Args:
-        send_back: where failed ones go; None (broadcast): they are logged and lost.
+        send_back: sends failed messages back; None (broadcast): they are logged and lost.
         spawn: starts tasks.
         report: called with events.
     """
@@ -52,15 +52,15 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         self._report = report
 
     def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
-        """New messages."""
+        """Take new messages."""
         self._ready.extend(messages)
         self.waiters.wake()
 
     def restarted(self, source: PulledQueue) -> None:
-        """Messages that were given up are passed over when their turn comes."""
+        """Messages that were given up are skipped when their turn comes."""
 
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
-        """The next messages of one queue, at most so many."""
+        """Take the next messages of one queue, ``most`` at most."""
         ready = self._ready
         if self.waiters.draining:
             return None
@@ -85,11 +85,11 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         return None
 
     def fair_share(self, waiters: int) -> int:
-        """How many messages one of so many waiters may fairly take at once."""
+        """The number of messages that one of ``waiters`` may fairly take at once."""
         return min(SHARE_MAX, max(1, len(self._ready) // waiters))
 
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
-        """They are consumed."""
+        """Mark messages as consumed."""
         for message in batch:
             holder = message.page.holder
             holder.finish(message)
@@ -98,10 +98,10 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
                 owner.wake_unless_full()
 
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
-        """They go back to the broker; those it does not take are tried here again after 5 s."""
+        """Send messages back to the broker; those it does not accept are tried here again after 5 s."""
         for message in batch:
             if message.stage is ENDED:
-                continue  # its queue is another member's now, and so is the message
+                continue  # its queue, and so the message, belongs to another member now
             if self._send_back is None:
                 log.error(
                     "a broadcast message was not consumed and is lost: %r", message, extra=message_fields(message)
@@ -112,7 +112,7 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
             message.holder.owner.finish(message)
 
     def requeue(self, batch: Sequence[HeldMessage]) -> None:
-        """Give them out again, as the next ones."""
+        """Give messages out again, as the next ones."""
         for message in reversed(batch):
             if message.stage is STARTED:
                 message.stage = WAITING
@@ -120,7 +120,7 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         self.waiters.wake()
 
     async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
-        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        """End a batch: the first ``done`` are consumed, the next failed if there is ``later``, the rest is requeued."""
         self.succeed(batch[:done])
         failed = batch[done : done + 1] if later is not None else []
         self.requeue(batch[done + len(failed) :])
@@ -129,7 +129,7 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
 
     @trio.lowlevel.enable_ki_protection
     async def keep_expiring(self, queues: Mapping[MessageQueue, PulledQueue], limit_s: float) -> None:
-        """Send back, for ever, what holds a queue's commit point and is in flight for too long; its handler runs on."""
+        """Keep sending back messages that hold a queue's commit point for too long; their handlers continue."""
         while True:
             await trio.sleep(limit_s)
             await self._expire(list(queues.values()), limit_s)

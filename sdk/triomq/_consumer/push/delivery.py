@@ -32,7 +32,7 @@ class Delivery:
         message: the message.
         dispatch: takes the answer.
         sender: sends replies.
-        hooks: called now, as it is given out; None: there are none.
+        hooks: called now, as the delivery is given out; None: no hooks.
     """
 
     __slots__ = ("_answered", "_context", "_dispatch", "_hooks", "_sender", "_wrapped", "message")
@@ -49,10 +49,10 @@ class Delivery:
         self._wrapped: AbstractContextManager[None] | None = None
 
     async def done(self) -> None:
-        """Acknowledge it: it is consumed. When this call is cancelled, it is delivered again at once.
+        """Acknowledge the message: it is consumed. If this call is cancelled, it is delivered again at once.
 
         Raises:
-            InvalidCall: it was answered before.
+            InvalidCall: the message was already answered.
         """
         await self._not_cancelled()
         self._answer()
@@ -60,10 +60,10 @@ class Delivery:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def commit(self) -> None:
-        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it. When cancelled, see :meth:`done`.
+        """Acknowledge the message; with ``auto_commit=False``, commit its queue up to it. Cancel: see :meth:`done`.
 
         Raises:
-            InvalidCall: it was answered before.
+            InvalidCall: the message was already answered.
         """
         await self._not_cancelled()
         self._answer()
@@ -75,28 +75,28 @@ class Delivery:
         """With ``auto_commit=False``: deliver everything since the last commit again; see :class:`Rollback`.
 
         Raises:
-            InvalidCall: it was answered before.
+            InvalidCall: the message was already answered.
         """
         await self._fail(Rollback(suspend_s=suspend_s))
 
     @property
     def answered(self) -> bool:
-        """Whether it was answered: consumed, failed, or given back."""
+        """Whether the message was answered: consumed, failed, or returned."""
         return self._answered
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """Report that it failed, to be delivered again; see :class:`Later`. When cancelled, it is delivered again at once.
+        """Report a failure, for a later delivery; see :class:`Later`. On a cancel, it is delivered again at once.
 
         Raises:
-            InvalidCall: it was answered before.
+            InvalidCall: the message was already answered.
         """
         await self._fail(Later(delay_level, suspend_s=suspend_s))
 
     async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
-        """Reply to the client that asked by :meth:`triomq.Producer.request`; the message is not answered by it.
+        """Reply to the client that called :meth:`triomq.Producer.request`; this does not acknowledge the message.
 
         Returns:
-            Whether that client has got the reply; False when it is no longer connected, which is no error.
+            Whether that client has received the reply; False if it is no longer connected, which is no error.
 
         Raises:
             InvalidCall: the message asks for no reply.
@@ -118,13 +118,13 @@ class Delivery:
         finally:
             self._end_block()
 
-    # --- the steps of a block, for faces whose blocks do not run in trio ---------------------------------------
+    # --- the steps of a block, for interfaces whose blocks do not run in trio ---------------------------------------
 
     def _begin_block(self) -> None:
-        """The block begins, within what hooks wrap around it.
+        """Begin the block, inside the hooks' wrappers.
 
         Raises:
-            InvalidCall: it was answered before.
+            InvalidCall: the message was already answered.
         """
         if self._answered:
             raise InvalidCall("this delivery was answered already")
@@ -136,25 +136,25 @@ class Delivery:
     def _unwrap_block(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave what hooks have wrapped around the block."""
+        """Leave the hooks' wrappers."""
         if self._wrapped is not None:
             self._wrapped.__exit__(kind, error, trace)
 
     def _end_block(self) -> None:
-        """The block has ended, and was answered."""
+        """End the block, after its answer."""
         self._dispatch.waiters.busy(-1)
 
     async def _answer_block(self, error: BaseException | None) -> bool:
-        """Answer as the block's end says.
+        """Answer according to the end of the block.
 
         Args:
-            error: what it raised.
+            error: the exception that it raised.
 
         Returns:
-            Whether the error is dealt with.
+            Whether the error is handled.
         """
         if self._answered:
-            # By the block itself; what it raised afterwards is its own affair.
+            # By the block itself; an exception that it raised afterwards is not ours to handle.
             return False
         if error is None:
             self._answer()
@@ -196,7 +196,7 @@ class Delivery:
             raise
 
     async def _not_cancelled(self) -> None:
-        """A checkpoint; a caller cancelled here has given no answer, and the message must not wait for one."""
+        """A checkpoint; a caller that is cancelled here has given no answer, and the message must not wait for one."""
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException:

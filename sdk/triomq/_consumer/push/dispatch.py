@@ -19,7 +19,7 @@ from triomq._message.message import check_delay_level
 from triomq.errors import MQError
 
 Ready = TypeVar("Ready")
-"""What is ready to be given out: messages, or queues that have some."""
+"""The things that are ready to be given out: messages, or queues that have messages."""
 
 
 class Later(Exception):  # noqa: N818 - an answer, not an error
@@ -49,7 +49,7 @@ class Rollback(Later):
     With ``auto_commit``, and for concurrent consumers, it is the same as :class:`Later`.
 
     Args:
-        suspend_s: seconds the queue is suspended before; as for :class:`Later`.
+        suspend_s: seconds for which the queue is suspended before that; as for :class:`Later`.
     """
 
     def __init__(self, *, suspend_s: float | None = None) -> None:
@@ -57,13 +57,13 @@ class Rollback(Later):
 
 
 class Commit:
-    """What an ordered handler returns with ``auto_commit=False``, to commit its queue up to this message."""
+    """Returned by an ordered handler with ``auto_commit=False`` to commit its queue up to this message."""
 
     __slots__ = ()
 
 
 def later_in(error: BaseException) -> Later | None:
-    """The :class:`Later` that an exception is, or that a nursery of the handler's own has wrapped; None: it is none."""
+    """The :class:`Later` that an exception is, or that a nursery of the handler has wrapped; None if it is neither."""
     inner = without_groups(error)
     return inner if isinstance(inner, Later) else None
 
@@ -72,11 +72,11 @@ class Dispatch(ABC, Generic[Ready]):
     """Gives out held messages and takes the handlers' answers; concurrent and ordered consumers have one each.
 
     Args:
-        by_hand: whether what is consumed waits for :meth:`commit`.
+        by_hand: whether consumed messages wait for :meth:`commit`.
 
     Attributes:
         waiters: the tasks that wait for messages.
-        failures: where what handlers raise is written.
+        failures: logs the exceptions of handlers.
     """
 
     def __init__(self, *, by_hand: bool = False) -> None:
@@ -86,46 +86,46 @@ class Dispatch(ABC, Generic[Ready]):
         self._ready: deque[Ready] = deque()
 
     def failed(self, error: MQError) -> None:
-        """The consumer cannot go on: tasks that wait for messages raise this."""
+        """Make tasks that wait for messages raise this error: the consumer cannot continue."""
         self.waiters.drain(error)
 
     def __len__(self) -> int:
-        """How much may be there to take."""
+        """How many messages or queues may be ready to take."""
         return len(self._ready)
 
     @abstractmethod
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
-        """The next messages of one queue; None when there is none to give out."""
+        """Take the next messages of one queue, ``most`` at most; None if there are none to give out."""
 
     @abstractmethod
     def fair_share(self, waiters: int) -> int:
-        """How many messages one of so many waiters may fairly take at once."""
+        """The number of messages that one of ``waiters`` may fairly take at once."""
 
     @abstractmethod
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
-        """They are consumed."""
+        """Mark messages as consumed."""
 
     def commit(self, batch: Sequence[HeldMessage]) -> None:
-        """They are consumed, and so is what waits for it in their queue."""
+        """Mark messages as consumed, and commit those of their queue that wait for it."""
         self.succeed(batch)
 
     @abstractmethod
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
-        """They failed; may be cancelled, and then they are as if they had never been taken."""
+        """Mark messages as failed; if this is cancelled, they are as if they had never been taken."""
 
     @abstractmethod
     def requeue(self, batch: Sequence[HeldMessage]) -> None:
-        """Nothing is known of them: give them out again, as the next ones."""
+        """Give messages without an outcome out again, as the next ones."""
 
     @abstractmethod
     async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
-        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        """End a batch: the first ``done`` are consumed, the next failed if there is ``later``, the rest is requeued."""
 
 
 class Waiters:
     """The tasks that wait for messages.
 
-    Each wakes the next only when something is left, so that quick handlers cost no switches between tasks.
+    Each wakes the next only if something is left, so that quick handlers cause no task switches.
     """
 
     def __init__(self) -> None:
@@ -133,24 +133,24 @@ class Waiters:
         self.failure: Exception | None = None
         self._lot = trio.lowlevel.ParkingLot()
         self.waking = False
-        """Whether a task was woken that has not run yet."""
+        """Whether a woken task has not run yet."""
         self._busy = 0
         self._idle: trio.Event | None = None
 
     def wake(self) -> None:
-        """Something can be taken."""
+        """Wake a task: something can be taken."""
         if not self.waking and self._lot:
             self.waking = True
             self._lot.unpark()
 
     def drain(self, failure: Exception | None = None) -> None:
-        """Nothing is given out any more; waiters end, by an error if there is one."""
+        """Give nothing more out; waiters end, with an error if there is one."""
         self.draining = True
         self.failure = self.failure or failure
         self._lot.unpark_all()
 
     async def wait(self) -> None:
-        """Sleep until there may be something to take, or the consumer drains."""
+        """Wait until there may be something to take, or the consumer drains."""
         if self.draining:
             await trio.lowlevel.checkpoint()
             return
@@ -160,18 +160,18 @@ class Waiters:
             self.waking = False
 
     def busy(self, change: int) -> None:
-        """So many more handlers, or fewer, are at work."""
+        """Change the number of running handlers."""
         self._busy += change
         if not self._busy and self._idle is not None:
             self._idle.set()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no handler is at work."""
+        """Whether no handler is running."""
         return not self._busy
 
     async def wait_idle(self) -> None:
-        """Sleep until no handler is at work."""
+        """Wait until no handler is running."""
         if self._busy:
             self._idle = trio.Event()
             await self._idle.wait()

@@ -15,7 +15,7 @@ from triomq._message.received import ReceivedMessage
 log = logging.getLogger("triomq.consumer")
 
 PERIOD_S: Final = 10.0
-"""How often the traceback of one kind of failure is written at most."""
+"""The shortest time between two tracebacks of one kind of failure."""
 
 LINES_MAX: Final = 10
 """Lines about one kind of failure in a period, the one with the traceback included; more are counted."""
@@ -24,17 +24,17 @@ KINDS_APART: Final = 64
 """Kinds of failures that are counted separately; further ones are counted together."""
 
 _Kind = tuple[type[BaseException], str, int]
-"""What was raised, in which file and line."""
+"""The type of the exception, and its file and line."""
 
 
 @attrs.define
 class _Period:
-    """What was written about one kind of failure since its last traceback.
+    """The lines written about one kind of failure since its last traceback.
 
     Attributes:
-        began_s: when that was, on trio's clock.
-        lines: how many lines, the first included.
-        left_out: how many failures were only counted.
+        began_s: when that traceback was written, on trio's clock.
+        lines: number of lines, the first included.
+        left_out: number of failures that were only counted.
     """
 
     began_s: float = -float("inf")
@@ -43,19 +43,19 @@ class _Period:
 
 
 class FailureLog:
-    """The failures of one consumer's handlers."""
+    """Logs the failures of one consumer's handlers."""
 
     def __init__(self) -> None:
         self._periods: dict[_Kind | None, _Period] = {}
 
     def write(self, what: str, message: ReceivedMessage, more: str, error: BaseException) -> None:
-        """Write a failure: with its traceback, in a line, or only at DEBUG, as its like have been written before.
+        """Log a failure: with its traceback, in a line, or only at DEBUG, depending on earlier failures of its kind.
 
         Args:
-            what: what failed, in words before the message.
-            message: for which.
-            more: words after it.
-            error: what was raised.
+            what: the text before the message.
+            message: the message.
+            more: the text after it.
+            error: the exception.
         """
         period = self._period(error)
         now = trio.current_time()

@@ -20,23 +20,23 @@ from triomq._message.hooks import ConsumeContext, ConsumeHooks
 from triomq.errors import InvalidCall
 
 CHECKPOINT_EVERY: Final = 32
-"""After so many messages without a pause a task lets others run: pulls, heartbeats, the user's own."""
+"""After this many messages without a pause a task lets others run: pulls, heartbeats, the user's own."""
 
 THREAD_TURN_S: Final = 0.01
-"""A thread goes on taking messages for so long before it reports them."""
+"""A thread continues to take messages for this time before it reports them."""
 
 Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
 """Takes one message, or with ``batch_max`` above 1 a list of messages of one queue."""
 
 
 class Handlers:
-    """One handler and those who run it.
+    """Runs one handler.
 
     Args:
         dispatch: gives messages out.
         handler: see :data:`Handler`.
-        batch_max: how many messages it takes at once.
-        hooks: called before and after, and around; None: there are none.
+        batch_max: the most messages per call.
+        hooks: called before and after the handler, and around it; None: no hooks.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Handlers:
         """Handle messages until the consumer drains.
 
         Args:
-            concurrency: how many handlers may be at work at the same time.
+            concurrency: the most handlers that run at the same time.
         """
         waiters = self._dispatch.waiters
         limiter = trio.CapacityLimiter(concurrency)
@@ -73,7 +73,7 @@ class Handlers:
             raise waiters.failure
 
     async def call(self, message: HeldMessage) -> None:
-        """Call the handler once, for one message; what it raises comes out."""
+        """Call the handler once, for one message; its exceptions propagate."""
         argument = [message] if self._batch_max > 1 else message
         if self.is_async:
             await self._handler(argument)
@@ -85,7 +85,7 @@ class Handlers:
     async def _work(self) -> None:  # noqa: C901 - calls per message are what this saves
         dispatch, handler, most, by_hand = self._dispatch, self._handler, self._batch_max, self._by_hand
         waiters, take, succeed, hooks = dispatch.waiters, dispatch.take, dispatch.succeed, self._hooks
-        # The same as trio.current_time, by two calls less.
+        # The same as trio.current_time, with two calls less.
         current_time = trio.lowlevel.current_clock().current_time
         now, since_pause = current_time(), 0
         try:
@@ -107,7 +107,7 @@ class Handlers:
                                 answer = await handler(batch if most > 1 else batch[0])
                     except Exception as error:  # noqa: BLE001 - the user's code
                         await self._failed(batch, error, now, context)
-                        # What is taken next starts now: by it locks count as fresh, and messages as late.
+                        # The next messages start now: this time decides whether locks are valid and messages late.
                         now = current_time()
                     else:
                         if by_hand and isinstance(answer, Commit):
@@ -130,7 +130,7 @@ class Handlers:
                     await trio.lowlevel.checkpoint()
                     now = current_time()
         finally:
-            # If this task was woken just now, the message it was woken for needs another task.
+            # If this task was only just woken, the message it was woken for needs another task.
             if len(dispatch):
                 waiters.wake()
 
@@ -166,7 +166,7 @@ class Handlers:
             while not waiters.draining:
                 most = self._batch_max
                 if most == 1 and self._hooks is None and not self._by_hand:
-                    # Several for one trip to the thread; hooks see each call alone.
+                    # Several per trip to the thread; hooks see each call separately.
                     most = dispatch.fair_share(concurrency)
                 batch = dispatch.take(most, trio.current_time())
                 if batch is None:
@@ -184,7 +184,7 @@ class Handlers:
             current_time = trio.lowlevel.current_clock().current_time
             started_s = current_time()
             context = self._hooks.begin(batch) if self._hooks is not None else None
-            # Not abandoned when cancelled: a function cannot be stopped, and what it has done is done.
+            # Not abandoned when cancelled: a function cannot be stopped, and its effects remain.
             done, error, commits = await trio.to_thread.run_sync(
                 self._call_in_thread, batch, context, current_time, limiter=limiter
             )
@@ -214,10 +214,10 @@ class Handlers:
     def _call_in_thread(
         self, batch: Sequence[HeldMessage], context: ConsumeContext | None, current_time: Callable[[], float]
     ) -> tuple[int, Exception | None, bool]:
-        """In a thread: handle one after the other for a while.
+        """In a thread, handle one message or batch after the other for a while.
 
         Returns:
-            How many succeeded, what the next one raised, and whether to commit by hand.
+            The number that succeeded, the exception of the next one, and whether to commit by hand.
         """
         if self._hooks is not None and context is not None:
             try:

@@ -62,9 +62,9 @@ class PushMembership(Membership):
     """The membership of one push consumer.
 
     Args:
-        client: the client's.
-        options: what all members are set.
-        push: what push consumers are set beside.
+        client: the client's resources.
+        options: the options of all group members.
+        push: the additional options of push consumers.
         left: called when it has left the group.
 
     Raises:
@@ -72,9 +72,9 @@ class PushMembership(Membership):
 
     Attributes:
         dispatch: gives messages to handlers.
-        handlers: the handler that runs now.
-        consume_hooks: the user's, and what traces.
-        concurrency: how many handlers may be at work at the same time.
+        handlers: the current handler.
+        consume_hooks: the user's hooks, and the one that traces.
+        concurrency: the most handlers that run at the same time.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ class PushMembership(Membership):
         return make_subscription(topic, expression, self._client.clock())
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Take messages of a topic.
+        """Subscribe to a topic.
 
         Raises:
-            MQError: its brokers do not filter like this, or the name server could not be asked.
+            MQError: its brokers do not support the filter, or the name server could not be asked.
         """
         topic = subscription.topic
         try:
@@ -185,7 +185,7 @@ class PushMembership(Membership):
         self.rebalance.wake()
 
     def drain(self) -> None:
-        """Begin to end: pull no more and give nothing more out."""
+        """Begin to stop: pull no more, and give nothing more out."""
         self.stop()
         self.dispatch.waiters.drain()
 
@@ -197,7 +197,7 @@ class PushMembership(Membership):
         if self._concurrent is not None and self._send_back is not None:
             nursery.start_soon(self._concurrent.keep_expiring, self.engine.queues, self.push.retries.timeout_s)
         if self._ordered is not None and self._locks is not None:
-            # Until the very end: handlers that are waited for need their locks.
+            # Until the very end: the handlers that the end waits for need their locks.
             nursery.start_soon(self._ordered.keep_locks, self._restart, self.positions.forget)
 
     def _raise_to_waiters(self, error: Exception) -> None:
@@ -245,7 +245,7 @@ class PushMembership(Membership):
         await self.positions.persist(queues)
         if self._locks is None or self._ordered is None:
             return
-        # A function in a thread cannot be stopped: while it runs, no other member may; its lock runs out by itself.
+        # A function in a thread cannot be stopped: while it runs, no other member's may; its lock expires by itself.
         locked = {*queues, *self._locks.leaving}
         if idle := sorted_queues([queue for queue in locked if not self._ordered.is_in_flight(queue)]):
             await self._locks.unlock(idle, wait=True)
@@ -254,14 +254,14 @@ class PushMembership(Membership):
         super()._close_connections()
         self.sender.close()
 
-    # --- what rebalancing asks -------------------------------------------------------------------------------
+    # --- called by the rebalance -------------------------------------------------------------------------------
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
-        """Take a queue: lock it if need be, find its start, begin to pull.  False: not now, ask again."""
+        """Take a queue: lock it if needed, find its start, start pulling.  False: not now, ask again."""
         locks = self._locks
         asked_s = trio.current_time()
         if locks is not None:
-            locks.leaving.add(queue)  # until it is ours for good: a cancel may come in between
+            locks.leaving.add(queue)  # until it is ours for good: a cancel may occur in between
             granted, _ = await locks.lock([queue])
             if queue not in granted:
                 log.info("%s is locked by another member still", queue, extra=queue_fields(queue, self.group))
@@ -274,7 +274,7 @@ class PushMembership(Membership):
                 "where to start in %s is not known now: %s", queue, error, extra=queue_fields(queue, self.group)
             )
             if locks is not None:
-                # The next round may find that it is another member's.
+                # The next round may find that it belongs to another member.
                 await locks.unlock([queue], wait=False)
                 locks.leaving.discard(queue)
             return False
@@ -289,7 +289,7 @@ class PushMembership(Membership):
         return True
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: pull no more, persist its offset, unlock it.  False: its handler is at work still."""
+        """Give a queue up: stop pulling, persist its offset, unlock it.  False: its handler is still running."""
         source = self.engine.queues.get(queue)
         if source is None:
             return True
@@ -301,12 +301,12 @@ class PushMembership(Membership):
             self._ordered.remove(queue)
         locks = self._locks
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
-            # Before the next member can read it (docs/protocol/consumer.md §11.3), and also when this one ends
+            # Before the next member can read it (docs/protocol/consumer.md §11.3), even if this one ends
             # meanwhile.
             await self.positions.persist([queue])
             if locks is not None:
-                # At once, also with messages that were pulled and not handled: no handler is at work, and the next member
-                # begins with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
+                # At once, even if pulled messages were not handled: no handler is running, and the next member
+                # starts with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
                 await locks.unlock([queue], wait=False)
         self.positions.forget(queue)
         return True
@@ -328,7 +328,7 @@ class PushMembership(Membership):
         if known is None or known.version_ms <= subscription.version_ms:
             self.subscriptions[subscription.topic] = subscription
 
-    # --- what brokers and operators ask ----------------------------------------------------------------------
+    # --- called for brokers and operators ----------------------------------------------------------------------
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
         """The offsets of a topic's queues."""
@@ -336,7 +336,7 @@ class PushMembership(Membership):
         return self.positions.of_topic(topic)
 
     def running_info(self) -> ConsumerRunningInfo:
-        """What operators see of this member."""
+        """This member's state as operators see it."""
         properties = self.push.properties(self.group, MODELS[self._model], self._limits) | consumer_properties(
             CONSUME_PASSIVELY, ordered=self.push.ordered, threads=self.concurrency, started_ms=self._started_ms
         )
@@ -374,7 +374,7 @@ class PushMembership(Membership):
         )
 
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
-        """Handle one message that an operator picked: no offset moves, nothing is sent back."""
+        """Handle one message that an operator chose: no offset moves, nothing is sent back."""
         result = ConsumeMessageDirectlyResult(order=self.push.ordered, auto_commit=self.push.auto_commit)
         if self.handlers is None:
             result.consume_result = "CR_THROW_EXCEPTION"
@@ -400,9 +400,9 @@ class PushMembership(Membership):
         return result
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator moves the group: its queues go on at these offsets, after 10 s for handlers to end.
+        """Move the group for an operator: its queues continue at these offsets, after 10 s for handlers to end.
 
-        Each broker asks for its own queues, and they go on together when the last of such resets ends.
+        Each broker resets its own queues, and all continue together when the last of these resets ends.
         """
         self._resets += 1
         self.engine.suspend(True)

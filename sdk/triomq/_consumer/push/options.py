@@ -18,12 +18,12 @@ from triomq._producer.trace import Tracer
 from triomq.errors import InvalidCall
 
 SUSPEND_BOUNDS_S: Final = (0.01, 30.0)
-"""How short and how long an ordered queue may rest after a failure."""
+"""The bounds of an ordered queue's rest after a failure, in seconds."""
 
 
 @attrs.frozen(kw_only=True)
 class PullOptions:
-    """How a push consumer pulls; Java's names in brackets.
+    """Settings of a push consumer's pulls; Java's names in brackets.
 
     Args:
         max_messages: messages per pull, 1-1024 (``pullBatchSize``).
@@ -39,14 +39,14 @@ class PullOptions:
 
 @attrs.frozen(kw_only=True)
 class ConsumeRetries:
-    """What becomes of messages whose handler fails or takes too long; Java's names in brackets.
+    """Settings for messages whose handler fails or takes too long; Java's names in brackets.
 
     Args:
         max_times: how often a message is delivered again before it becomes a dead letter, so that its handler is called
             once more than that; -1 or None: 16 times, or without limit if ordered (``maxReconsumeTimes``).
         suspend_s: seconds an ordered queue is suspended after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
-        timeout_s: a message that a handler has had for more seconds is sent back and delivered again (``consumeTimeout``);
-            not for ordered and broadcasting consumers.
+        timeout_s: a message that a handler has held for more seconds is sent back and delivered again
+        (``consumeTimeout``); not for ordered and broadcasting consumers.
     """
 
     max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))
@@ -68,14 +68,14 @@ class PushOptions:
     """The arguments of ``client.push_consumer`` that lite pull consumers do not have.
 
     Args:
-        ordered: one message of a queue after the other.
-        auto_commit: whether what is consumed is committed by itself; False: ordered handlers say when.
+        ordered: whether the messages of a queue are handled one after the other.
+        auto_commit: whether consumed messages are committed automatically; False: ordered handlers decide when.
         batch_max: messages per call of the handler, 1-1024 (``consumeMessageBatchMaxSize``).
         pulling: see :class:`PullOptions`.
         retries: see :class:`ConsumeRetries`.
         drain_s: how long the end waits for handlers (``awaitTerminationMillisWhenShutdown``).
         consume_hooks: see :class:`triomq.plugins.ConsumeHook` and :class:`triomq.plugins.ConsumeWrapper`.
-        tracer: takes traces of what is consumed; None: there are none.
+        tracer: takes traces of consumed messages; None: no traces.
     """
 
     ordered: bool = False
@@ -95,7 +95,7 @@ class PushOptions:
             )
 
     def properties(self, group: str, message_model: str, limits: FlowLimits) -> dict[str, str]:
-        """As operators see them, by Java's names."""
+        """The options as operators see them, under Java's names."""
         return {
             "consumerGroup": group,
             "messageModel": message_model,

@@ -27,32 +27,32 @@ from triomq._message.message import MessageQueue
 log = logging.getLogger("triomq.consumer")
 
 FIRST_RENEWAL_S: Final = 1.0
-"""When locks are renewed for the first time."""
+"""Seconds until locks are renewed for the first time."""
 
 GIVE_UP_WAIT_S: Final = 1.0
-"""How long giving a queue up waits for its handler."""
+"""Seconds that giving up a queue waits for its handler."""
 
 GIVEN_UP_WITHIN_S: Final = 5.0
-"""How long a queue whose handler has just ended waits to be given up after all, before it goes on."""
+"""Seconds that a queue whose handler has just ended waits to be given up after all, before it continues."""
 
 
 class OrderedQueue:
-    """What ordering needs to know of one assigned queue.
+    """The state of one assigned queue that ordering needs.
 
     Args:
         source: the queue.
 
     Attributes:
-        waiting: messages that no handler has, in order.
-        uncommitted: messages that are consumed and wait for a commit, in order.
-        in_flight: whether a handler has some.
-        offered: whether it is among those that can be taken from.
+        waiting: messages that have not been given to a handler, in order.
+        uncommitted: consumed messages that wait for a commit, in order.
+        in_flight: whether a handler has some of its messages.
+        offered: whether it is among the queues that can be taken from.
         resting: whether it rests after a failure.
         leaving: whether it is about to be given up.
-        given_up_calls: how often it was to be given up.
-        locked: whether the broker said that it is ours, last time it said something.
-        locked_s: trio's clock when the request was sent that it granted.
-        idle: set when nothing is in flight; made when a task waits for it.
+        given_up_calls: how many times giving it up was requested.
+        locked: whether the broker's last answer granted the lock.
+        locked_s: trio's clock when the granted request was sent.
+        idle: set when nothing is in flight; created when a task waits for it.
     """
 
     __slots__ = (
@@ -75,22 +75,22 @@ class OrderedQueue:
         self.idle: trio.Event | None = None
 
     def give_up(self) -> None:
-        """What was pulled no longer counts."""
+        """Drop the pulled messages: they no longer count."""
         self.waiting.clear()
         self.uncommitted.clear()
 
 
 class OrderedDispatch(Dispatch[OrderedQueue]):
-    """Queues that have messages, one after the other, to the next task that asks.
+    """Gives queues that have messages, one after the other, to the next task that asks.
 
     Args:
         locks: the brokers' locks; None (broadcast): every member has all queues to itself.
-        send_back: where messages go that failed too often; None (broadcast): never.
+        send_back: sends back messages that failed too often; None (broadcast): they are never sent back.
         spawn: starts tasks.
         report: called with events.
-        on_idle: a queue that could not be given up can be now.
+        on_idle: called when a queue that could not be given up now can be.
         suspend_s: how long a queue rests after a failure.
-        by_hand: whether handlers say when to commit.
+        by_hand: whether handlers decide when to commit.
     """
 
     def __init__(
@@ -114,21 +114,21 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         self._on_idle = on_idle
         self._suspend_s = suspend_s
 
-    # --- queues come and go ----------------------------------------------------------------------------------
+    # --- assigned and revoked queues ----------------------------------------------------------------------------------
 
     def add(self, source: PulledQueue, locked_s: float) -> None:
-        """A queue was assigned, and locked at this time."""
+        """Add a queue that was assigned, and locked at this time."""
         self.states[source.queue] = OrderedQueue(source, locked_s)
 
     def remove(self, queue: MessageQueue) -> None:
-        """A queue was given up."""
+        """Remove a queue that was given up."""
         self.states.pop(queue, None)
 
     async def wait_idle(self, queue: MessageQueue) -> bool:
-        """Give nothing more out of a queue and wait a moment until nothing is in flight.
+        """Give nothing more out of a queue, and wait a moment until nothing is in flight.
 
         Returns:
-            Whether it can be given up; else ``on_idle`` is called when it can.
+            Whether it can be given up; if not, ``on_idle`` is called when it can.
         """
         state = self.states.get(queue)
         if state is None:
@@ -140,28 +140,28 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             with trio.move_on_after(GIVE_UP_WAIT_S):
                 await state.idle.wait()
             state.idle = None
-        # It is still about to be given up: the end of its handler calls `on_idle`.
+        # Giving it up is still requested: the end of its handler calls `on_idle`.
         return not state.in_flight
 
     def is_in_flight(self, queue: MessageQueue) -> bool:
-        """Whether a handler is at work on a queue's messages; a delivery that is never answered does not count."""
+        """Whether a handler is processing a queue's messages; a delivery that is never answered does not count."""
         state = self.states.get(queue)
         return state is not None and state.in_flight and not self.waiters.is_idle
 
     def held_back(self, source: PulledQueue) -> bool:
-        """Whether nothing is to be pulled now: the lock is another member's."""
+        """Whether nothing may be pulled now, as another member has the lock."""
         state = self.states.get(source.queue)
         return state is None or not state.locked
 
     def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
-        """New messages of a queue."""
+        """Take new messages of a queue."""
         state = self.states.get(source.queue)
         if state is not None:
             state.waiting.extend(messages)
             self._offer(state)
 
     def restarted(self, source: PulledQueue) -> None:
-        """What was held is given up."""
+        """Drop the held messages."""
         state = self.states.get(source.queue)
         if state is not None:
             state.give_up()
@@ -169,7 +169,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
     # --- handlers --------------------------------------------------------------------------------------------
 
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
-        """The next messages of the next queue; it gives out nothing more until they are answered."""
+        """Take the next messages of the next queue, which gives out nothing more until they are answered."""
         ready = self._ready
         if self.waiters.draining:
             return None
@@ -195,11 +195,11 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         return None
 
     def fair_share(self, _consumers: int) -> int:
-        """How many messages one task may take at once: they are of one queue, which no other may serve anyway."""
+        """The number of messages one task may take at once: they are of one queue, which no other task may serve."""
         return SHARE_MAX
 
     def succeed(self, batch: Sequence[HeldMessage]) -> None:
-        """They are consumed; the queue's next ones can be taken."""
+        """Mark messages as consumed; the queue's next ones can be taken."""
         if self.by_hand:
             self._keep_uncommitted(batch)
         else:
@@ -208,7 +208,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         self._release(batch)
 
     def commit(self, batch: Sequence[HeldMessage]) -> None:
-        """They are consumed, and so is what waits for it in their queue."""
+        """Mark messages as consumed, and commit those of their queue that wait for it."""
         state = self._state_of(batch)
         if state is not None:
             for message in state.uncommitted:
@@ -220,7 +220,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         self._release(batch)
 
     def _state_of(self, batch: Sequence[HeldMessage]) -> OrderedQueue | None:
-        """The queue of messages that still count; None after it was given up, or has started again elsewhere."""
+        """The queue of messages that still count; None after it was given up, or restarted elsewhere."""
         state = self.states.get(batch[0].queue)
         return state if state is not None and state.source.process is batch[0].holder else None
 
@@ -239,7 +239,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             )
 
     async def fail(self, batch: Sequence[HeldMessage], later: Later) -> None:
-        """Try them again in place after a rest; those that failed too often become dead letters."""
+        """Retry messages in place after a rest; those that failed too often become dead letters."""
         if self.by_hand and isinstance(later, Rollback):
             self._roll_back(batch, later)
             return
@@ -280,12 +280,12 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         self._spawn(self._rest, state, min(max(wanted, low), high))
 
     def requeue(self, batch: Sequence[HeldMessage]) -> None:
-        """Give them out again, as the queue's next ones."""
+        """Give messages out again, as the queue's next ones."""
         self._put_first(batch)
         self._release(batch)
 
     async def finish_batch(self, batch: Sequence[HeldMessage], done: int, later: Later | None) -> None:
-        """The first ``done`` are consumed, the next one failed if there is ``later``, the rest goes back."""
+        """End a batch: the first ``done`` are consumed, the next failed if there is ``later``, the rest is requeued."""
         for message in batch[:done]:
             message.holder.owner.finish(message)
         failed = batch[done : done + 1] if later is not None else []
@@ -305,7 +305,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     def _release(self, batch: Sequence[HeldMessage]) -> None:
         state = self.states.get(batch[0].queue)
-        # A queue that was given up and came back meanwhile is another one.
+        # A queue that was given up and assigned again meanwhile is a different object.
         if state is None or state.source is not batch[0].holder.owner:
             return
         state.in_flight = False
@@ -318,11 +318,11 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     @trio.lowlevel.enable_ki_protection
     async def _keep_after_all(self, state: OrderedQueue, calls: int) -> None:
-        """It was not given up: shares have changed again, and it is still ours.
+        """Continue a queue that was not given up: shares have changed again, and it is still ours.
 
         Args:
             state: the queue.
-            calls: how often it was to be given up when its handler ended.
+            calls: its ``given_up_calls`` when its handler ended.
         """
         await trio.sleep(GIVEN_UP_WITHIN_S)
         if state.given_up_calls != calls:
@@ -341,7 +341,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             return False
         if self.states.get(state.source.queue) is not state:
             return False
-        # Without a fresh lock another member may be at work on this queue.
+        # Without a valid lock another member may be processing this queue.
         return self._locks is None or (state.locked and now - state.locked_s <= VALID_S)
 
     @trio.lowlevel.enable_ki_protection
@@ -352,7 +352,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
     async def _send_dead_letter(self, message: HeldMessage) -> bool:
         assert self._send_back is not None
-        # With as many failures as are allowed the broker makes a dead letter of it (docs/protocol/consumer.md §9).
+        # After the highest allowed number of failures the broker makes it a dead letter (docs/protocol/consumer.md §9).
         return await self._send_back.send_copy(
             message, delay_level=FIRST_RETRY_LEVEL + message.reconsume_times, times=message.reconsume_times
         )
@@ -363,12 +363,12 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
     async def keep_locks(
         self, restart: Callable[[MessageQueue], Awaitable[bool]], forget: Callable[[MessageQueue], object]
     ) -> None:
-        """Renew the locks for ever, in a task of its own: a slow handler must not hold it up.
+        """Renew the locks until cancelled, in a task of its own: a slow handler must not delay it.
 
         Args:
-            restart: begins a queue again from its committed offset: it was another member's meanwhile; False: it cannot
-                now.
-            forget: of a queue that is another member's, no offset may be committed any more.
+            restart: restarts a queue from its committed offset, as another member had it meanwhile; False: it cannot
+            now.
+            forget: called with a queue that belongs to another member: its offset must no longer be committed.
         """
         assert self._locks is not None
         pause_s = FIRST_RENEWAL_S
@@ -378,7 +378,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             pause_s = RENEW_EVERY_S if done else RETRY_S
 
     def is_locked_since(self, queue: MessageQueue, moment_s: float) -> bool:
-        """Whether the broker has granted a queue's lock at a request of this time or later."""
+        """Whether the broker has granted a queue's lock for a request of this time or later."""
         state = self.states.get(queue)
         return state is not None and state.locked and state.locked_s >= moment_s
 
@@ -404,10 +404,10 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             state = self.states.get(queue)
             if state is None:
                 continue
-            # The broker forgot it long ago: another member may have had it in between.
+            # The broker dropped the lock long ago: another member may have had the queue in between.
             was_ours = state.locked and asked_s - state.locked_s <= BROKER_KEEPS_S
             if not was_ours:
-                # Until it has begun again, nothing of before counts.
+                # Until it has restarted, earlier results do not count.
                 self._give_up(state)
                 forget(queue)
                 if not await restart(queue):

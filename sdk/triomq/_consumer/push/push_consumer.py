@@ -31,7 +31,7 @@ log = logging.getLogger("triomq.consumer")
 
 
 class PushConsumer(AssignedQueues):
-    """A group member whose handler or loop gets messages as they arrive; made by ``client.push_consumer(group)``.
+    """A group member whose handler or loop gets messages as they arrive; created by ``client.push_consumer(group)``.
 
     It is used in ``async with``. Messages come by ``async for delivery in consumer``, or to a handler by :meth:`run`; either way at least once.
     """
@@ -47,11 +47,11 @@ class PushConsumer(AssignedQueues):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now, the retry topic's aside."""
+        """The queues that are assigned to this member now, without the retry topic's."""
         return self._assigned()
 
     async def subscribe(self, topic: str, expression: str | Sql | ClassFilter | None = ALL) -> None:
-        """Take messages of a topic; all members of a group must subscribe alike.
+        """Subscribe to a topic; all members of a group must have the same subscriptions.
 
         Args:
             topic: its name; it may be created later.
@@ -60,7 +60,7 @@ class PushConsumer(AssignedQueues):
         Raises:
             InvalidCall: topic or expression cannot be used.
             UnsupportedRequest: a broker is too old for the filter.
-            SubscriptionRefused: a broker does not understand it, or does not allow it.
+            SubscriptionRefused: a broker cannot parse it, or does not allow it.
             MQError: the name server could not be asked.
         """
         self._member.check_open()
@@ -70,7 +70,7 @@ class PushConsumer(AssignedQueues):
         await self._member.subscribe(self._member.subscription(topic, expression))
 
     async def unsubscribe(self, topic: str) -> None:
-        """Take no more messages of a topic; its queues are given up at once."""
+        """Stop consuming a topic; its queues are given up at once."""
         self._member.check_open()
         self._member.subscriptions.pop(topic, None)
         await self._member.withdraw(topic)
@@ -82,14 +82,14 @@ class PushConsumer(AssignedQueues):
         Args:
             handler: takes a message (with ``batch_max`` above 1 a list of messages of one queue). An async one is
                 awaited; a plain one runs in a thread. Returning means success; raising means failure and
-                :class:`triomq.Later` says when to try again.
-            concurrency: how many handlers may be at work at the same time.
+                :class:`triomq.Later` sets when to try again.
+            concurrency: the most handlers that run at the same time.
 
         If nothing is subscribed yet, that is logged as a warning, and the handler waits for a subscription. Cancelling
         means neither success nor failure: messages in flight are delivered again, nothing is committed.
 
         Raises:
-            InvalidCall: it is not a function, or runs already.
+            InvalidCall: the handler is not a function, or one is already running.
             OffsetIllegal: with the policy ``"raise"``.
         """
         member = self._member
@@ -119,7 +119,7 @@ class PushConsumer(AssignedQueues):
             member.handlers = None
 
     def _warn_unless_subscribed(self, what: str) -> None:
-        """Log that no message can come as long as nothing is subscribed; the group's retry topic does not count."""
+        """Log that no message can arrive while nothing is subscribed; the group's retry topic does not count."""
         if not self._member.subscriptions.keys() - {retry_topic(self.group)}:
             # Another task may subscribe later, so this is not an error.
             log.warning(
@@ -165,13 +165,13 @@ class PushConsumer(AssignedQueues):
             await waiters.wait()
 
     async def poll(self, wait_s: float = 0.0) -> Delivery | None:
-        """The next message, or None when none comes in time or the consumer drains; for loops with other work, too.
+        """The next message, or None if none arrives in time or the consumer drains; for loops that also do other work.
 
         Args:
             wait_s: how many seconds to wait; 0 takes only what has been fetched before.
 
         Raises:
-            InvalidCall: it is a negative time.
+            InvalidCall: the time is negative.
             ClientClosed: the consumer is closed.
             OffsetIllegal: with the policy ``"raise"``.
         """
@@ -190,9 +190,9 @@ class PushConsumer(AssignedQueues):
         self._member.drain()
 
     async def aclose(self) -> None:
-        """Drain, wait up to ``drain_s`` for handlers, commit the final offsets, leave the group.
+        """Drain, wait up to ``drain_s`` for handlers, commit the final offsets, and leave the group.
 
-        ``on_revoked`` is called for what is still owned, and gets ``drain_s`` too. When cancelled, this does not wait
+        ``on_revoked`` is called for queues still owned, and gets ``drain_s`` too. When cancelled, this does not wait
         for handlers; the rest is shielded and takes at most 7 s.
         """
         member = self._member

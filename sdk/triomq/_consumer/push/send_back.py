@@ -41,8 +41,8 @@ class SendBack:
 
     Args:
         group: consumer group.
-        brokers: how the queues' masters are reached.
-        sender: sends copies itself when a broker does not take a message back.
+        brokers: the links to the queues' masters.
+        sender: sends copies if a broker does not accept a message back.
         max_times: how often a message is delivered again before it is a dead letter.
         unit_mode: whether the group belongs to a unit.
     """
@@ -57,14 +57,14 @@ class SendBack:
         self._sender = sender
 
     async def send_back(self, message: HeldMessage, delay_level: int) -> bool:
-        """Ask the message's broker to store it again, later; else send a copy.
+        """Ask the message's broker to store it again for a later delivery; if it does not, send a copy.
 
         Args:
-            message: what failed.
-            delay_level: 0 the broker decides, negative: dead letter at once.
+            message: the failed message.
+            delay_level: 0: the broker decides; negative: dead letter at once.
 
         Returns:
-            Whether a broker has confirmed it: only then it may be let go.
+            Whether a broker has confirmed it: only then may it be dropped here.
         """
         try:
             await self._ask(message, delay_level)
@@ -81,11 +81,11 @@ class SendBack:
         return await self.send_copy(message, delay_level=FIRST_RETRY_LEVEL + message.reconsume_times)
 
     async def send_copy(self, message: HeldMessage, *, delay_level: int, times: int | None = None) -> bool:
-        """Send a copy to the retry topic; a broker that finds it has come too often makes it a dead letter.
+        """Send a copy to the retry topic; the broker makes it a dead letter if it was sent too often.
 
         Args:
-            message: what failed.
-            delay_level: when it comes again.
+            message: the failed message.
+            delay_level: sets when it is delivered again.
             times: how often it failed; by default once more than before.
 
         Returns:
@@ -127,7 +127,7 @@ class SendBack:
             "MAX_RECONSUME_TIMES": str(self.max_times),
             "DELAY": str(delay_level),
         }
-        # Upstream means to set it and loses it (docs/protocol/consumer.md §10, Defect).
+        # Upstream intends to set it, but loses it (docs/protocol/consumer.md §10, Defect).
         properties.setdefault("ORIGIN_MESSAGE_ID", message.message_id)
         unique_key = properties.setdefault("UNIQ_KEY", message.message_id)
         out = Outgoing(
@@ -140,7 +140,7 @@ class SendBack:
         )
         if len(out.body) == 0:
             raise MessageIllegal("the message has no body")
-        # The body travels as it was stored, compressed or not.
+        # The body is sent as it was stored, compressed or not.
         out.sys_flag = message.sys_flag & (COMPRESSED | COMPRESSION_MASK)
         out.flag = message.flag
         out.retry = (times, self.max_times)
