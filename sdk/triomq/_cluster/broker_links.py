@@ -22,7 +22,7 @@ class BrokerLinks:
 
     Args:
         routes: where topics live.
-        links: how brokers are reached.
+        links: the client's links.
     """
 
     def __init__(self, routes: Routes, links: Links) -> None:
@@ -35,14 +35,14 @@ class BrokerLinks:
         return self.namespace.wrap(queue.topic)
 
     async def of(self, queue: MessageQueue, *, only_master: bool = False) -> Link:
-        """The link to the queue's broker: the master, or the next one at once when it cannot be reached.
+        """The link to the queue's broker: the master, or at once the next one if it cannot be reached.
 
         Args:
-            queue: whose broker.
-            only_master: as long as the route has a master, no other broker is chosen.
+            queue: the queue.
+            only_master: choose no other broker as long as the route has a master.
 
         Raises:
-            BrokerNotFound: no broker of this name is in the topic's route, also after a refresh.
+            BrokerNotFound: no broker of this name is in the topic's route, even after a refresh.
             ConnectFailed: it cannot be reached.
         """
         addresses = await self.addresses(queue)
@@ -68,7 +68,7 @@ class BrokerLinks:
                     raise
 
     async def fresh_addresses(self, queue: MessageQueue) -> Mapping[int, str] | None:
-        """Broker id -> address as the name server answers now; None when it cannot be asked, or has no such broker."""
+        """Broker id -> address, fresh from the name server; None if it cannot be asked, or has no such broker."""
         try:
             route = await self._routes.refresh(queue.topic)
         except MQError:
@@ -76,7 +76,7 @@ class BrokerLinks:
         return route.addresses.get(queue.broker_name) if route is not None else None
 
     async def addresses(self, queue: MessageQueue) -> Mapping[int, str]:
-        """Broker id -> address, of the queue's broker; the route is refreshed once if it is not there.
+        """Broker id -> address, of the queue's broker; the route is refreshed once if it lacks the broker.
 
         Raises:
             BrokerNotFound: it is not in the refreshed route either.

@@ -29,11 +29,11 @@ OFFSET_TIMEOUT_S: Final = 5.0
 
 
 RESET_BEFORE: Final = "Offset has been previously reset"
-"""What a broker of RocketMQ 5 answers with success to an offset that it does not take: an operator has reset the group, and
-no member has pulled the queue since."""
+"""The answer of a RocketMQ 5 broker, with success, to an offset that it does not accept: an operator has reset the
+group, and no member has pulled the queue since."""
 
 Overruled = Callable[[MessageQueue, int, str], Awaitable[object]]
-"""Called with queue, offset and the broker's address when a reset counts before an offset."""
+"""Called with queue, offset and the broker's address when a reset overrules an offset."""
 
 
 class BrokerOffsets:
@@ -41,10 +41,10 @@ class BrokerOffsets:
 
     Args:
         group: consumer group.
-        brokers: how brokers are reached.
-        look_again: called just before an offset is sent, since requests take their time: returns what is to be sent
-            by now, None for nothing. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
-        overruled: called when the broker does not take an offset since the group was reset; None: the reset holds.
+        brokers: the links to brokers.
+        look_again: called just before an offset is sent, since earlier requests take time: returns the offset to send
+        now, None for none. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
+        overruled: called if the broker does not accept an offset as the group was reset; None: the reset holds.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class BrokerOffsets:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
         if offset < -1:
             raise ProtocolViolation(what, address=link.address, remark=f"it is {offset}")
-        return offset if offset >= 0 else None  # Java's clients, too, read -1 as "the group has none"
+        return offset if offset >= 0 else None  # Java's clients also read -1 as "the group has none"
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Send the offsets to the brokers (code 15) and wait for their answers.
 
-        Never to a slave as long as the route has a master: the master's offsets would overwrite them.
+        They are never sent to a slave as long as the route has a master: the master's offsets would overwrite them.
 
         Raises:
             LinkLost: a queue is in doubt.
@@ -93,7 +93,7 @@ class BrokerOffsets:
         """
         for queue, wanted in offsets.items():
             link = await self._brokers.of(queue, only_master=True)
-            # Only now: the link may have been opened for this, and the requests before may have taken seconds.
+            # Only now: the link may have been opened for this, and earlier requests may have taken seconds.
             offset = self._look_again(queue, wanted)
             if offset is None:
                 continue
@@ -120,7 +120,7 @@ class BrokerOffsets:
 
 
 def offset_in_doubt(queue: MessageQueue) -> LinkLost:
-    """The error of a commit that is not sent, since the queue may be another member's by now."""
+    """The error of a commit that is not sent, as the queue may belong to another member by now."""
     return LinkLost(
         f"the offset of {queue} is not committed: a connection of this member was lost, and other members may have "
         "got further; it goes on when the brokers list it in the group again"

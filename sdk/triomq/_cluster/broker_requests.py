@@ -48,46 +48,46 @@ from triomq_protocol.wire.command import Command
 log = logging.getLogger("triomq.broker_requests")
 
 RESETS_MAX: Final = 64
-"""How many resets are under way at the same time; further ones wait. A broker sends one for each topic and group."""
+"""The most resets that run at the same time; further ones wait. A broker sends one for each topic and group."""
 
 WAITING_MAX: Final = 1024
-"""How many requests that take time are under way or wait, of all brokers together; further ones are refused."""
+"""The most requests that take time and run or wait, from all brokers together; further ones are refused."""
 
 WAITING_BYTES_MAX: Final = 64 << 20
-"""How many bytes their bodies may have."""
+"""The most bytes of their bodies together."""
 
 THREADS_SHOWN_MAX: Final = 200
-"""At most so many threads are shown to an operator who asks for stacks."""
+"""The most threads shown to an operator who asks for stacks."""
 
 
 class AskedConsumer(Protocol):
-    """A consumer as brokers and operators see it."""
+    """A consumer as seen by brokers and operators."""
 
     def positions_of(self, topic: str, /) -> Mapping[MessageQueue, int]:
         """Its positions in the queues of a topic (221)."""
 
     def running_info(self) -> ConsumerRunningInfo:
-        """About itself (307); the client adds what it knows."""
+        """Its state for operators (307); the client adds its own data."""
 
     def wake(self) -> None:
         """The members of a group have changed (40)."""
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
-        """An operator set offsets; those of owned queues are to be followed (220)."""
+        """Follow the offsets that an operator has set, for owned queues (220)."""
 
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
-        """Give one message to the handler, now, also of a queue that is not assigned (309)."""
+        """Give one message to the handler now, even from a queue that is not assigned (309)."""
 
 
 ReplyTaker = Callable[[ReplyMessageRequest, bytes], None]
-"""Takes the reply to one request; raises ``BodyError`` if it is none."""
+"""Takes the reply to one request; raises ``BodyError`` if it is not a valid reply."""
 
 
 class AskedProducer(Protocol):
-    """A producer group as brokers see it that ask about its transactions."""
+    """A producer group as seen by brokers that ask about its transactions."""
 
     def asked(self, link: Link, header: CheckTransactionStateRequest, message: ReceivedMessage, /) -> None:
-        """What has become of the transaction of this message? (39)"""
+        """Take a broker's question about the transaction of this message (39)."""
 
 
 class BrokerRequests:
@@ -95,9 +95,9 @@ class BrokerRequests:
 
     Args:
         spawn: starts tasks.
-        name_servers: whose addresses operators see.
+        name_servers: the name servers, whose addresses are shown to operators.
         started_ms: when the client opened, in ms since 1970.
-        namespace: whose prefix brokers know topics by.
+        namespace: the namespace whose prefix brokers' topics have.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class BrokerRequests:
         self.consumers: dict[str, AskedConsumer] = {}
         """Consumer group -> its consumer."""
         self.producers: dict[str, AskedProducer] = {}
-        """Producer group -> who answers for its transactions."""
+        """Producer group -> the object that answers for its transactions."""
         self.replies: dict[str, ReplyTaker] = {}
-        """Correlation id -> who waits for the reply."""
+        """Correlation id -> the function that takes the reply."""
         self._spawn = spawn
         self._name_servers = name_servers
         self._started_ms = started_ms
         self._lines = PeerLog(log)
-        # Each broker of a topic sends its own, and each waits for handlers: side by side.
+        # Each broker of a topic sends its own, and each waits for handlers: so they run concurrently.
         self._resetting = trio.Semaphore(RESETS_MAX)
         self._waiting = 0
         self._waiting_bytes = 0
@@ -132,7 +132,7 @@ class BrokerRequests:
         }
 
     def _start(self, size_bytes: int, function: Callable[..., Awaitable[None]], *args: object) -> bool:
-        """Start a task for a request with a body of so many bytes; false if too much waits already."""
+        """Start a task for a request with a body of this size; false if too much already waits."""
         if self._waiting >= WAITING_MAX or self._waiting_bytes + size_bytes > WAITING_BYTES_MAX:
             return False
         self._waiting += 1
@@ -153,7 +153,7 @@ class BrokerRequests:
     def _ids_changed(self, link: Link, command: Command) -> None:
         group = command.header(NotifyConsumerIdsChangedRequest).consumer_group
         log.debug("%s: members of group %s changed", link.address, group)
-        # Upstream wakes all groups: one client's groups mostly come and go together.
+        # Upstream wakes all groups: one client's groups mostly change together.
         for consumer in self.consumers.values():
             consumer.wake()
 
@@ -166,7 +166,7 @@ class BrokerRequests:
             text = "asks to reset group %.255s, which is not ours"
             self._lines.write(logging.INFO, link.address, text, header.group)
             return
-        # Tools in C++ send a list instead; to Java's clients, too, only the table means something.
+        # Tools in C++ send a list instead; Java's clients also understand only the table.
         table = ResetOffsetBody.decode(command.body).offset_table
         offsets = {self._namespace.unwrap_queue(queue): offset for queue, offset in table.items()}
         topic = self._namespace.unwrap_topic(header.topic)
@@ -237,7 +237,7 @@ class BrokerRequests:
         correlation_id = get_property(header.properties or "", CORRELATION_ID) or ""
         take = self.replies.get(correlation_id)
         if take is None:
-            # Its request has timed out, or was replied to before; the broker is to forget it all the same.
+            # Its request has timed out, or was already replied to; the broker must forget it nevertheless.
             log.debug("%s brings a reply that nobody waits for: %.100s", link.address, correlation_id)
             return command.answer(ResponseCode.SUCCESS)
         try:

@@ -52,7 +52,7 @@ class Durations:
 
     @property
     def count(self) -> int:
-        """How many durations there are."""
+        """The number of durations."""
         return sum(self.counts)
 
 
@@ -64,7 +64,7 @@ class SendStatistics:
         group: the producer group.
         topic: the topic's name.
         stored: messages that a broker has stored.
-        weakly: name of a :class:`triomq.SendStatus` -> messages of ``stored`` that have it instead of ``SEND_OK``.
+        weakly: name of a :class:`triomq.SendStatus` -> messages of ``stored`` with it instead of ``SEND_OK``.
         oneway: one-way messages that were written.
         errors: class of the error -> sends that failed with it.
         retries: attempts after a send's first one.
@@ -90,7 +90,7 @@ class PullStatistics:
     Args:
         group: the consumer group.
         topic: the topic's name; ``%RETRY%`` and the group's name for messages that are delivered again.
-        pulls: name of a :class:`triomq.PullStatus` -> answers that have it.
+        pulls: name of a :class:`triomq.PullStatus` -> answers with it.
         messages: messages in them, before filters of the client.
         record_bytes: the bytes of their records.
         missing: messages that brokers passed over in answers without a filter: they had deleted them, while their queues
@@ -147,9 +147,9 @@ class Metric:
     """One metric, in the terms of most metrics systems.
 
     Args:
-        name: as Prometheus would name it, without ``_total``.
+        name: its name in Prometheus style, without ``_total``.
         kind: counter, gauge or histogram; a counter only grows, as do the counts of a histogram.
-        help: what it measures.
+        help: its description.
         labels: the names of its labels.
         samples: its values; :class:`Durations` for a histogram, numbers for others.
     """
@@ -177,7 +177,7 @@ class ClientStatistics:
         pulls: what consumers have pulled.
         calls: what handlers of push consumers have done.
         rebalances: consumer group -> changes of its queues here.
-        codes: response code -> answers of any peer that had it; not success, nor what pulls count.
+        codes: response code -> answers of any peer with it; without success and the codes that pulls count.
     """
 
     links: tuple[LinkStatistics, ...]
@@ -200,7 +200,7 @@ class ClientStatistics:
         callbacks: dict[str, int],
         positions: dict[str, int],
     ) -> ClientStatistics:
-        """A client's state, and its counters as they are now. They are copied at once, so threads may call this, too."""
+        """A client's state, and its counters as they are now. They are copied at once, so threads may call this too."""
         return cls(
             links,
             topics,
@@ -303,14 +303,14 @@ class StatisticsSink(Protocol):
     """Takes a client's counters, for any metrics system."""
 
     def take(self, statistics: ClientStatistics, /) -> None:
-        """Take the counters as they are now. Called in the client's loop, so it must be quick; what it raises is logged.
+        """Take the counters as they are now. Called in the client's loop, so it must be quick; exceptions are logged.
 
         The value never changes: it may be kept for another thread to read.
         """
 
 
 def sink_once(sink: StatisticsSink, statistics: Callable[[], ClientStatistics]) -> None:
-    """Give a sink the figures; if it fails, that is logged."""
+    """Pass the statistics to a sink; a failure of the sink is logged."""
     try:
         sink.take(statistics())
     except Exception:
@@ -318,7 +318,7 @@ def sink_once(sink: StatisticsSink, statistics: Callable[[], ClientStatistics]) 
 
 
 async def keep_sinking(sink: StatisticsSink, statistics: Callable[[], ClientStatistics], every_s: float) -> NoReturn:
-    """Give a sink the figures now and then again and again, until cancelled."""
+    """Pass the statistics to a sink periodically, until cancelled."""
     while True:
         sink_once(sink, statistics)
         await trio.sleep(every_s)

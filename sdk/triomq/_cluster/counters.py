@@ -11,19 +11,19 @@ from collections.abc import Collection
 from typing import Final
 
 BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the buckets; what takes longer is in a last one."""
+"""Upper bounds of the buckets; longer durations are in a last one."""
 
 TIMED_EVERY: Final = 16
-"""Of so many sends one is timed, the first one first: to time each costs more than all else that is counted of it."""
+"""One of this many sends is timed, starting with the first: timing each would cost more than all other counting."""
 
 NAMES_MAX: Final = 10_000
-"""Pairs of group and topic that are counted apart, for sends, pulls and handlers each; others share :data:`OTHERS`."""
+"""Pairs of group and topic counted separately, for sends, pulls and handlers each; others share :data:`OTHERS`."""
 
 OTHERS: Final = "(others)"
 """Counts the topics beyond :data:`NAMES_MAX`; brokers allow no such name."""
 
 CODES_MAX: Final = 256
-"""Response codes that are counted apart; others are counted as -1."""
+"""Response codes that are counted separately; others are counted as -1."""
 
 
 class TopicSends:
@@ -33,8 +33,8 @@ class TopicSends:
         topic: the topic's name.
         stored: sends that a broker has stored, a batch as one.
         stored_in_batches: messages beyond the first one of each batch.
-        body_bytes: their bodies, as they travelled.
-        total_s: how long the last attempts of those took that were timed, summed up.
+        body_bytes: the sizes of their bodies as sent.
+        total_s: the total duration of the last attempts of the timed sends.
         buckets: the same by :data:`BOUNDS_S`.
         weakly: status -> messages stored with it instead of ``SEND_OK``; they are in ``stored`` too.
         oneway: one-way messages that were written.
@@ -75,7 +75,7 @@ class TopicSends:
 
 
 class TopicPulls:
-    """Pulls of one consumer group from one topic; the group's retry topic is one.
+    """Pulls of one consumer group from one topic, which may be the group's retry topic.
 
     Attributes:
         pulls: status of the answer -> pulls.
@@ -97,10 +97,10 @@ class TopicCalls:
     Attributes:
         ok: messages consumed.
         failed: messages whose handler failed, or asked for them later.
-        handling_s: how long handlers took, summed up.
+        handling_s: the total duration of handlers.
         pulls: pulls with messages.
         pulled: their messages.
-        pulling_s: how long they took, summed up.
+        pulling_s: their total duration.
         buckets: calls of handlers by :data:`BOUNDS_S`; not in copies.
     """
 
@@ -116,7 +116,7 @@ class TopicCalls:
         self.buckets = [0] * (len(BOUNDS_S) + 1)
 
     def took(self, duration_s: float, calls: int = 1) -> None:
-        """Count how long calls of a handler took together."""
+        """Count the total duration of calls of a handler."""
         self.handling_s += duration_s
         self.buckets[bisect_left(BOUNDS_S, duration_s / calls)] += calls
 
@@ -129,14 +129,14 @@ class TopicCalls:
 
 
 class Counters:
-    """All counters of one client; they stay when a producer or a consumer closes, and go on when its group comes back.
+    """All counters of one client; they stay when a producer or consumer closes, and continue if its group returns.
 
     Attributes:
         sends: (producer group, topic) -> what was sent.
         pulls: (consumer group, topic) -> what was pulled.
         calls: (consumer group, topic) -> what was handled.
         rebalances: consumer group -> rounds that changed its queues here.
-        codes: response code -> answers that had it, success apart.
+        codes: response code -> answers with it, except success.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Counters:
         return found
 
     def rebalanced(self, group: str) -> None:
-        """A round has changed a group's queues."""
+        """Count a round that has changed a group's queues."""
         self.rebalances[group] = self.rebalances.get(group, 0) + 1
 
 

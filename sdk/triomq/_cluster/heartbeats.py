@@ -31,23 +31,23 @@ API_TIMEOUT_S: Final = 3.0
 """How long a broker may take to answer (``mqClientApiTimeout``)."""
 
 LOST_AGAIN_S: Final = 3.0
-"""How soon, and how often, a broker is dialled again that may ask about transactions and whose link was lost."""
+"""How soon, and how often, a broker that may ask about transactions is dialled again after its link was lost."""
 
 MASTERS_AGAIN_S: Final = 3.0
-"""How soon the name server is asked again for all masters when it has not answered."""
+"""How soon the name server is asked again for all masters if it has not answered."""
 
 LEAVE_TIMEOUT_S: Final = 2.0
-"""How long unregistering may hold up a producer or consumer that ends."""
+"""How long unregistering may delay the end of a producer or consumer."""
 
 
 class _Turns:
     """The heartbeats of one link: one at a time, since brokers may handle two in either order.
 
     Attributes:
-        lock: held by the one that is sent.
-        begun: how many were begun.
-        ended: the number of the last one that came to its end; a cancelled one does not.
-        users: how many tasks send one or wait for their turn.
+        lock: held while a heartbeat is sent.
+        begun: number of heartbeats begun.
+        ended: the number of the last completed one; cancelled ones do not count.
+        users: number of tasks that send one or wait for their turn.
     """
 
     __slots__ = ("begun", "ended", "lock", "users")
@@ -63,11 +63,11 @@ class Heartbeats:
     """The groups of one client, and the tasks that report them.
 
     Args:
-        client_id: by which brokers know the client.
-        routes: where the brokers are.
-        links: how they are reached.
-        nursery: for heartbeats of links that have just opened.
-        every_s: period.
+        client_id: the id under which brokers know the client.
+        routes: the addresses of brokers.
+        links: the links to them.
+        nursery: runs the heartbeats of links that have just opened.
+        every_s: the period in seconds.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Heartbeats:
         self._nursery = nursery
         self._every_s = every_s
         self._producers: set[str] = set()
-        # Counts the changes of the above, and for each link the change that its peer knows.
+        # Counts the changes of the above, and records for each link the change that its peer knows.
         self._changes = 0
         self._sent: weakref.WeakKeyDictionary[Link, int] = weakref.WeakKeyDictionary()
-        # Groups that brokers ask about transactions: each master must know them, also one that they do not send to.
+        # Groups that brokers ask about transactions: each master must know them, even one that they do not send to.
         self._answering: set[str] = set()
         self._masters: frozenset[str] | None = None
         self._consumers: dict[str, ConsumerData] = {}
@@ -102,7 +102,7 @@ class Heartbeats:
             answers: whether it answers checks of transactions; every master that is registered then gets heartbeats.
 
         Raises:
-            InvalidCall: this client is in it already.
+            InvalidCall: this client is already in the group.
         """
         if group in self._producers:
             raise InvalidCall(f"this client has a producer of group {group} already; share it, or close it first")
@@ -116,7 +116,7 @@ class Heartbeats:
         """Join a consumer group.
 
         Raises:
-            InvalidCall: this client is in it already.
+            InvalidCall: this client is already in the group.
         """
         if group in self._consumers:
             raise InvalidCall(f"this client has a consumer of group {group} already; share it, or close it first")
@@ -124,7 +124,7 @@ class Heartbeats:
         self._change.set()
 
     def update_consumer(self, group: str, data: ConsumerData) -> None:
-        """A consumer's subscriptions have changed: the next heartbeat says so, and :meth:`beat` says it now."""
+        """Update a consumer's subscriptions: the next heartbeat reports them; :meth:`beat` reports them now."""
         if group in self._consumers:
             self._consumers[group] = data
 
@@ -141,7 +141,7 @@ class Heartbeats:
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Send heartbeats for ever, every period and at every change."""
+        """Send heartbeats until cancelled, every period and at every change."""
         while True:
             looks_again = bool(self._answering) and self._masters is None
             with trio.move_on_after(min(self._every_s, MASTERS_AGAIN_S) if looks_again else self._every_s):
@@ -152,28 +152,28 @@ class Heartbeats:
             await self.beat()
 
     async def beat(self) -> None:
-        """One round: every broker that should know of this client, all at the same time."""
+        """Send one round: to every broker that should know this client, concurrently."""
         async with trio.open_nursery() as nursery:
             for address in self._addresses():
                 nursery.start_soon(self._beat_at, address)
 
     def first_beat(self, link: Link) -> trio.Event | None:
-        """What is set when the heartbeat that a new link carries at once has been answered, or has failed.
+        """An event that is set when the immediate heartbeat of a new link has been answered, or has failed.
 
         Returns:
-            None when that was before, or is not to come.
+            None if that has already happened, or will not happen.
         """
         return self._first_beats.get(link)
 
     def reached(self, addresses: Iterable[str]) -> bool:
-        """Whether all these brokers know all producer groups of this client, on links that are open."""
+        """Whether all these brokers know all producer groups of this client, on open links."""
         links = map(self._links.ready, addresses)
         return all(link is not None and self._sent.get(link) == self._changes for link in links)
 
     async def reach(self, addresses: Iterable[str]) -> None:
-        """Tell these brokers of this client's producer groups, those that do not know them yet, and wait for answers.
+        """Report this client's producer groups to the brokers that do not know them yet, and wait for answers.
 
-        Those that cannot be reached are passed over.
+        Brokers that cannot be reached are skipped.
         """
         async with trio.open_nursery() as nursery:
             for address in addresses:
@@ -191,7 +191,7 @@ class Heartbeats:
     def _addresses(self) -> list[str]:
         if not self._producers and not self._consumers:
             return []
-        # A slave has no use for a client that only sends.
+        # A slave does not need a client that only sends.
         found = [
             address
             for broker in self._routes.broker_addresses().values()
@@ -201,7 +201,7 @@ class Heartbeats:
         return found + sorted(self._further_masters().difference(found))
 
     def _further_masters(self) -> frozenset[str]:
-        """The masters that are to know of a group although no route of this client names them."""
+        """The masters that must know a group although no route of this client names them."""
         return (self._masters or frozenset()) if self._answering else frozenset()
 
     async def _look_for_masters(self) -> None:
@@ -221,7 +221,7 @@ class Heartbeats:
         except MQError as error:
             log.info("no heartbeat to %s: %s", address, error.reason)
             return
-        # Opening it sends the heartbeat; wait until that has been answered.
+        # Opening the link sends the heartbeat; wait until that has been answered.
         first = self.first_beat(link)
         if first is not None:
             await first.wait()
@@ -272,7 +272,7 @@ class Heartbeats:
             self._first_beats.pop(link).set()
 
     def _link_lost(self, link: Link) -> None:
-        # Nothing else may dial it for a whole period, in which a broker that was started again would know no producer to ask.
+        # Nothing else may dial it for a whole period, in which a restarted broker would know no producer to ask.
         if self._answering and link.address not in self._lost and link.address in self._addresses():
             self._lost.add(link.address)
             self._nursery.start_soon(self._return_to, link.address)
@@ -290,7 +290,7 @@ class Heartbeats:
 
     def _route_changed(self, _route: Route) -> None:
         links = [self._links.ready(address) for address in self._addresses()]
-        # One that is open already, as for an administrative call, carried no heartbeat when it was opened.
+        # A link that is already open, as for an administrative call, carried no heartbeat when it was opened.
         if any(link is None or link not in self._sent for link in links):
             self._change.set()
 

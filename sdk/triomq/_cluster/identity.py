@@ -26,9 +26,9 @@ def wall_ms() -> int:
 
 
 def local_ip() -> str:
-    """An address of this machine that others might know it by; loopback when there is none.
+    """An address under which others may reach this machine; loopback if there is none.
 
-    Asks the kernel which address a packet to the outside would carry; nothing is sent.
+    It asks the kernel which address an outgoing packet would carry; nothing is sent.
     """
     for family, outside in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
@@ -49,12 +49,12 @@ def client_id(ip: str, instance_name: str, unit_name: str = "") -> str:
 
 
 def default_instance_name() -> str:
-    """``pid#nanoseconds``, as upstream names an instance that was not named."""
+    """``pid#nanoseconds``, as upstream names an instance without a name."""
     return f"{os.getpid()}#{time.monotonic_ns()}"
 
 
 class UniqueKeys:
-    """Makes UNIQ_KEY values: one per logical message, kept over all its attempts.
+    """Creates UNIQ_KEY values: one per logical message, kept over all its attempts.
 
     Args:
         ip: local address.
@@ -85,7 +85,7 @@ class UniqueKeys:
         return f"{self._stamp}{counter:04X}"
 
     def reserve(self, count: int, now_ms: int) -> tuple[str, int]:
-        """So many new ids, which the caller writes: what all begin with, and the number of the first.
+        """Reserve new ids, which the caller writes: returns their common beginning, and the number of the first.
 
         A number is written with four hexadecimal digits; the one after 0xFFFF is 0.
         """
@@ -96,7 +96,7 @@ class UniqueKeys:
         return self._stamp, first
 
     def _stamp_at(self, now_ms: int) -> None:
-        # All but the counter, which is its own, stays the same for a millisecond.
+        # Everything but the counter stays the same for a millisecond.
         self._stamp = self._stamp_of(now_ms)
         self._stamped_ms = now_ms
 

@@ -43,13 +43,13 @@ API_TIMEOUT_S = 3.0
 """How long a name server may take to answer (``mqClientApiTimeout``)."""
 
 POLL_EVERY_S = 120.0
-"""How often a provider that can change is asked again."""
+"""How often a provider whose answer can change is asked again."""
 
 PROVIDER_TIMEOUT_S: Final = 30.0
 """How long a provider may take: a client whose provider hangs would never open, or never refresh the list."""
 
 SILENT_ENDS: Final = 2
-"""After so many connections in a row that end after their first request without an answer, all are assumed to end so."""
+"""After this many connections in a row that end after their first request unanswered, all are assumed to end so."""
 
 CLOSES_SILENTLY: Final = (
     "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
@@ -63,18 +63,18 @@ class NameServerProvider(Protocol):
 
     @property
     def poll_every_s(self) -> float:
-        """Seconds between two look-ups; ``math.inf`` when the answer never changes."""
+        """Seconds between two look-ups; ``math.inf`` if the answer never changes."""
 
     async def addresses(self) -> Sequence[str]:
-        """The addresses as ``host:port``; an empty list keeps what is known.
+        """The addresses as ``host:port``; an empty list keeps the known ones.
 
         Raises:
-            OSError: they are not available now; the client keeps those that it knows, as after any other error.
+            OSError: they are not available now; the client keeps the known ones, as after any other error.
         """
 
 
 NameServers = str | Sequence[str] | NameServerProvider | Callable[[], Sequence[str] | Awaitable[Sequence[str]]]
-"""What ``open_client`` takes: ``"a:9876;b:9876"``, a list, a provider, or a function that returns a list."""
+"""The argument of ``open_client``: ``"a:9876;b:9876"``, a list, a provider, or a function that returns a list."""
 
 
 class StaticNameServers:
@@ -126,14 +126,14 @@ class HttpNameServers:
     """An address server: the first line of ``GET http://<domain>:8080/rocketmq/<subgroup>`` is the list.
 
     Args:
-        domain: host, or ``host:port``; ``:8080`` is added when there is no port.
+        domain: host, or ``host:port``; ``:8080`` is added if there is no port.
         subgroup: last part of the path.
         unit_name: adds ``-<unit_name>?nofix=1``.
         open_stream: from ``host:port`` to a stream; TCP by default.
         poll_every_s: seconds between two look-ups.
 
     Raises:
-        InvalidCall: ``domain`` is neither, such as a URL, or the path would not be one.
+        InvalidCall: ``domain`` is neither, such as a URL, or the path would be invalid.
     """
 
     def __init__(
@@ -161,17 +161,17 @@ class HttpNameServers:
         self.poll_every_s = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
-        """Ask the address server; an answer may take 3 s and have 64 KiB.
+        """Ask the address server; an answer may take up to 3 s and have up to 64 KiB.
 
         Raises:
-            OSError: it cannot be reached, does not answer, or its answer is no list.
+            OSError: it cannot be reached, does not answer, or its answer is not a list.
             InvalidCall: its answer's first line is not a list of addresses.
         """
         with trio.move_on_after(API_TIMEOUT_S):
             stream = await self._open_stream(self._authority)
             try:
                 answer = await self._ask(stream)
-            except trio.BrokenResourceError as error:  # no OSError, as that of a connection that cannot be opened
+            except trio.BrokenResourceError as error:  # not an OSError, unlike a failed connection attempt
                 raise OSError(f"the address server {self._authority} ended the connection: {error}") from error
             head, _, body = answer.partition(b"\r\n\r\n")
             status = head.split(b"\r\n", 1)[0].split()
@@ -197,12 +197,12 @@ async def _open_tcp(address: str) -> trio.abc.Stream:
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> list[str]:
-    """Split ``"a:9876;b:9876"`` (or take a list), drop blanks, keep the order.
+    """Split ``"a:9876;b:9876"`` (or take a list), drop blanks, and keep the order.
 
-    A text that starts with ``http://`` is reduced to what follows its last ``/``, as upstream does.
+    A text that starts with ``http://`` is reduced to the part after its last ``/``, as upstream does.
 
     Raises:
-        InvalidCall: an item is not ``host:port``, or it is something else than text or a list of texts.
+        InvalidCall: an item is not ``host:port``, or the argument is neither text nor a list of texts.
     """
     given: object = addresses
     if isinstance(given, bytes) or not isinstance(given, Iterable):
@@ -223,10 +223,10 @@ def parse_addresses(addresses: str | Sequence[str]) -> list[str]:
 
 
 def provider_for(name_servers: NameServers | None) -> NameServerProvider:
-    """The provider for what the caller gave; None means the environment's ``NAMESRV_ADDR``.
+    """The provider for the caller's argument; None means the environment's ``NAMESRV_ADDR``.
 
     Raises:
-        InvalidCall: there is no address at all, or it is no provider.
+        InvalidCall: there is no address at all, or the argument is not a provider.
     """
     if name_servers is None:
         name_servers = os.environ.get("NAMESRV_ADDR", "")
@@ -239,7 +239,7 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
         return CallableNameServers(name_servers)
     if not hasattr(name_servers, "addresses"):
         raise InvalidCall(f"name servers cannot be taken from {type(name_servers).__name__}")
-    # The task that asks again would end the client by it, after the first look-up.
+    # Otherwise the task that asks again would end the client with it, after the first look-up.
     check_seconds(
         f"poll_every_s of the name server provider {type(name_servers).__name__}",
         getattr(name_servers, "poll_every_s", None),
@@ -248,7 +248,7 @@ def provider_for(name_servers: NameServers | None) -> NameServerProvider:
 
 
 class NameServerChoice:
-    """The list and the one that is asked; pure, the caller dials.
+    """The list of name servers and the chosen one; pure, the caller dials.
 
     Args:
         chance: shuffles a changed list and gives the first index.
@@ -261,7 +261,7 @@ class NameServerChoice:
         self._index = chance.randrange(999)
 
     def update(self, addresses: Sequence[str]) -> bool:
-        """Take a new list; returns whether it counts as changed: another size, or a new member."""
+        """Take a new list; returns whether it counts as changed: a different size, or a new member."""
         if not addresses or (len(addresses) == len(self.addresses) and set(addresses) <= set(self.addresses)):
             return False
         self.addresses = list(addresses)
@@ -271,18 +271,18 @@ class NameServerChoice:
         return True
 
     def candidates(self) -> list[str]:
-        """Every server once, in the order in which they are to be tried now."""
+        """Every server once, in the order in which to try them now."""
         count = len(self.addresses)
         return [self.addresses[(self._index + step) % count] for step in range(1, count + 1)]
 
     def choose(self, address: str) -> None:
-        """Stay with this one; the next rotation starts behind it."""
+        """Stay with this server; the next rotation starts after it."""
         self.chosen = address
         if address in self.addresses:
             self._index = self.addresses.index(address)
 
     def leave(self, address: str) -> None:
-        """Stay with it no longer: it did not answer."""
+        """Leave this server: it did not answer."""
         if self.chosen == address:
             self.chosen = None
 
@@ -292,10 +292,10 @@ def _listed(reasons: Mapping[str, str]) -> str:
 
 
 class NameServerGroup:
-    """Asks the chosen name server, and moves on when it is gone.
+    """Asks the chosen name server, and moves to the next one if it is down.
 
     Args:
-        provider: where the addresses come from.
+        provider: provides the addresses.
         links: the client's links.
         chance: see :class:`NameServerChoice`.
     """
@@ -316,14 +316,14 @@ class NameServerGroup:
 
     @property
     def chosen(self) -> str | None:
-        """The one that is asked now."""
+        """The name server that is currently asked."""
         return self._choice.chosen
 
     async def ask(self, command: Command, *, timeout_s: float = API_TIMEOUT_S) -> Command:
-        """Ask the chosen server; what a name server may have carried out is not repeated at another one.
+        """Ask the chosen server; a request that it may have carried out is not repeated at another one.
 
         Raises:
-            NoNameServer: none can be reached, or the chosen one did not answer; the next request goes to the next one.
+            NoNameServer: none can be reached, or the chosen one did not answer; the next request goes to another one.
             NotANameServer: none of the addresses answers as a name server.
         """
         others: dict[str, str] = {}
@@ -369,7 +369,7 @@ class NameServerGroup:
 
     @property
     def silence(self) -> str | None:
-        """What there is to say of a chosen server that has never answered; None if it has, or none is chosen."""
+        """A note about a chosen server that has never answered; None if it has, or none is chosen."""
         link = self._last_link
         return None if link is None or link.has_received or not link.is_open else NEVER_ANSWERS
 
@@ -379,17 +379,17 @@ class NameServerGroup:
         return await link.request(command, timeout_s)
 
     async def load(self, *, again: bool = False) -> None:
-        """Ask the provider once; when it fails, the list stays as it is.
+        """Ask the provider once; if it fails, the list stays as it is.
 
         Args:
-            again: whether it is asked out of turn, since no address is known: the same failure is no news then.
+            again: whether it is asked out of turn, as no address is known: then the same failure is not logged again.
         """
         known, self._unavailable = self._unavailable, ""
         try:
-            # What a user's provider gives is checked too, before it counts.
+            # A user's provider's addresses are checked too, before they are used.
             changed = self._choice.update(parse_addresses(await self._provided()))
         except Exception as error:
-            # The user's code must not end the client, which goes on with what it knows.
+            # The user's code must not end the client, which continues with the known addresses.
             self._unavailable = error_text(error)
             expected = isinstance(error, OSError | MQError)
             level = logging.WARNING if expected else logging.ERROR
@@ -408,13 +408,13 @@ class NameServerGroup:
 
     @trio.lowlevel.enable_ki_protection
     async def poll(self) -> None:
-        """Ask the provider again every ``poll_every_s``, for ever."""
+        """Ask the provider again every ``poll_every_s``, until cancelled."""
         while True:
             await trio.sleep(self._provider.poll_every_s)
             await self.load()
 
     async def _link(self, others: Mapping[str, str]) -> Link:
-        """The link to the chosen server; one that is not among `others`, which are not name servers."""
+        """The link to the chosen server, but to none of `others`, which are not name servers."""
         self._last_link = link = self._chosen_link(others) or await self._choose_next(others)
         return link
 

@@ -34,17 +34,17 @@ QUERY_TIMEOUT_S: Final = 6.0
 
 
 class QueueBounds(metaclass=NoPublicConstructor):
-    """Asks the queues' masters, or another broker of the same name when the master is gone.
+    """Asks the queues' masters, or another broker of the same name if the master is down.
 
-    Every method raises :class:`~triomq.errors.MQError` when no broker of the queue answers.
+    Every method raises :class:`~triomq.errors.MQError` if no broker of the queue answers.
     """
 
     def __init__(self, brokers: BrokerLinks, route_wait: RouteWait | None = None) -> None:
-        """Called by the client alone.
+        """Called only by the client.
 
         Args:
-            brokers: how brokers are reached.
-            route_wait: how calls wait for a broker; None: not at all.
+            brokers: the links to brokers.
+            route_wait: makes calls wait for a broker; None: they do not wait.
         """
         self._brokers = brokers
         self._route_wait = route_wait
@@ -59,7 +59,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
         return _checked(answer.offset, queue)
 
     async def max_offset(self, queue: MessageQueue, *, only_master: bool = False) -> int:
-        """The offset behind the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
+        """The offset after the queue's last message.  See ``BrokerLinks.of`` for `only_master`."""
         check_queue(queue)
         header = GetMaxOffsetRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
@@ -78,7 +78,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
         return _checked(answer.offset, queue)
 
     async def earliest_stored_ms(self, queue: MessageQueue) -> int | None:
-        """When the queue's first message was stored, in ms since 1970; None when the queue is empty."""
+        """When the queue's first message was stored, in ms since 1970; None if the queue is empty."""
         check_queue(queue)
         header = GetEarliestMsgStoretimeRequest(
             topic=self._brokers.topic_of(queue), queue_id=queue.queue_id, bname=queue.broker_name
@@ -103,7 +103,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
         try:
             answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         except LinkLost:
-            # The broker restarted, or is gone and another one of its name answers.
+            # The broker has restarted, or is down and another one of its name answers.
             link = await self._brokers.of(queue, only_master=only_master)
             answer = await link.request(Command.request(code, header), QUERY_TIMEOUT_S)
         what = f"{code.name} of {queue}"
@@ -121,7 +121,7 @@ def _check_time_ms(time_ms: object) -> None:
 
 
 def _checked(offset: int, queue: MessageQueue) -> int:
-    """An answered offset; brokers of RocketMQ 5 answer -1 for a queue that nothing was ever stored in."""
+    """A broker's offset, checked; RocketMQ 5's brokers answer -1 for a queue in which nothing was ever stored."""
     if offset < -1:
         raise ProtocolViolation(f"an offset of {queue}", remark=f"the broker answered {offset}")
     return max(offset, 0)

@@ -21,40 +21,40 @@ from triomq.errors import InvalidCall
 from triomq_protocol.names import MASTER_ID
 
 SUGGESTION_TTL_S: Final = 60.0
-"""A suggestion that no answer has confirmed for so long is dropped: the master knows best where to read now."""
+"""A suggestion that no answer has confirmed for this time is dropped: the master knows best where to read now."""
 
 SUGGESTIONS_MAX: Final = 10_000
-"""How many queues' suggestions a consumer remembers; those of others are followed at their next answer."""
+"""The most queues whose suggestions a consumer remembers; others follow the suggestion of their next answer."""
 
 SILENT_MAX: Final = 1_000
-"""How many silent brokers a consumer remembers."""
+"""The most silent brokers that a consumer remembers."""
 
 SILENT_S: Final = 5.0
-"""How long a broker that has not answered in time is passed over as long as another one is left."""
+"""How long a broker that has not answered in time is skipped while another one is available."""
 
 
 class ReadPreference(enum.Enum):
     """Which brokers to pull from."""
 
     SUGGESTED = "suggested"
-    """The default. From the broker that brokers suggest, and from another one when it cannot be reached."""
+    """The default: from the broker that brokers suggest, or from another one if it cannot be reached."""
 
     MASTER = "master"
-    """From the master alone, which has the newest messages."""
+    """Only from the master, which has the newest messages."""
 
     SLAVE = "slave"
-    """From slaves alone, to relieve the master."""
+    """Only from slaves, to relieve the master."""
 
     PREFER_SLAVE = "prefer_slave"
-    """From a slave; from the master only when no slave can be reached."""
+    """From a slave; from the master only if no slave can be reached."""
 
 
 @attrs.frozen
 class OnlyBroker:
-    """A preference for the broker of each set that has one id, and no other.
+    """A preference for only the broker with a given id in each set.
 
     Args:
-        broker_id: 0 is a master's.
+        broker_id: the id; 0 for masters.
     """
 
     broker_id: int
@@ -69,10 +69,10 @@ Preference = ReadPreference | OnlyBroker
 
 
 def read_preference_of(value: ReadPreference | str | int) -> Preference:
-    """The preference of a name or a broker id.
+    """The preference for a name or a broker id.
 
     Raises:
-        InvalidCall: there is none of this name, or no broker can have the id.
+        InvalidCall: there is no preference of this name, or no broker can have the id.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
@@ -117,13 +117,13 @@ def find(
     """The address for a wanted broker id, or the nearest one (docs/protocol/consumer.md §2.3).
 
     First the wanted id, for a slave then the next id, then any by ascending id.  An address that is known
-    to be down is passed over as long as another is left; if all are down, the first choice is returned.
+    to be down is skipped while another is available; if all are down, the first choice is returned.
 
     Args:
         addresses: broker id -> address, of one broker name.
         broker_id: the wanted id.
-        only_this: no other id than the wanted one, or a slave's next, will do.
-        slaves_first: of the others, the master comes last.
+        only_this: accept only the wanted id, or for a slave the next one.
+        slaves_first: try the master last among the others.
         is_down: whether an address could not be reached a moment ago.
     """
     wanted = [broker_id] if broker_id == MASTER_ID else [broker_id, broker_id + 1]
@@ -137,13 +137,13 @@ def find(
 
 
 class NodeCache:
-    """The brokers' last suggestion for each queue, and which brokers were silent lately.
+    """The brokers' last suggestion for each queue, and the brokers that were recently silent.
 
     One per consumer, never shared between groups.
 
     Args:
-        preference: whether the suggestions are followed.
-        timer: the clock by which suggestions and silence end.
+        preference: decides whether the suggestions are followed.
+        timer: the clock by which suggestions and silence expire.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class NodeCache:
         self.preference = preference
         self._suggested: TTLCache[MessageQueue, int] = TTLCache(SUGGESTIONS_MAX, SUGGESTION_TTL_S, timer)
         self._silent: TTLCache[str, bool] = TTLCache(SILENT_MAX, SILENT_S, timer)
-        # Nothing was remembered since both were found empty: nearly always, and then no pull looks into them.
+        # Whether nothing was recorded since both were found empty: almost always, and then no pull reads them.
         self._empty = True
 
     def allowed(self, addresses: Mapping[int, str]) -> Mapping[int, str]:
-        """Those of a broker's addresses that the preference admits."""
+        """The addresses of a broker that the preference admits."""
         if self.preference is ReadPreference.MASTER:
             return {each: address for each, address in addresses.items() if each == MASTER_ID}
         if self.preference is ReadPreference.SLAVE:
@@ -168,15 +168,15 @@ class NodeCache:
         return addresses
 
     def choose(self, queue: MessageQueue, addresses: Mapping[int, str], *, skip: Callable[[str], bool]) -> Node | None:
-        """The broker to pull from next; None when the preference admits none.
+        """The broker to pull from next; None if the preference admits none.
 
         Args:
-            queue: what is pulled.
+            queue: the queue to pull.
             addresses: broker id -> address, of the queue's broker name.
-            skip: whether an address is passed over as long as another is left.
+            skip: whether to skip an address while another is available.
         """
         if self._empty and self.preference is ReadPreference.SUGGESTED:
-            # Nearly all pulls: there is nothing to compare.
+            # Almost all pulls: there is nothing to compare.
             master = addresses.get(MASTER_ID)
             if master is not None and not skip(master):
                 return _node(master, MASTER_ID)
@@ -220,34 +220,34 @@ class NodeCache:
         )
 
     def suggest(self, queue: MessageQueue, broker_id: int) -> None:
-        """Remember what an answer suggested: after every parsed answer, whatever its status."""
+        """Record the suggestion of an answer: called after every parsed answer, whatever its status."""
         if broker_id != MASTER_ID:
             self._suggested[queue] = broker_id
             self._empty = False
         elif not self._empty:
-            # Nothing remembered is the same as the master, and costs nothing.
+            # No record means the master, and costs nothing.
             self._suggested.pop(queue, None)
 
     def record_silence(self, address: str) -> None:
-        """A broker did not answer in time: for a while, others are asked first."""
+        """Record that a broker did not answer in time: for a while, others are asked first."""
         self._silent[address] = True
         self._empty = False
 
     def record_answer(self, address: str) -> None:
-        """A broker answered."""
+        """Record that a broker answered."""
         if not self._empty:
             self._silent.pop(address, None)
 
     def is_silent(self, address: str) -> bool:
-        """Whether a broker did not answer a moment ago."""
+        """Whether a broker recently failed to answer."""
         return address in self._silent
 
     def forget(self, queue: MessageQueue) -> None:
-        """Drop a queue: it failed there, or its route changed."""
+        """Drop a queue's suggestion: a pull failed there, or its route changed."""
         self._suggested.pop(queue, None)
 
     def forget_gone(self, topic: str, addresses: Mapping[str, Mapping[int, str]]) -> None:
-        """Drop suggestions that point to brokers a topic's new route does not have."""
+        """Drop suggestions of brokers that a topic's new route does not have."""
         for queue in list(self._suggested):
             if queue.topic == topic and self._suggested.get(queue) not in addresses.get(queue.broker_name, {}):
                 self.forget(queue)

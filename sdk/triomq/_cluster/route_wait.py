@@ -20,7 +20,7 @@ from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, N
 T = TypeVar("T")
 
 WAITED_FOR: Final = (ConnectFailed, BrokerNotFound, NoNameServer)
-"""Errors of a request that was not written, since a server or a route is missing; it may be there soon."""
+"""Errors of a request that was not written, as a server or a route is missing, perhaps only for a moment."""
 
 PAUSES: Final = Backoff(first_s=0.05, max_s=1.0)
 """The pauses between two attempts."""
@@ -30,7 +30,7 @@ def checked_wait_s(wait_s: float | None) -> float | None:
     """The option ``route_wait_s``.
 
     Raises:
-        InvalidCall: it is negative or no number.
+        InvalidCall: it is negative or not a number.
     """
     if wait_s is not None and not wait_s >= 0:  # nor nan
         raise InvalidCall(f"route_wait_s is {wait_s}, not None and not a number of seconds from 0 on")
@@ -38,14 +38,14 @@ def checked_wait_s(wait_s: float | None) -> float | None:
 
 
 async def dial_again(links: Links, addresses: Iterable[str]) -> None:
-    """Dial addresses that could not be dialled, without regard to the pause after that; returns when one can be."""
+    """Dial unreachable addresses again, without waiting for their pauses; returns when one can be reached."""
     async with trio.open_nursery() as nursery:
 
         @trio.lowlevel.enable_ki_protection
         async def dial(address: str) -> None:
             with suppress(MQError):
                 await links.get(address, patient=False)
-                # The other dials go on in the client's tasks.
+                # The other dials continue in the client's tasks.
                 nursery.cancel_scope.cancel()
 
         for address in addresses:
@@ -58,7 +58,7 @@ class RouteWait:
 
     Args:
         routes: refreshed between two attempts.
-        links: addresses that could not be dialled are dialled again between two attempts.
+        links: dial unreachable addresses again between two attempts.
         wait_s: how long to wait; None: as long as the call itself may take, 0: not at all.
     """
 
@@ -74,15 +74,15 @@ class RouteWait:
         *,
         queue: MessageQueue | None = None,
     ) -> T:
-        """Call until the servers that are needed can be reached.
+        """Repeat a call until the required servers can be reached.
 
         Args:
-            call: what to do; raises one of :data:`WAITED_FOR` when it could send nothing.
+            call: the call; raises one of :data:`WAITED_FOR` if it could send nothing.
             timeout_s: how long the call may take.
-            queue: whose broker is needed.
+            queue: the queue whose broker is needed.
 
         Raises:
-            MQError: what the call raised last.
+            MQError: the last error of the call.
         """
         limit = trio.current_time() + (timeout_s if self.wait_s is None else self.wait_s)
         attempts = 0

@@ -46,22 +46,22 @@ DEFAULT_TOPIC_QUEUES = 4
 """Upper bound of the queues an auto-created topic gets (``defaultTopicQueueNums``)."""
 
 NEW_TOPIC_S = 1.0
-"""How long it may take until the name servers know a topic that this client has just created by sending to it."""
+"""The time until name servers must know a topic that this client has just created by sending to it."""
 
 NEW_TOPIC_PAUSE_S = 0.02
 """The first pause between two look-ups of such a topic; each is twice as long as the one before."""
 
 REFRESH_EVERY_S = 30.0
-"""How often known routes are asked for again (``pollNameServerInterval``)."""
+"""How often known routes are refreshed (``pollNameServerInterval``)."""
 
 DOUBT_EVERY_S = 1.0
-"""How often at most a topic's route is asked for since its brokers do not answer."""
+"""The shortest time between two refreshes of a topic's route because its brokers do not answer."""
 
 LOST_FIRST_S = 1.0
-"""When a route that has lost a master is asked for again; a master that restarts is often back soon."""
+"""The first pause before a route that has lost a master is refreshed; a restarting master is often back soon."""
 
 TOPICS_MAX = 10_000
-"""How many topics' routes a client keeps; beyond that the least recently used one is dropped."""
+"""The most topics whose routes a client keeps; beyond that the least recently used one is dropped."""
 
 
 @attrs.frozen(eq=False)
@@ -89,10 +89,10 @@ class Route:
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
     def one_of_each_broker(self, is_down: Callable[[str], bool] = lambda _address: False) -> list[str]:
-        """One address per broker name: its master, or its first slave when there is none or the master is down.
+        """One address per broker name: its master, or its first slave if there is no master or it is down.
 
         Args:
-            is_down: whether an address could not be reached a moment ago; if all could not, the first is taken.
+            is_down: whether an address could not be reached a moment ago; if none could be, the first is taken.
         """
         return [
             next(
@@ -103,11 +103,11 @@ class Route:
 
 
 QUEUES_MOST = 131_072
-"""Of a route, for reading and for writing together."""
+"""The most queues of a route, for reading and writing together."""
 
 
 def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> Route:
-    """Work out the queues of a route (docs/protocol/client.md §4.3)."""
+    """Compute the queues of a route (docs/protocol/client.md §4.3)."""
     addresses = {
         broker.broker_name: dict(sorted(broker.broker_addrs.items()))
         for broker in data.broker_datas or []
@@ -148,7 +148,7 @@ def _check_queues(topic: str, data: TopicRouteData) -> None:
 
 
 def _order_parts(data: TopicRouteData) -> list[tuple[str, str]]:
-    """The parts ``broker:count`` of a topic's order configuration; what follows a second colon is ignored, as upstream."""
+    """The parts ``broker:count`` of a topic's order configuration; text after a second colon is ignored."""
     parts = (data.order_topic_conf or "").split(";")
     return [(name, count) for name, count, *_ in (part.split(":") for part in parts if ":" in part)]
 
@@ -157,7 +157,7 @@ def _publish_queues(
     topic: str, data: TopicRouteData, queue_datas: list[QueueData], addresses: Mapping[str, Mapping[int, str]]
 ) -> list[MessageQueue]:
     if data.order_topic_conf:
-        # Upstream asks neither for write permission nor for a master here.
+        # Upstream requires neither write permission nor a master here.
         return [
             MessageQueue(topic, name, queue_id) for name, count in _order_parts(data) for queue_id in range(int(count))
         ]
@@ -196,7 +196,7 @@ def borrow(data: TopicRouteData, max_queues: int) -> TopicRouteData:
 
 
 def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
-    """Whether two routes differ, the order of brokers aside."""
+    """Whether two routes differ, apart from the order of brokers."""
 
     def picture(data: TopicRouteData) -> object:
         brokers: list[BrokerData] = sorted(data.broker_datas or [], key=lambda broker: broker.broker_name or "")
@@ -207,31 +207,31 @@ def route_differs(old: TopicRouteData, new: TopicRouteData) -> bool:
 
 
 def lost_masters(lost: frozenset[str], old: Route | None, new: Route) -> frozenset[str]:
-    """The broker sets of a topic that had a master, and have none now.
+    """The broker sets of a topic that had a master and have none now.
 
     Args:
-        lost: those of before.
-        old: the route of before.
+        lost: the previous ones.
+        old: the previous route.
         new: the route now.
     """
     if old is None or old.borrowed or new.borrowed:
-        return frozenset()  # the topic's own brokers may be others than those it borrowed
+        return frozenset()  # the topic's own brokers may differ from those it borrowed
     had = lost | {name for name in old.addresses if old.master(name) is not None}
     return frozenset(name for name in had if new.master(name) is None)
 
 
 def pause_after_loss_s(lost_for_s: float, refresh_every_s: float) -> float | None:
-    """The pause until a route that has lost a master is asked for again; None: until all routes are.
+    """The pause until a route that has lost a master is refreshed; None: until the regular refresh.
 
-    It is as long as the loss has lasted: a master is used again at the latest when it has been back as long as it was
-    away, and one that never comes back costs six questions.
+    It is as long as the loss has lasted: a master is used again at the latest after it has been back for as long as it
+    was away, and one that never returns costs six requests.
     """
     pause_s = max(LOST_FIRST_S, lost_for_s)
     return pause_s if pause_s < refresh_every_s else None
 
 
 class _Lookup:
-    """A topic's route being asked for, by one caller for all."""
+    """A running look-up of a topic's route, by one caller for all."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -240,16 +240,16 @@ class _Lookup:
 
 
 class _Topic:
-    """What is known of one topic.
+    """The state of one topic.
 
     Attributes:
         route: its newest route.
         watched: whether it is kept fresh.
         publishing: whether it may borrow the default topic's queues.
-        no_master: it is unknown, and no master at all was registered when it was looked up.
+        no_master: whether it is unknown, and no master at all was registered when it was looked up.
         lost: its broker sets that have lost their master.
-        lost_at: when the last of them did, on trio's clock.
-        doubted_at: when a broker's silence last had its route asked for, on trio's clock.
+        lost_at: when the last of them lost it, on trio's clock.
+        doubted_at: when a broker's silence last caused a refresh of its route, on trio's clock.
     """
 
     __slots__ = ("doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
@@ -264,25 +264,25 @@ class _Topic:
 
 
 class BrokerAddresses:
-    """The brokers of many routes; what it costs to keep grows with a route's brokers, not with the number of routes.
+    """The brokers of many routes; an update costs as much as the brokers of one route, whatever the number of routes.
 
     Attributes:
-        table: broker name -> broker id -> address; where routes differ, the address of the newest.
+        table: broker name -> broker id -> address; if routes differ, the address in the newest.
     """
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, str]] = {}
         self._routes: Counter[tuple[str, int, str]] = Counter()
-        """How many routes have a broker at an address."""
+        """Broker name, id and address -> the number of routes that have them."""
 
     def add(self, route: Route) -> None:
-        """Count a route in."""
+        """Add the brokers of a route."""
         for name, addresses in route.addresses.items():
             self.table.setdefault(name, {}).update(addresses)
             self._routes.update((name, broker_id, address) for broker_id, address in addresses.items())
 
     def remove(self, route: Route) -> None:
-        """Count a route out that was counted in."""
+        """Remove the brokers of a route that was added."""
         for name, addresses in route.addresses.items():
             for broker_id, address in addresses.items():
                 self._routes[name, broker_id, address] -= 1
@@ -304,26 +304,26 @@ class BrokerAddresses:
 
 
 def _is_unreachable(error: MQError) -> bool:
-    """Whether a look-up failed since no name server could be asked."""
+    """Whether a look-up failed because no name server could be asked."""
     return isinstance(error, TransientError | NoNameServer) and error.code is None
 
 
 class _Topics(LRUCache[str, _Topic]):
-    """The topics of one client; the least recently used one makes way for a new one."""
+    """The topics of one client; a new one replaces the least recently used one."""
 
     def __init__(self, max_topics: int, dropped: Callable[[str, _Topic], None]) -> None:
         super().__init__(max_topics)
         self._dropped = dropped
 
     def popitem(self) -> tuple[str, _Topic]:
-        """Called by the cache when it is full."""
+        """Drop a topic; called by the cache when it is full."""
         name, topic = super().popitem()
         self._dropped(name, topic)
         return name, topic
 
 
 def _check(topic: object) -> None:
-    # Anything else would also end the task that asks for the routes of all topics again.
+    # Any other error would also end the task that refreshes the routes of all topics.
     if not isinstance(topic, str):
         raise InvalidCall(f"the topic is {type(topic).__name__}, not text")
 
@@ -332,12 +332,12 @@ class Routes:
     """The route cache of one client.
 
     Args:
-        name_servers: where routes come from.
-        default_topic: whose queues an unknown topic borrows.
-        default_topic_queues: how many of them at most, per broker.
-        refresh_every_s: period of the refresh.
-        max_topics: how many topics' routes are kept.
-        namespace: topics are asked for with its prefix, and known here without it.
+        name_servers: asked for routes.
+        default_topic: the topic whose queues an unknown topic borrows.
+        default_topic_queues: the most borrowed queues per broker.
+        refresh_every_s: seconds between two refreshes.
+        max_topics: the most topics whose routes are kept.
+        namespace: topics are looked up with its prefix, and known here without it.
     """
 
     def __init__(
@@ -353,7 +353,7 @@ class Routes:
         self.changed: list[Callable[[Route], None]] = []
         """Called with every route that is new or has changed."""
         self.forgotten: list[Callable[[str], None]] = []
-        """Called with every topic whose route is dropped; it is looked up again when it is needed."""
+        """Called with every topic whose route is dropped; it is looked up again when needed."""
         self.namespace = namespace if namespace is not None else Namespace()
         self.default_topic = default_topic
         self.default_topic_queues = default_topic_queues
@@ -363,19 +363,19 @@ class Routes:
         self._addresses = BrokerAddresses()
         self._lookups: dict[str, _Lookup] = {}
         self._ask_at: dict[str, float] = {}
-        """Topic -> when its route is asked for beside the regular rounds, on trio's clock."""
+        """Topic -> when its route is refreshed outside the regular rounds, on trio's clock."""
         self._asked_earlier = trio.Event()
         self._failing: set[str] = set()
         """Topics whose last refresh in the background failed; `_ALL` while no name server can be asked."""
 
     @property
     def name_server(self) -> str:
-        """The name server that is asked now; the whole list while none is chosen."""
+        """The name server that is currently asked; the whole list while none is chosen."""
         return self._name_servers.chosen or ";".join(self._name_servers.addresses)
 
     @property
     def name_server_silence(self) -> str | None:
-        """What there is to say of a name server that has never answered; None if it has."""
+        """A note about a name server that has never answered; None if it has."""
         return self._name_servers.silence
 
     def known(self, topic: str) -> Route | None:
@@ -393,16 +393,16 @@ class Routes:
     def broker_addresses(self) -> Mapping[str, Mapping[int, str]]:
         """Broker name -> broker id -> address, over all known routes.
 
-        A broker that one topic's route lacks, since it is older, is in the result all the same.
+        It includes brokers that the older route of a topic lacks.
         """
         return self._addresses.table
 
     async def for_publishing(self, topic: str) -> Route:
-        """The route to send by; unknown topics are looked up now, and borrow queues if no name server knows them.
+        """The route for sending; unknown topics are looked up now, and borrow queues if no name server knows them.
 
         Raises:
             BrokerNotFound: no master of the topic is registered now.
-            PermissionDenied: no queue may be written to.
+            PermissionDenied: no queue is writable.
             RouteNotFound: neither the topic nor the default topic is known.
             MQError: the name server could not be asked.
         """
@@ -416,7 +416,7 @@ class Routes:
         return route
 
     async def for_subscribing(self, topic: str) -> Route:
-        """The route to pull by.
+        """The route for pulling.
 
         Raises:
             BrokerNotFound: the topic is unknown, and no master at all is registered now.
@@ -451,7 +451,7 @@ class Routes:
         return PermissionDenied(f"{what}: none of its queues may be written to", address=address)
 
     async def _new_topic(self, topic: str) -> Route | None:
-        """The route of a topic that sends of this client borrowed one for: its broker may be about to announce it."""
+        """The route of a topic that this client created with a borrowed one: its broker may be about to announce it."""
         pause_s = NEW_TOPIC_PAUSE_S
         limit = trio.current_time() + NEW_TOPIC_S
         route = await self.refresh(topic)
@@ -462,10 +462,10 @@ class Routes:
         return route
 
     async def refresh(self, topic: str) -> Route | None:
-        """Ask for a topic's route now; callers of the same topic share one look-up.
+        """Look up a topic's route now; callers of the same topic share one look-up.
 
         Returns:
-            The newest route, or None when no name server knows the topic.
+            The newest route, or None if no name server knows the topic.
 
         Raises:
             MQError: the name server could not be asked, or answered with an error.
@@ -477,7 +477,7 @@ class Routes:
                     error = lookup.error
                     raise type(error)(error.what, address=error.address, code=error.code, remark=error.remark)
                 return self.known(topic)
-            # The caller that asked was cancelled: another one has to ask.
+            # The caller that asked was cancelled: another one must ask.
         lookup = self._lookups[topic] = _Lookup()
         try:
             route = await self._refresh(topic)
@@ -491,13 +491,13 @@ class Routes:
         return route
 
     def doubt(self, topic: str, address: str) -> None:
-        """Have a topic's route asked for soon, as a broker has not answered: another one may have come meanwhile.
+        """Have a topic's route refreshed soon, as a broker has not answered: another one may have replaced it.
 
-        At most once in :data:`DOUBT_EVERY_S`, and by the client's own task, so that no send waits for it.
+        This happens at most once in :data:`DOUBT_EVERY_S`, in the client's own task, so that no send waits for it.
 
         Args:
-            topic: whose route.
-            address: the broker's.
+            topic: the topic.
+            address: the broker's address.
         """
         known = self._topics.get(topic)
         now = trio.current_time()
@@ -513,7 +513,7 @@ class Routes:
 
     @trio.lowlevel.enable_ki_protection
     async def keep_fresh(self) -> None:
-        """Refresh all watched topics for ever, and those in between whose brokers are away or silent."""
+        """Refresh all watched topics until cancelled; those with missing or silent brokers also in between."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_between)
             await self._ask_regularly()
@@ -544,7 +544,7 @@ class Routes:
                     break
 
     def _plan_after_loss(self, topic: str) -> None:
-        """Say when the route of a topic that has lost a master is asked for again."""
+        """Schedule the refresh of a topic's route that has lost a master."""
         known = self._topics.get(topic)
         if known is None or not known.lost:
             return
@@ -554,9 +554,9 @@ class Routes:
             self._ask_soon(topic, now + pause_s)
 
     async def _ask_regularly(self) -> None:
-        """Refresh all watched topics for ever; a name server that cannot be asked ends the round.
+        """Refresh all watched topics until cancelled; a name server that cannot be asked ends the round.
 
-        What fails is logged once as a warning, until it has succeeded again.
+        A failure is logged once as a warning, until the refresh has succeeded again.
         """
         while True:
             await trio.sleep(self._refresh_every_s)
@@ -588,7 +588,7 @@ class Routes:
         self._failing -= {_ALL, topic}
 
     async def fetch(self, topic: str) -> TopicRouteData | None:
-        """Ask the chosen name server, past the cache; None when it does not know the topic.
+        """Ask the chosen name server, bypassing the cache; None if it does not know the topic.
 
         Raises:
             InvalidCall: the topic is not text.
@@ -614,7 +614,7 @@ class Routes:
         if data is None and known is not None and known.publishing:
             old = known.route
             if old is not None and not old.borrowed:
-                # A topic that was real stays as it was known: a name server may have restarted a moment ago.
+                # A topic that existed keeps its known route: a name server may have just restarted.
                 return old
             template = await self.fetch(self.default_topic)
             data = borrow(template, self.default_topic_queues) if template is not None else None
@@ -626,7 +626,7 @@ class Routes:
         return self._store(topic, data, borrowed=borrowed)
 
     async def _some_master_is_registered(self) -> bool:
-        """Whether a topic that is unknown is so although brokers serve; also True when this cannot be found out."""
+        """Whether any master is registered; also True if this cannot be determined."""
         try:
             return bool(await self.masters())
         except MQError:

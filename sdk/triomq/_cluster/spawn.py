@@ -10,4 +10,4 @@ class Spawn(Protocol):
     """Starts a task."""
 
     def __call__(self, async_fn: Callable[..., Awaitable[object]], /, *args: object) -> None:
-        """Start it soon; an exception of it ends the nursery."""
+        """Start a task soon; its exception ends the nursery."""

@@ -25,7 +25,7 @@ COMPRESS_FROM_BYTES: Final = 4096
 """Bodies from this size on are compressed (``compressMsgBodyOverHowmuch``)."""
 
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
-"""A body that grows beyond this is refused: 4 MiB of zeros compressed well would fill the memory."""
+"""A body that grows beyond this is refused: 4 MiB of well compressed zeros would fill the memory."""
 
 
 class Compressor(Protocol):
@@ -33,14 +33,14 @@ class Compressor(Protocol):
 
     @property
     def sys_flag(self) -> int:
-        """The message sysFlag bits that say how readers decompress."""
+        """The message sysFlag bits that state how to decompress."""
 
     def compress(self, body: bytes, /) -> bytes:
         """The compressed body."""
 
 
 class ZlibCompressor:
-    """Zlib (RFC 1950); the only kind that clients and brokers of every version read.
+    """Zlib (RFC 1950); the only kind that clients and brokers of all versions read.
 
     Args:
         level: 1-9, upstream's default is 5.
@@ -71,7 +71,7 @@ class Lz4Compressor:
 
     def compress(self, body: bytes, /) -> bytes:
         """The compressed body."""
-        # Java's clients read independent blocks only, and drop a message with others and those behind it in the same pull.
+        # Java's clients read only independent blocks, and drop any other message and those after it in the same pull.
         return bytes(self._lz4.compress(body, compression_level=self._level, block_linked=False))
 
 
@@ -103,7 +103,7 @@ def checked_compressor(compressor: Compressor | None) -> Compressor | None:
     """The user's compressor, checked.
 
     Raises:
-        InvalidCall: it is no compressor, or its flag is not one by which readers decompress.
+        InvalidCall: it is not a compressor, or its flag is none that readers can decompress.
     """
     if compressor is None:
         return None
@@ -135,10 +135,10 @@ def compress(compressor: Compressor, body: bytes) -> bytes:
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was before compression; unchanged when the flag says that it was not compressed.
+    """The body before compression; unchanged if the flag states that it was not compressed.
 
     Raises:
-        MessageIllegal: it is not what the flag says, or grows beyond :data:`MAX_DECOMPRESSED_BYTES`.
+        MessageIllegal: it does not match the flag, or grows beyond :data:`MAX_DECOMPRESSED_BYTES`.
         InvalidCall: the library it needs is not installed.
     """
     if not sys_flag & COMPRESSED:
@@ -178,10 +178,10 @@ def _unlz4(body: bytes) -> bytes:
 def _unzstd(body: bytes) -> bytes:
     zstandard = _library("zstandard", "zstandard")
     try:
-        declared = zstandard.frame_content_size(body)  # -1: it does not say
+        declared = zstandard.frame_content_size(body)  # -1: not stated
         if declared > MAX_DECOMPRESSED_BYTES:
             raise _too_large()
-        # Not its stream reader, which takes a frame that is cut short for one that ends there.
+        # Not its stream reader, which takes a truncated frame for a complete one.
         return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_DECOMPRESSED_BYTES))
     except zstandard.ZstdError as error:
         what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"

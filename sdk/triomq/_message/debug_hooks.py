@@ -17,14 +17,14 @@ consumer_log = logging.getLogger("triomq.consumer")
 
 
 class LoggedSends:
-    """Writes when a message is about to be sent, and how its send has ended."""
+    """Logs each message that is about to be sent, and the end of its send."""
 
     def before_send(self, context: SendContext, /) -> None:
-        """Write its id, its topic and its group."""
+        """Log its id, its topic and its group."""
         producer_log.debug("message %s is being sent", context.message_id, extra=_fields(context))
 
     def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
-        """Write where it is, or why it is not."""
+        """Log where it is stored, or why it is not."""
         fields = _fields(context)
         if isinstance(outcome, SendResult):
             fields |= queue_fields(outcome.queue) | {"offset": outcome.queue_offset}
@@ -37,17 +37,17 @@ class LoggedSends:
 
 
 class LoggedCalls:
-    """Writes when messages are given to a handler, and how that has ended."""
+    """Logs messages that are given to a handler, and the outcome."""
 
     def before_consume(self, context: ConsumeContext, /) -> None:
-        """Write each message."""
+        """Log each message."""
         for message in context.messages:
             fields = message_fields(message, context.group)
             text = "%r is given out, after %d deliveries"
             consumer_log.debug(text, message, message.reconsume_times, extra=fields)
 
     def after_consume(self, context: ConsumeContext, error: Exception | None, /) -> None:
-        """Write each message."""
+        """Log each message."""
         for message in context.messages:
             fields = message_fields(message, context.group)
             if error is None:

@@ -32,14 +32,14 @@ class SendContext:
 
     Args:
         group: producer group.
-        message: what is sent.
+        message: the message.
         message_id: its ``UNIQ_KEY``.
         oneway: whether it is sent without an answer.
-        batch_count: how many messages its request has; 1 unless it was sent in a batch.
+        batch_count: number of messages in its request; 1 unless it was sent in a batch.
         batch_number: its place in the batch, from 0.
         transactional: whether it is the half message of a transaction.
         born_ms: when the send began, by this machine's clock, in ms since 1970.
-        body_bytes: the size of the body as it travels, which may be compressed.
+        body_bytes: the size of the body as sent, which may be compressed.
     """
 
     group: str
@@ -60,8 +60,8 @@ class SendHook(Protocol):
         """The message is about to be sent.
 
         Returns:
-            Properties to be added to it; they replace those of the same name. What is not a property that users may set is
-            logged, and nothing of it is added.
+            Properties to add to it; they replace those of the same name. If one is not a property that users may set,
+            that is logged, and none of them is added.
         """
 
     def after_send(self, context: SendContext, outcome: SendResult | MQError | None, /) -> None:
@@ -80,8 +80,8 @@ class PullContext:
 
     Args:
         group: consumer group.
-        queue: what is pulled.
-        queue_offset: from where.
+        queue: the queue.
+        queue_offset: the first offset to pull.
     """
 
     group: str
@@ -128,8 +128,8 @@ class ConsumeWrapper(Protocol):
     def around_consume(self, context: ConsumeContext, /) -> AbstractContextManager[object]:
         """A context manager in which the handler runs: in its task, for a plain one in its thread.
 
-        For a loop over deliveries it is the block of ``async with delivery``. It gets what the handler raises, and
-        cannot suppress it; what it raises itself is logged and changes nothing.
+        For a loop over deliveries it is the block of ``async with delivery``. It receives the handler's exceptions, and
+        cannot suppress them; its own exceptions are logged and change nothing.
         """
 
 
@@ -137,27 +137,27 @@ class FilterHook(Protocol):
     """Chooses among the messages that a consumer has pulled, after the expression of its subscription."""
 
     def wants(self, group: str, message: ReceivedMessage, /) -> bool:
-        """Whether a message is for this consumer; else it counts as consumed.
+        """Whether a message is for this consumer; if not, it counts as consumed.
 
-        Where this raises or returns None, the message is kept.
+        If this raises or returns None, the message is kept.
 
         Args:
             group: consumer group.
-            message: one that was pulled.
+            message: a pulled message.
         """
 
 
 @attrs.frozen
 class ProcessHooks:
-    """Hooks of all producers and consumers of this process that are made while they are entered here.
+    """Hooks of all producers and consumers that this process creates while the hooks are entered here.
 
-    It is for instrumentation, which does not make the producers and consumers itself. They come before a producer's or a
-    consumer's own.
+    It is for instrumentation, which does not create the producers and consumers itself. These hooks are called before a
+    producer's or a consumer's own.
 
     Args:
-        send: of producers.
-        pull: of pull and lite pull consumers.
-        consume: of push consumers.
+        send: hooks of producers.
+        pull: hooks of pull and lite pull consumers.
+        consume: hooks of push consumers.
     """
 
     send: list[SendHook] = attrs.field(factory=list)
@@ -166,16 +166,16 @@ class ProcessHooks:
 
 
 process_hooks = ProcessHooks()
-"""Those of this process."""
+"""The hooks of this process."""
 
 
 def check_hooks(name: str, hooks: object, *methods: str) -> None:
     """Raise :class:`InvalidCall` unless an argument is a list of hooks.
 
     Args:
-        name: the argument's.
-        hooks: what was given.
-        methods: each hook has at least one of them.
+        name: the argument's name.
+        hooks: the argument.
+        methods: each hook must have at least one of them.
     """
     if isinstance(hooks, str) or not isinstance(hooks, Collection):
         raise InvalidCall(f"{name} is {type(hooks).__name__}, not a list of hooks")
@@ -231,11 +231,11 @@ def _is_wanted(hook: FilterHook, group: str, message: ReceivedMessage) -> bool:
     try:
         wanted: object = hook.wants(group, message)
         if wanted is not None:
-            return bool(wanted)  # which fails for some objects, as for an array
+            return bool(wanted)  # this fails for some objects, e.g. for an array
     except Exception:
         log.exception("the filter hook %r failed for %r, which is kept", hook, message)
         return True
-    # As of a function without `return`: all messages would be lost without a word.
+    # As from a function without `return`: all messages would be lost silently.
     log.error("the filter hook %r returned None, neither True nor False, for %r, which is kept", hook, message)
     return True
 
@@ -261,18 +261,18 @@ class ConsumeHooks:
         return bool(self._hooks or self._wrappers)
 
     def begin(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
-        """Messages are given to the handler; a hook that raises is logged."""
+        """Call the hooks before messages are given to the handler; a hook that raises is logged."""
         context = ConsumeContext(self._group, messages)
         _call_each(self._hooks, "before a handler", lambda hook: hook.before_consume(context))
         return context
 
     def end(self, context: ConsumeContext, error: Exception | None) -> None:
-        """The handler has returned or raised; a hook that raises is logged."""
+        """Call the hooks after the handler has returned or raised; a hook that raises is logged."""
         _call_each(self._hooks, "after a handler", lambda hook: hook.after_consume(context, error))
 
     @contextmanager
     def around(self, context: ConsumeContext) -> Iterator[None]:
-        """Enter what wraps the handler, the first hook outermost."""
+        """Enter the wrappers of the handler, the first hook's outermost."""
         entered: list[tuple[ConsumeWrapper, AbstractContextManager[object]]] = []
         for hook in self._wrappers:
             try:

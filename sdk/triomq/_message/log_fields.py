@@ -7,7 +7,7 @@ from triomq._message.received import ReceivedMessage
 
 
 def queue_fields(queue: MessageQueue, group: str | None = None) -> dict[str, object]:
-    """Of a line about a queue."""
+    """The fields of a line about a queue."""
     fields: dict[str, object] = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
     if group is not None:
         fields["group"] = group
@@ -15,7 +15,7 @@ def queue_fields(queue: MessageQueue, group: str | None = None) -> dict[str, obj
 
 
 def message_fields(message: ReceivedMessage, group: str | None = None) -> dict[str, object]:
-    """Of a line about a stored message."""
+    """The fields of a line about a stored message."""
     return {
         **queue_fields(message.queue, group),
         "topic": message.topic,

@@ -19,13 +19,13 @@ from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TO
 from triomq_protocol.requests import MessageQueue as MessageQueue
 
 OFFSET_MAX: Final = 2**63 - 1
-"""Of an offset in a request."""
+"""The largest offset in a request."""
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest body a stock broker stores (``maxMessageSize``)."""
 
 DELAY_LEVEL_MAX = 18
-"""The last level of a stock broker's ``messageDelayLevel``; brokers send what is beyond it with their last one."""
+"""The last level of a stock broker's ``messageDelayLevel``; brokers use their last one for higher levels."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -35,16 +35,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class Message(msgspec.Struct, frozen=True):
     """A message to send.
 
-    Nothing is checked here; :meth:`check` says what is wrong, and every send calls it.
+    Nothing is checked here; every send calls :meth:`check`, which raises an error that names the fault.
 
     Args:
-        topic: where it goes.
+        topic: the topic to send it to.
         body: the payload, at least one byte.
         tags: one tag for consumers to filter by, without ``||`` and ``&&``, and without blanks at its ends.
         keys: a key, or a list of several, by which brokers index the message; each is one line of text without blanks, which
             separate them.
         properties: user properties; names and values are non-blank text.
-        flag: an int32 of the sender's own; brokers and clients keep it as it is.
+        flag: an int32 for the sender's own use; brokers and clients keep it as it is.
         delay_level: 0 for none, else 1 (1 s) to 18 (2 h) of the broker's ``messageDelayLevel`` table; not seconds.
         wait_store_ok: whether a broker with synchronous flush or replication waits for it before it answers this send.
     """
@@ -59,8 +59,8 @@ class Message(msgspec.Struct, frozen=True):
     wait_store_ok: bool = True
 
     def check(self, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` when brokers would refuse this
-        message, or consumers would not get it as it is."""
+        """Raise :class:`~triomq.errors.MessageIllegal` or :class:`~triomq.errors.InvalidCall` if brokers would refuse
+        this message, or consumers would not get it as it is."""
         check_topic(self.topic)
         self.check_parts(max_body_bytes)
 
@@ -81,12 +81,12 @@ class Message(msgspec.Struct, frozen=True):
             check_count("flag", flag, -(2**31), 2**31 - 1)
 
     def property_pairs(self) -> list[tuple[str, str]]:
-        """Properties as they travel, without UNIQ_KEY: the user's own first, then the ones with a meaning."""
+        """Properties as sent, without UNIQ_KEY: the user's own first, then those with a meaning to RocketMQ."""
         pairs = list(self.properties.items()) if self.properties else []
         if self.keys:
             pairs.append(("KEYS", self.keys if isinstance(self.keys, str) else " ".join(self.keys)))
         if not self.wait_store_ok:
-            # Absence means true, so that only the exception costs bytes.
+            # Absence means true, so only the exception costs bytes.
             pairs.append(("WAIT", "false"))
         if self.delay_level > 0:
             pairs.append(("DELAY", str(self.delay_level)))
@@ -147,8 +147,8 @@ def check_queue(queue: object, cure: str = "") -> None:
     """Raise unless it is a queue.
 
     Args:
-        queue: what was given.
-        cure: what to do, after the error's text.
+        queue: the argument.
+        cure: what to do; added to the error's text.
     """
     if not isinstance(queue, MessageQueue):
         raise InvalidCall(f"the queue is {type(queue).__name__}, not MessageQueue{cure}")
@@ -161,7 +161,7 @@ def check_whole_offset(offset: object) -> None:
 
 
 def check_offset(offset: int) -> None:
-    """Raise unless it is a number that an offset can be."""
+    """Raise unless it is a valid offset."""
     check_whole_offset(offset)
     if not 0 <= offset <= OFFSET_MAX:
         raise InvalidCall(
@@ -212,7 +212,7 @@ def check_keys(keys: object) -> None:
             raise InvalidCall(f"keys is {keys!r}, and needs text that is not blank and free of U+0001 and U+0002")
         _check_one_line(keys)
         return
-    # What can be read only once, like a generator, would be empty when the message is encoded.
+    # An iterable that can be read only once, like a generator, would be empty when the message is encoded.
     if not isinstance(keys, list | tuple | Collection) or not all(map(_is_clean, keys)):
         _check_encodable("keys", *(keys if isinstance(keys, Collection) else ()))
         raise InvalidCall(

@@ -31,7 +31,7 @@ class Namespace:
         name: the prefix without its ``%``; empty: names stay as they are.
 
     Raises:
-        InvalidCall: it has characters that names cannot have.
+        InvalidCall: it contains characters that names cannot have.
 
     Attributes:
         plain: further topics that stay as they are.

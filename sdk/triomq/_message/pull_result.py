@@ -19,13 +19,13 @@ class PullStatus(enum.IntEnum):
     """The broker returned messages; the client's exact comparison of tags may leave none of them."""
 
     NO_NEW_MESSAGE = 19
-    """The broker has no message at or behind this offset yet."""
+    """The broker has no message at or after this offset yet."""
 
     NO_MATCHED_MESSAGE = 20
-    """No message that the broker examined matches; go on at ``next_offset`` at once."""
+    """No message that the broker examined matches; continue at ``next_offset`` at once."""
 
     OFFSET_ILLEGAL = 21
-    """The offset lies outside the queue; ``next_offset`` lies inside."""
+    """The offset is outside the queue; ``next_offset`` is inside."""
 
 
 class PullResult:
@@ -33,21 +33,21 @@ class PullResult:
 
     Attributes:
         status: see :class:`PullStatus`.
-        queue: what was pulled.
+        queue: the pulled queue.
         next_offset: where the next pull should start, whatever the status.
         min_offset: first offset of the queue.
-        max_offset: offset behind its last message.
-        suggested_broker_id: the broker to ask next, as the one that answered suggests.
-        broker_address: the one that answered.
-        lacks_offset: whether the offset lies outside what the broker has, and the broker, a slave, cannot decide whether
-            it exists: its master may have it. The status is ``NO_NEW_MESSAGE`` then.
-        missing: messages before ``next_offset`` that the broker did not give though no filter was asked for: it has deleted
-            them from its log, while its queue still lists them. 0 with a filter, which leaves out messages, too.
+        max_offset: offset after its last message.
+        suggested_broker_id: the broker to ask next, as suggested by the one that answered.
+        broker_address: the broker that answered.
+        lacks_offset: whether the offset is outside the broker's range, and the broker, a slave, cannot decide whether
+        it exists: its master may have it. The status is then ``NO_NEW_MESSAGE``.
+        missing: messages before ``next_offset`` that the broker did not return although there was no filter: it has
+        deleted them from its log, while its queue still lists them. 0 with a filter, which also leaves out messages.
         was_reset: whether an operator has reset the group, to ``next_offset``, as a broker of RocketMQ 5 reports at the next
-            pull of each queue. The status is ``OFFSET_ILLEGAL`` then.
+        pull of each queue. The status is then ``OFFSET_ILLEGAL``.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
-        body: the records' bytes, one behind the other.
-        namespace: whose prefix the stored topics may have.
+        body: the records' bytes, one after the other.
+        namespace: the namespace whose prefix the stored topics may have.
     """
 
     __slots__ = (

@@ -22,14 +22,14 @@ from triomq_protocol.requests.send import ReplyMessageRequest
 
 
 class Page:
-    """What the messages of one pulled answer have in common; its bytes stay as long as one of them does.
+    """The common data of one pulled answer's messages; its bytes stay as long as one of them does.
 
     Args:
-        body: records, one behind the other.
-        queue: where they were pulled from.
+        body: records, one after the other.
+        queue: the queue they were pulled from.
         min_offset: first offset of the queue when it was pulled.
-        max_offset: offset behind the last one then.
-        namespace: whose prefix the stored topics may have; None: there is none.
+        max_offset: offset after its last message at that time.
+        namespace: the namespace whose prefix the stored topics may have; None: no namespace.
     """
 
     __slots__ = ("body", "decompressed_bytes", "max_offset", "min_offset", "namespace", "queue")
@@ -43,7 +43,7 @@ class Page:
         namespace: Namespace | None = None,
     ) -> None:
         self.body = body
-        self.decompressed_bytes = 0  # what its messages keep of decompressed bodies
+        self.decompressed_bytes = 0  # bytes of decompressed bodies that its messages keep
         self.queue = queue
         self.min_offset = min_offset
         self.max_offset = max_offset
@@ -55,13 +55,13 @@ class ReceivedMessage:
 
     Args:
         record: the stored record.
-        queue: where it was pulled from.
+        queue: the queue it was pulled from.
         min_offset: first offset of the queue when it was pulled.
-        max_offset: offset behind the last one then.
-        namespace: whose prefix its topic may have; None: there is none.
+        max_offset: offset after its last message at that time.
+        namespace: the namespace whose prefix its topic may have; None: no namespace.
     """
 
-    # Pulled ones come by the hundred thousand a second: they know their page and where they stand in it, no more.
+    # Pulled messages arrive at 100,000 per second: they store only their page and their position in it.
     __slots__ = ("_at", "_body", "_properties", "_record", "page")
 
     _record: RecordView | None
@@ -92,7 +92,7 @@ class ReceivedMessage:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it was pulled from."""
+        """The queue it was pulled from."""
         return self.page.queue
 
     @property
@@ -102,7 +102,7 @@ class ReceivedMessage:
 
     @property
     def max_offset(self) -> int:
-        """Offset behind the queue's last message when it was pulled."""
+        """Offset after the queue's last message when it was pulled."""
         return self.page.max_offset
 
     @property
@@ -113,7 +113,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The payload, decompressed if need be.
+        """The payload, decompressed if needed.
 
         Raises:
             MessageIllegal: it cannot be decompressed.
@@ -125,7 +125,7 @@ class ReceivedMessage:
                 body = stored_body(self.page.body, self._at, COMPRESSED)
             if body is None:
                 body = decompress(self.record.body, self.record.sys_flag)
-                # 2 kB may become 64 MiB: what is kept of one answer is bounded, the rest is decompressed when asked for.
+                # 2 kB may become 64 MiB: the bytes kept per answer are bounded; the rest is decompressed when read.
                 if self.page.decompressed_bytes + len(body) > MAX_DECOMPRESSED_BYTES:
                     return body
                 self.page.decompressed_bytes += len(body)
@@ -151,7 +151,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The sender's id (``UNIQ_KEY``) if there is one, else the broker's."""
+        """The sender's id (``UNIQ_KEY``) if there is one, otherwise the broker's."""
         return self.record.unique_key or self.record.offset_message_id
 
     @property
@@ -223,11 +223,11 @@ class ReceivedMessage:
 
 
 def received_messages(page: Page, starts: list[int]) -> list[ReceivedMessage]:
-    """The messages of a pulled answer, in order, given where their records start."""
+    """The messages of a pulled answer, in order, from the positions of their records."""
     make = ReceivedMessage.__new__
     messages = []
     for at in starts:
-        # Not by the constructor: that would be a third of what it all costs.
+        # Not by the constructor: that would be a third of the whole cost.
         message = make(ReceivedMessage)
         message.page = page
         message._at = at  # noqa: SLF001
@@ -238,7 +238,7 @@ def received_messages(page: Page, starts: list[int]) -> list[ReceivedMessage]:
 
 @attrs.define
 class _ReplyFields:
-    """What :func:`write_record` needs of a reply."""
+    """The fields of a reply that :func:`write_record` needs."""
 
     queue_id: int
     body: bytes | memoryview
@@ -252,7 +252,7 @@ class _ReplyFields:
 
 
 def received_reply(header: ReplyMessageRequest, body: bytes, arrived_ms: int) -> ReceivedMessage:
-    """A reply that a broker pushes, as a message; it was not pulled, and so its offsets are 0.
+    """A reply pushed by a broker, as a message; it was not pulled, so its offsets are 0.
 
     Raises:
         BodyError: its topic or its properties are longer than any message's.
@@ -274,7 +274,7 @@ def received_reply(header: ReplyMessageRequest, body: bytes, arrived_ms: int) ->
 
 
 def _packed(host: str) -> bytes:
-    """``ip:port`` as records have it; zeros for what is none, since nothing depends on it."""
+    """``ip:port`` as in records; zeros for invalid text, as nothing depends on it."""
     ip, _, port = host.removeprefix("/").rpartition(":")
     try:
         return pack_host(ip.strip("[]"), int(port))

@@ -29,7 +29,7 @@ class SendResult(msgspec.Struct, frozen=True):
         message_id: the client's id, property ``UNIQ_KEY``; comma-joined for a batch.
         offset_message_id: the broker's id: its address and the offset in its commit log, in hex; comma-joined for a batch.
         queue: the queue it is in.
-        queue_offset: its offset there; the first one's for a batch.
+        queue_offset: its offset there; that of the first message for a batch.
         transaction_id: set by brokers for half messages only.
         region_id: the broker's region.
         trace_on: whether the broker wants traces.
@@ -46,18 +46,18 @@ class SendResult(msgspec.Struct, frozen=True):
 
 
 class SendCallback(Protocol):
-    """Called when a send has ended: exactly one of the two methods, exactly once, also when the producer closes.
+    """Called when a send has ended: exactly one of the two methods, exactly once, even if the producer closes.
 
     Either method may be a plain function, called from the link's reader and therefore fast, or an async one, which
-    runs as a task of the client.  What they raise is logged and not propagated.
+    runs as a task of the client.  Their exceptions are logged and not propagated.
     """
 
     def on_success(self, result: SendResult, /) -> Awaitable[None] | None:
         """The broker has stored the message."""
 
     def on_exception(self, error: MQError, /) -> Awaitable[None] | None:
-        """All attempts are used up, or the producer closed before the answer came."""
+        """All attempts are used up, or the producer closed before the answer arrived."""
 
 
 SendFunction = Callable[[SendResult | None, MQError | None], Awaitable[None] | None]
-"""A callback that is one function of ``(result, error)``, one of which is None; else as :class:`SendCallback`."""
+"""A callback as one function of ``(result, error)``, one of them None; otherwise as :class:`SendCallback`."""

@@ -26,7 +26,7 @@ ALL: Final = "*"
 
 
 SQL_FORMS: Final = "an SQL92 expression is given to subscribe as triomq.Sql('...'), and to pull as sql='...'"
-"""Where an expression belongs that was given as tags."""
+"""The cure for an expression that was passed as tags."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Subscription:
 
     Args:
         topic: its name.
-        expression: the text that travels: tags, SQL or a class name.
+        expression: the text as sent: tags, SQL or a class name.
         kind: ``TAG`` or ``SQL92``.
         tags: the parsed tags of kind TAG; None for others.
         version_ms: ``subVersion``; brokers keep the subscription with the highest.
@@ -73,21 +73,21 @@ class Subscription:
 
     @property
     def filters_by_tag(self) -> bool:
-        """Whether every broker understands it; others need :data:`SQL92_VERSION`."""
+        """Whether it filters by tag, which every broker supports; other filters need :data:`SQL92_VERSION`."""
         return self.kind == "TAG"
 
     @property
     def exact_tags(self) -> frozenset[str]:
-        """The tags that messages are compared with here, since brokers compare hashes only; empty: all."""
+        """The tags that messages are compared with here, as brokers compare only hashes; empty: all."""
         return frozenset(self.tags.tags) if self.tags is not None and not self.class_filter else frozenset()
 
     @property
     def takes_all(self) -> bool:
-        """Whether brokers give every message."""
+        """Whether brokers return every message."""
         return self.tags is not None and not self.class_filter and not self.tags.tags
 
     def data(self, namespace: Namespace | None = None) -> SubscriptionData:
-        """As heartbeats and the client check carry it, with the topic's name in a namespace."""
+        """The subscription as in heartbeats and the client check, with the topic's name in a namespace."""
         tags = self.tags.tags if self.tags is not None else ()
         codes = self.tags.codes if self.tags is not None else frozenset()
         return SubscriptionData(
@@ -117,7 +117,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
             raise InvalidCall("the SQL92 expression is empty; subscribe with '*' to take every message")
         return Subscription(topic, expression.expression, "SQL92", None, version_ms)
     if isinstance(expression, ClassFilter):
-        # Neither tags nor codes: it is the class that decides (docs/protocol/consumer.md §3, sysFlag bit 8).
+        # Neither tags nor codes: the class decides (docs/protocol/consumer.md §3, sysFlag bit 8).
         return Subscription(topic, expression.class_name, "TAG", None, version_ms, class_filter=True)
     if expression is not None and not isinstance(expression, str):
         raise InvalidCall(f"the filter is {type(expression).__name__}, neither text like 'a || b' nor triomq.Sql")
@@ -129,7 +129,7 @@ def make_subscription(topic: str, expression: str | Sql | ClassFilter | None, ve
 
 
 def next_version_ms(now_ms: int, last_ms: int) -> int:
-    """A version that brokers take for newer, whatever the clock says.
+    """A version that brokers consider newer, even if the clock was set back.
 
     Args:
         now_ms: the time now, in ms since 1970; it may have been set back.
@@ -139,10 +139,10 @@ def next_version_ms(now_ms: int, last_ms: int) -> int:
 
 
 def tags_taken(asked: Subscription, announced: Subscription | None) -> frozenset[str]:
-    """The tags that an answer's messages are compared with; empty: all are taken.
+    """The tags that an answer's messages are compared with; empty: all messages are kept.
 
-    A broker that holds a pull answers by what it knows by then: messages are not to be lost whose tag was subscribed
-    after the pull was sent.
+    A broker that holds a pull answers with the subscription it has by then: messages whose tag was subscribed after the
+    pull was sent must not be lost.
 
     Args:
         asked: the subscription when the pull was sent.

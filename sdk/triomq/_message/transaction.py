@@ -35,9 +35,9 @@ class Transaction(metaclass=NoPublicConstructor):
     """A half message that a broker has stored, while the local transaction is carried out.
 
     Args:
-        message: what consumers get if it is committed.
-        result: of sending it; ``queue_offset`` and ``offset_message_id`` are the half message's.
-        commit_log_offset: where the broker keeps the half message.
+        message: the message that consumers get if it is committed.
+        result: the result of sending it; ``queue_offset`` and ``offset_message_id`` are the half message's.
+        commit_log_offset: the half message's offset in the broker's commit log.
     """
 
     __slots__ = ("_rolled_back", "commit_log_offset", "message", "result")
@@ -50,7 +50,7 @@ class Transaction(metaclass=NoPublicConstructor):
 
     @property
     def transaction_id(self) -> str:
-        """The message's id, by which a later check asks; keep it with what the local transaction writes."""
+        """The message's id, named by a later check; store it together with the data of the local transaction."""
         return self.result.message_id
 
     @property
@@ -59,7 +59,7 @@ class Transaction(metaclass=NoPublicConstructor):
         return self._rolled_back
 
     def rollback(self) -> None:
-        """Do not commit at the end of the block, although nothing is raised; this cannot be taken back."""
+        """Roll back at the end of the block even if nothing is raised; this cannot be undone."""
         self._rolled_back = True
 
     def __repr__(self) -> str:
@@ -67,11 +67,11 @@ class Transaction(metaclass=NoPublicConstructor):
 
 
 class TransactionResult(msgspec.Struct, frozen=True):
-    """How :meth:`triomq.Producer.send_in_transaction` ended.
+    """The outcome of :meth:`triomq.Producer.send_in_transaction`.
 
     Args:
-        result: of sending the half message.
-        state: what was reported to the broker.
+        result: the result of sending the half message.
+        state: the state that was reported to the broker.
     """
 
     result: SendResult
@@ -80,13 +80,13 @@ class TransactionResult(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class HalfMessage:
-    """A half message whose transaction another process may end: plain values, to be kept or sent there.
+    """A half message whose transaction another process may end: plain values, to be stored or sent there.
 
     Args:
-        queue: where consumers get the message.
-        message_id: the message's id, also after the commit.
+        queue: the queue in which consumers get the message.
+        message_id: the message's id, the same after the commit.
         half_offset: its place in the broker's queue of half messages.
-        commit_log_offset: where the broker keeps it.
+        commit_log_offset: its offset in the broker's commit log.
     """
 
     queue: MessageQueue
@@ -109,12 +109,12 @@ class TransactionListener(Protocol):
     """
 
     def execute(self, transaction: Transaction, /) -> TransactionState | Awaitable[TransactionState]:
-        """The half message is stored: carry out the local transaction."""
+        """Carry out the local transaction; called when the half message is stored."""
 
     def check(self, message: ReceivedMessage, /) -> TransactionState | Awaitable[TransactionState]:
         """Return the state of the local transaction with the id ``message.transaction_id``; called when a broker checks it.
 
-        A broker may ask any client with a producer of the group, also one that has been started since.  What it raises is
+        A broker may ask any client with a producer of the group, even one that was started later.  An exception is
         logged and counts as ``UNKNOWN``.
         """
 
@@ -125,12 +125,12 @@ class TransactionEnd:
 
     Args:
         group: producer group.
-        topic: of the message.
-        message_id: the message's.
-        transaction_id: the transaction's.
+        topic: the message's topic.
+        message_id: the message's id.
+        transaction_id: the transaction's id.
         tags: the message's tag.
         keys: its keys, joined by blanks.
-        region: of the broker.
+        region: the broker's region.
         broker_address: the broker it is sent to.
         state: the transaction's state.
         from_check: whether it answers a broker's check.

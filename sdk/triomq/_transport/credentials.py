@@ -21,7 +21,7 @@ SECURITY_TOKEN_VARIABLE: Final = "ROCKETMQ_SECURITY_TOKEN"
 """Environment variables of :meth:`Credentials.from_environment`; RocketMQ 4.9 itself reads none."""
 
 FILE_BYTES_MAX: Final = 64 * 1024
-"""The longest credentials file that is read."""
+"""The largest credentials file that is read."""
 
 _LINE: Final = re.compile(r"(accessKey|secretKey)[ \t]*:(?:[ \t]+(.*))?", re.DOTALL)
 _QUOTED: Final = re.compile(r"""(?:"([^"\\]*)"|'([^']*)')[ \t]*(?:[ \t]#.*)?""", re.DOTALL)
@@ -33,7 +33,7 @@ _OTHER_IN_YAML: Final = re.compile(
 
 
 def _text(_credentials: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    # The value itself is never part of the text: it may be the secret, given at the wrong place.
+    # The value itself is never part of the text: it may be the secret, passed in the wrong place.
     if not isinstance(value, str) or not value.strip():
         raise InvalidCall(f"{attribute.name} is {'empty' if isinstance(value, str) else 'no text'}")
 
@@ -42,7 +42,7 @@ def _text(_credentials: object, attribute: attrs.Attribute[Any], value: object) 
 class Credentials:
     """An account that signs every request of a client, for brokers with access control.
 
-    Its text shows the access key alone; the secret key is never sent.
+    Its text shows only the access key; the secret key is never sent.
 
     Args:
         access_key: the account's name.
@@ -50,7 +50,7 @@ class Credentials:
         security_token: the token of a temporary account; it is sent with every request.
 
     Raises:
-        InvalidCall: a value is empty, or no text.
+        InvalidCall: a value is empty, or not text.
     """
 
     access_key: str = attrs.field(validator=_text)
@@ -77,8 +77,8 @@ class Credentials:
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """The account in a file like RocketMQ's ``conf/tools.yml``: a line ``accessKey: ...``, a line ``secretKey: ...``.
 
-        Empty lines and comments may stand between them. Other YAML is an error: values in several lines, escapes, lists,
-        and plain text that YAML could read as something else, which belongs in quotes.
+        Empty lines and comments may be between them. Other YAML is an error: values in several lines, escapes, lists,
+        and plain text that YAML could read as something else, which must be quoted.
 
         Args:
             path: the file; it should be readable for its owner only.

@@ -37,7 +37,7 @@ class NowaitStream(Protocol):
     """A stream whose next bytes can be read, or written, without waiting."""
 
     def send_nowait(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Write what fits now; returns the number of bytes taken, 0 when it would block."""
+        """Write as much as fits now; returns the number of bytes accepted, 0 if it would block."""
 
     def receive_nowait(self, max_bytes: int, /) -> bytes:
         """Bytes that have already arrived, b"" at the end of the stream; raises ``trio.WouldBlock``."""
@@ -60,14 +60,14 @@ _open_streams: weakref.WeakSet[SocketStream] = weakref.WeakSet()
 
 
 class SocketStream(trio.abc.HalfCloseableStream):
-    """A TCP connection on a non-blocking socket: the call is tried first, and waited for only if it would block."""
+    """A TCP connection on a non-blocking socket: each call is tried first, and waits only if it would block."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         _open_streams.add(self)
 
     def send_nowait(self, data: bytes | bytearray | memoryview, /) -> int:
-        """Hand bytes to the kernel; returns how many it took."""
+        """Pass bytes to the kernel; returns how many it accepted."""
         try:
             return self._socket.send(data)
         except (BlockingIOError, InterruptedError):
@@ -76,7 +76,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise self._broken(error) from error
 
     def receive_nowait(self, max_bytes: int, /) -> bytes:
-        """Bytes the kernel has; b"" at the end of the stream; raises ``trio.WouldBlock``."""
+        """Bytes that the kernel has received; b"" at the end of the stream; raises ``trio.WouldBlock``."""
         try:
             return self._socket.recv(max_bytes)
         except (BlockingIOError, InterruptedError):
@@ -95,7 +95,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint_if_cancelled()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the kernel takes bytes again."""
+        """Wait until the kernel accepts bytes again."""
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError
         await trio.lowlevel.wait_writable(self._socket)
@@ -124,7 +124,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def forget(self) -> None:
-        """Close this process's copy of the descriptor and nothing else: what a forked child does."""
+        """Close only this process's copy of the descriptor, as a forked child does."""
         self._socket.close()
 
     def _broken(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
@@ -137,7 +137,7 @@ async def dial_tcp(address: str, /) -> trio.abc.HalfCloseableStream:
     """The default dialer: plain TCP without Nagle's delay (docs/protocol/remoting.md §9 and §10)."""
     host, port = split_address(address)
     stream = await trio.open_tcp_stream(host, port)
-    # The descriptor moves to a socket of the standard library: its non-blocking calls need no await.
+    # The descriptor is moved to a socket of the standard library: its non-blocking calls need no await.
     sock = socket.socket(fileno=stream.socket.detach())
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -157,7 +157,7 @@ def tls_dialer(
     """A dialer for name servers and brokers that speak TLS (docs/protocol/remoting.md §12).
 
     By default the server's certificate must be signed by one of the system's authorities, and have the name or address
-    that is dialled. Files are read now; for renewed ones make another dialer.
+    that is dialled. Files are read now; create another dialer for renewed ones.
 
     Args:
         context: an ``ssl.SSLContext`` instead of all other arguments; used as it is, and never changed.
@@ -165,8 +165,8 @@ def tls_dialer(
         certificate: PEM file with the certificate for servers that ask for one.
         key: PEM file with its private key; by default it is in the same file.
         key_password: the key's password.
-        check_host_name: False trusts every certificate of the authorities, whatever its names: those of RocketMQ
-            servers often have none.
+        check_host_name: False trusts every certificate of the authorities, whatever its names: certificates of
+        RocketMQ servers often have none.
         insecure: True encrypts without verifying the server, as Java's test mode does: any process that answers at the address
             can read and change everything.
 
@@ -212,7 +212,7 @@ class TlsStream(trio.abc.Stream):
         await self._secured.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the kernel takes bytes again."""
+        """Wait until the kernel accepts bytes again."""
         await self._secured.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -266,10 +266,10 @@ def _tls_context(
 
 
 def tls_failure(error: BaseException) -> str:
-    """Why a TLS connection could not be made, or has ended, and what to do.
+    """Explain why a TLS connection could not be made, or has ended, and what to do.
 
     Args:
-        error: of `ssl`, or what ended the connection.
+        error: an error of `ssl`, or the one that ended the connection.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"{TLS_FAILED}{error.verify_message or error}: {_VERIFY_CURES.get(error.verify_code, _UNTRUSTED)}"
@@ -295,7 +295,7 @@ _VERIFY_CURES: Final = {
     62: _WRONG_NAME,
     64: _WRONG_NAME,
 }
-"""By the numbers of OpenSSL's `X509_V_ERR_*`."""
+"""Causes by the numbers of OpenSSL's `X509_V_ERR_*`."""
 _CLIENT_REFUSED: Final = (
     "CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "HANDSHAKE_FAILURE", "ALERT_CERTIFICATE",
     "ALERT_ACCESS_DENIED", "ALERT_DECRYPT_ERROR",

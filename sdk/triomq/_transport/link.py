@@ -37,15 +37,15 @@ from triomq_protocol.wire.frame import FrameDecoder
 log = logging.getLogger("triomq.links")
 
 SILENT_TIMEOUTS_MAX: Final = 2
-"""After so many requests in a row timed out without one byte coming in, the link is taken for dead."""
+"""After this many requests in a row timed out without a byte received, the link is considered dead."""
 
 HEADER_BYTES_MAX: Final = 512 * 1024
-"""The longest header of a peer's frame, remark included. The largest ones that brokers send hold the properties of a
-message, 32767 bytes at most, of which JSON may make 200 kB."""
+"""The longest header of a peer's frame, remark included. The largest ones that brokers send contain the properties of a
+message, 32767 bytes at most, which may be 200 kB in JSON."""
 
 WRITE_EVERY: Final = 32
-"""After so many requests that wait to be written, they are: the peer works on them while the callers of the same turn
-still encode theirs. With half of it, a system call more for each few requests costs more than that gains."""
+"""When this many requests wait to be written, they are written: the peer works on them while the callers of the same
+turn still encode theirs. With half of it, the additional system calls cost more than that gains."""
 
 _RECEIVE_BYTES: Final = 64 * 1024
 _RECEIVE_BYTES_MAX: Final = 1024 * 1024
@@ -84,7 +84,7 @@ class Waiter(abc.ABC):
 
 
 class TaskWaiter(Waiter):
-    """A task that sleeps until its answer is there."""
+    """Lets a task wait for its answer."""
 
     __slots__ = ("_answer", "_error", "_task")
 
@@ -105,7 +105,7 @@ class TaskWaiter(Waiter):
             trio.lowlevel.reschedule(self._task)
 
     async def wait(self, pending: dict[int, Waiter], opaque: int) -> Command:
-        """Sleep until the answer; a cancel forgets the request, and its late answer is dropped."""
+        """Wait for the answer; a cancel forgets the request, and its late answer is dropped."""
         if self._answer is None and self._error is None:
 
             def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -121,7 +121,7 @@ class TaskWaiter(Waiter):
 
 
 def _ignore_code(_code: int) -> None:
-    """Nobody counts."""
+    """Count nothing."""
 
 
 class Link:
@@ -129,13 +129,13 @@ class Link:
 
     Args:
         address: the peer, as it was dialled.
-        stream: bytes both ways; the link closes it.
-        handlers: what to do with the peer's own requests, by code; others are answered with REQUEST_CODE_NOT_SUPPORTED.
-        on_lost: called once, when the link can no longer be used.
-        max_pending: requests that may wait for an answer.
-        max_unsent_bytes: bytes that may wait for the kernel.
+        stream: carries bytes in both directions; the link closes it.
+        handlers: answer the peer's own requests, by code; others are answered with REQUEST_CODE_NOT_SUPPORTED.
+        on_lost: called once when the link can no longer be used.
+        max_pending: the most requests that wait for an answer.
+        max_unsent_bytes: the most bytes that wait for the kernel.
         max_header_bytes: a peer's frame with a longer header ends the link.
-        peer_log: writes what the peer causes; the links of a client share one.
+        peer_log: logs lines that the peer causes; the links of a client share one.
         on_code: called with the code of every answer other than success.
     """
 
@@ -158,9 +158,9 @@ class Link:
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
         self.received_s = 0.0
-        """Trio's clock when bytes last came; a time of each answer would cost as much as a part of its work."""
+        """Trio's clock when bytes last arrived; a time for each answer would cost a considerable part of its work."""
         self.has_received = False
-        """Whether any byte has come from the peer."""
+        """Whether any byte has arrived from the peer."""
         self._stream = stream
         self._send_nowait = stream.send_nowait if isinstance(stream, NowaitStream) else None
         self._handlers = handlers if handlers is not None else {}
@@ -175,7 +175,7 @@ class Link:
         self._unsent_bytes = 0
         self._idle_writer: trio.lowlevel.Task | None = None
         self._writing = False
-        """Whether the writer waits for the kernel, or is to wait; nothing else may be written then."""
+        """Whether the writer waits, or must wait, for the kernel; nothing else may be written then."""
         self._alarm_at = _NEVER
         self._alarm: trio.CancelScope | None = None
         self._lost: MQError | None = None
@@ -200,7 +200,7 @@ class Link:
         return len(self.pending) < self._max_pending and self._unsent_bytes < self._max_unsent_bytes
 
     async def wait_capacity(self) -> None:
-        """Wait until :attr:`has_capacity`; returns at once when the link is lost, and submitting then raises."""
+        """Wait until :attr:`has_capacity`; returns at once if the link is lost, and submitting then raises."""
         while not self.has_capacity and self._lost is None:
             if self._capacity is None:
                 self._capacity = trio.Event()
@@ -222,7 +222,7 @@ class Link:
             opaque: its number.
             waiter: called once.
             now: write the frame before this returns, unless other frames are being written: the peer works on it
-                while the caller still has much to do. Otherwise frames that come together leave together.
+            while the caller still has much to do. Otherwise frames that are queued together are sent together.
 
         Raises:
             LinkLost: the link is no longer open; the waiter is not called.
@@ -235,7 +235,7 @@ class Link:
         if waiter.deadline < self._alarm_at:
             self._set_alarm(waiter.deadline)
         if (was_idle or now) and self._idle_writer is not None and self._send_nowait is not None:
-            # With no other frame to share the send with, the kernel call now is cheaper than waking the writer.
+            # If no other frame can share the send, the system call now is cheaper than waking the writer.
             self._write_now(frame)
         else:
             self._queue(frame)
@@ -250,11 +250,11 @@ class Link:
             writer, self._idle_writer = self._idle_writer, None
             trio.lowlevel.reschedule(writer)
 
-    # The same function by a name that subclasses leave alone: for bytes that are ready to go.
+    # The same function under a name that subclasses do not override: for bytes that are ready to be sent.
     _queue = write
 
     async def request(self, command: Command, timeout_s: float) -> Command:
-        """Ask and wait.
+        """Send a request and wait for its answer.
 
         Args:
             command: the request; its opaque is set here.
@@ -264,9 +264,9 @@ class Link:
             The answer, whatever its code.
 
         Raises:
-            RequestTimeout: no answer in time; the link stays open unless it is silent altogether.
+            RequestTimeout: no answer in time; the link stays open unless it is completely silent.
             LinkLost: the connection ended first.
-            InvalidCall: another event loop calls than the link's own.
+            InvalidCall: called from another event loop than the link's own.
         """
         self._check_loop()
         if not self.has_capacity:
@@ -280,16 +280,16 @@ class Link:
         return await waiter.wait(self.pending, opaque)
 
     def _check_loop(self) -> None:
-        # Not in `next_opaque`, by which sends and pulls go: producers and `Links.get` have looked already.
+        # Not in `next_opaque`, which sends and pulls use: producers and `Links.get` have already checked.
         if get_ident() != self._own_loop.thread:
             self._own_loop.refuse()
 
     def notify(self, command: Command) -> None:
-        """Send a one-way request: queued here, written when the kernel takes it.
+        """Send a one-way request: it is queued here, and written when the kernel accepts it.
 
         Raises:
             LinkLost: the link is no longer open.
-            InvalidCall: another event loop calls than the link's own.
+            InvalidCall: called from another event loop than the link's own.
         """
         self._check_loop()
         if self._lost is not None:
@@ -323,7 +323,7 @@ class Link:
         except Exception as error:
             if not self._scope.cancel_called:
                 raise
-            # What a stream with tasks of its own raises when it is cancelled is an Exception only out here.
+            # The error of a cancelled stream with tasks of its own is an Exception only out here.
             self._stream_failed(error)
         finally:
             self.close()
@@ -334,7 +334,7 @@ class Link:
         try:
             await trio.aclose_forcefully(self._stream)
         except Exception:
-            # A dialer may make streams of its own.
+            # A dialer may create streams of its own.
             log.exception("the %s to %s cannot be closed", type(self._stream).__name__, self.address)
 
     def _lost_error(self) -> MQError:
@@ -383,7 +383,7 @@ class Link:
             self.close(kind("the peer's bytes are not RocketMQ frames", address=self.address, remark=remark))
 
     def _stream_failed(self, error: Exception) -> None:
-        """What a stream raises beside trio's errors must not end the client: a dialer may make streams of its own."""
+        """End the link for a stream's other errors than trio's, which must not end the client."""
         if not isinstance(error, OSError):
             what = "the %s to %s failed; a stream that is broken raises trio.BrokenResourceError"
             log.error(what, type(self._stream).__name__, self.address, exc_info=error, extra={"address": self.address})
@@ -449,7 +449,7 @@ class Link:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(LinkLost("the connection broke", address=self.address, remark=error_text(error)))
             if not started:
-                # The task that started the writer waits for this, also when the first frames met a dead peer.
+                # The task that started the writer waits for this, even if the peer was dead at the first frames.
                 task_status.started()
         except Exception as error:  # noqa: BLE001 - written with its traceback
             self._stream_failed(error)
@@ -474,12 +474,12 @@ class Link:
             self._queue(frame[sent:])
 
     def _write_unsent_now(self) -> None:
-        """Write what waits for the writer, which has been woken for the first of these frames and has not run yet."""
+        """Write the frames that wait for the writer, which was woken for the first of them and has not run yet."""
         data = b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
         self._write_now(data)
-        # What the kernel has not taken, and all that follows, is left to the writer.
+        # The writer sends the bytes that the kernel has not accepted, and all that follow.
         self._writing = bool(self._unsent)
 
     def _set_alarm(self, deadline: float) -> None:
@@ -530,7 +530,7 @@ NEVER_ANSWERED: Final = "nothing has come on this connection: the peer has ended
 
 
 def other_protocol(first: bytes) -> str | None:
-    """What a peer speaks by the first bytes it sent; None when they tell nothing."""
+    """The protocol that a peer speaks, by the first bytes it sent; None if it cannot be recognised."""
     if first.startswith(b"HTTP/"):
         return "the peer speaks HTTP: this is a web server's port"
     if len(first) > 1 and first[0] in (TLS_ALERT, TLS_HANDSHAKE) and first[1] == TLS_MAJOR:
@@ -542,7 +542,7 @@ def other_protocol(first: bytes) -> str | None:
 
 
 def tells_cause(remark: str | None) -> bool:
-    """Whether a connection ended for a cause that TLS knows, so that nothing need be guessed from the end itself."""
+    """Whether a remark names a cause from TLS for a connection's end, so that the cause need not be guessed."""
     return (remark or "").startswith(TLS_FAILED)
 
 

@@ -37,7 +37,7 @@ CONNECT_TIMEOUT_S = 3.0
 """How long one dial may take (docs/protocol/client.md §3.1)."""
 
 DEAD_MAX: Final = 1_000
-"""How many addresses that could not be dialled are remembered; the least recently used one is dialled again."""
+"""The most unreachable addresses that are remembered; beyond that, the least recently used one may be dialled again."""
 
 
 def _at_least_one(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -47,13 +47,13 @@ def _at_least_one(_options: object, attribute: attrs.Attribute[Any], value: obje
 
 @attrs.frozen
 class Backoff:
-    """How long a dead address is left alone.
+    """The pauses between dials of an unreachable address.
 
     Args:
-        first_s: after the first failure.
-        factor: growth per further failure.
-        max_s: upper bound.
-        jitter: share of the pause that chance may take away, 0-1.
+        first_s: the pause after the first failure.
+        factor: its growth per further failure.
+        max_s: the longest pause.
+        jitter: share of the pause that chance may remove, 0-1.
 
     Raises:
         InvalidCall: an argument is out of its range.
@@ -65,7 +65,7 @@ class Backoff:
     jitter: float = attrs.field(default=0.5, validator=share)
 
     def pause_s(self, failures: int, chance: float) -> float:
-        """The pause after so many failures in a row; ``chance`` is a number in [0, 1)."""
+        """The pause after a number of failures in a row; ``chance`` is a number in [0, 1)."""
         pause = min(self.first_s * self.factor ** min(failures - 1, 30), self.max_s)
         return pause * (1 - self.jitter * chance)
 
@@ -91,18 +91,18 @@ class _Dead:
 
 
 class Links:
-    """Address -> link.
+    """The links of one client, by address.
 
     Args:
-        nursery: where the links' tasks live.
+        nursery: runs the links' tasks.
         dial: opens streams.
-        handlers: for requests of the peers; shared by all links, so later entries count too.
+        handlers: answer requests of the peers; shared by all links, so later entries count too.
         chance: source of jitter.
-        backoff: pauses between dials of a dead address.
+        backoff: pauses between dials of an unreachable address.
         max_pending: see :class:`Link`.
         max_unsent_bytes: see :class:`Link`.
         max_header_bytes: see :class:`Link`.
-        credentials: by whom all requests are signed; None: they are not.
+        credentials: the account that signs all requests; None: they are not signed.
         on_code: called with the code of every answer other than success.
     """
 
@@ -123,7 +123,7 @@ class Links:
         self.opened: list[Callable[[Link], None]] = []
         """Called with every link that has just been opened."""
         self.lost: list[Callable[[Link], None]] = []
-        """Called with every link that can no longer be used, before those who wait for answers are."""
+        """Called with every link that can no longer be used, before the waiters of its requests."""
         self._nursery = nursery
         self._own_loop = OwnLoop()
         self._dial = dial
@@ -156,21 +156,21 @@ class Links:
         return self.retry_in_s(address) > 0
 
     def retry_in_s(self, address: str) -> float:
-        """Seconds until an address may be dialled again; 0 when it may be now."""
+        """Seconds until an address may be dialled again; 0 if it may be now."""
         dead = self._dead.get(address)
         return max(0.0, dead.retry_at - trio.current_time()) if dead is not None else 0.0
 
     async def get(self, address: str, *, patient: bool = True) -> Link:
-        """The link to an address, opened if need be; callers share one dial.
+        """The link to an address, opened if needed; callers share one dial.
 
         Args:
             address: ``host:port``.
-            patient: whether to respect the pause of a dead address; False dials in any case.
+            patient: whether to respect the pause of an unreachable address; False dials in any case.
 
         Raises:
             ConnectFailed: the address cannot be dialled, or could not a moment ago.
             ClientClosed: the client is closing.
-            InvalidCall: another event loop calls than the client's own.
+            InvalidCall: called from another event loop than the client's own.
         """
         if get_ident() != self._own_loop.thread:
             self._own_loop.refuse()
@@ -182,7 +182,7 @@ class Links:
         if opening is None:
             if self._closed:
                 raise ClientClosed("the client is closed", address=address)
-            # Anything else would end the task that dials, and the client with it.
+            # Any other error would end the task that dials, and the client with it.
             check_text("the address", address)
             if patient and self.is_down(address):
                 dead = self._dead[address]
@@ -257,7 +257,7 @@ class Links:
         except (OSError, ValueError, ssl.SSLError, trio.BrokenResourceError) as error:
             why = error_text(error)
         except Exception as error:  # noqa: BLE001 - written below
-            # The user's code must not end the client; what libraries for proxies raise is often no OSError. Around the
+            # The user's code must not end the client; errors of libraries for proxies are often no OSError. Around the
             # deadline: what a nursery raises at it is an Exception only without the Cancelled.
             mistake = error
         dead = self._dead.get(address)

@@ -11,15 +11,15 @@ from triomq.errors import InvalidCall
 
 _own_loops: weakref.WeakSet[OwnLoop] = weakref.WeakSet()
 _PARENTS: Final = 0
-"""In place of a thread's number: the loop is that of a process of which this one is a fork."""
+"""In place of a thread's number: the loop belongs to the process that this one was forked from."""
 
 
 class OwnLoop:
     """The loop in which something was opened, and the only one where it can be used.
 
     Attributes:
-        thread: where it runs; compared in place, with `threading.get_ident()`, since requests do so one by one. A client
-            ends with its loop, so another loop of this thread has none of its objects.
+        thread: the thread it runs in; compared inline, with `threading.get_ident()`, as each request does so. A client
+        ends with its loop, so another loop of this thread has none of its objects.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class OwnLoop:
         _own_loops.add(self)
 
     def refuse(self) -> NoReturn:
-        """Another loop calls.
+        """Refuse a call from another loop.
 
         Raises:
             InvalidCall: always.
@@ -49,5 +49,5 @@ def _forget_parents_loops() -> None:
     _own_loops.clear()
 
 
-# What a forked child would send by its parent's loop, the parent's peers would take for the parent's.
+# The parent's peers would take bytes that a forked child sends in its parent's loop for the parent's.
 os.register_at_fork(after_in_child=_forget_parents_loops)

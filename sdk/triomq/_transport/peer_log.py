@@ -9,13 +9,13 @@ import attrs
 import trio
 
 LOG_EVERY_S: Final = 10.0
-"""How often one kind of line is written for one peer at most."""
+"""The shortest time between two lines of one kind for one peer."""
 
 PEERS_APART: Final = 64
-"""Kinds of lines and peers that are counted apart; lines of further peers are counted together."""
+"""Kinds of lines and peers that are counted separately; lines of further peers are counted together."""
 
 TEXT_CHARS_MAX: Final = 500
-"""Characters of a line at most; what cannot be printed becomes a question mark, so that no line looks like two."""
+"""The most characters of a line; unprintable ones become question marks, so that no line looks like two."""
 
 
 @attrs.define
@@ -23,8 +23,8 @@ class _Counted:
     """One kind of line of one peer.
 
     Attributes:
-        next_s: when one may be written again, on trio's clock.
-        left_out: how many have not been written since the last one.
+        next_s: when a line may be written again, on trio's clock.
+        left_out: number of lines that were not written since the last one.
     """
 
     next_s: float = -float("inf")
@@ -32,10 +32,10 @@ class _Counted:
 
 
 class PeerLog:
-    """Writes to a logger what peers cause.
+    """Logs lines that peers cause.
 
     Args:
-        log: where the lines go.
+        log: the logger.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -48,12 +48,12 @@ class PeerLog:
         """Write a line, or count it for the next one of its kind.
 
         Args:
-            level: of `logging`.
+            level: a level of `logging`.
             peer: address of the peer that caused it; the line begins with it.
             message: the line, with places for `args`; each message is a kind.
-            args: what goes into it.
-            kind: further distinguishes lines with this message; of few values.
-            failure: an error of ours, whose traceback is written with the line.
+            args: the values for the places.
+            kind: further distinguishes lines with this message; it must have few values.
+            failure: an error of this client, whose traceback is written with the line.
         """
         if not self._log.isEnabledFor(level):
             return

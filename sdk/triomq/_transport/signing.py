@@ -25,11 +25,11 @@ _decode_fields = msgspec.json.Decoder(dict[str, str | None]).decode
 
 
 def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
-    """The same request with access key and signature; an answer as it is.
+    """Add access key and signature to a request; an answer stays as it is.
 
     Args:
         frame: one whole frame, as this client encodes it: its JSON header begins with the code and the ext fields.
-        credentials: by whom.
+        credentials: the account that signs.
     """
     header_end = 8 + int.from_bytes(frame[4:8])
     header, body = frame[8:header_end], frame[header_end:]
@@ -45,7 +45,7 @@ def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
         secret_key=credentials.secret_key,
         security_token=credentials.security_token,
     )
-    # Put in as text: encoding all fields again would take four times as long. Their order does not matter.
+    # Inserted as text: encoding all fields again would take four times as long. Their order does not matter.
     added = utf8(",".join(f"{quote(name)}:{quote(signed[name] or '')}" for name in _ADDED if name in signed))
     code_end = header.index(b",")
     ext_at = code_end + len(_EXT)
@@ -70,7 +70,7 @@ class SignedLink(Link):
     Args:
         address: as for :class:`Link`.
         stream: as for :class:`Link`.
-        credentials: by whom requests are signed.
+        credentials: the account that signs requests.
         options: the other arguments of :class:`Link`.
     """
 
