@@ -17,10 +17,10 @@ from triomq_server.acl.permissions import Need, Permission, names_permission, pe
 from triomq_server.config import ConfigError
 
 MOST_BYTES = 1 << 20
-"""Of one file."""
+"""Maximum size of one file."""
 
 KEY_MORE_THAN = 6
-"""Characters that an access key and a secret key have at least, and one more."""
+"""Access keys and secret keys must have more characters than this."""
 
 
 class AclError(ConfigError):
@@ -32,12 +32,12 @@ class Account:
     """One account.
 
     Attributes:
-        access_key: its name.
-        secret_key: what it signs with; not in the repr.
+        access_key: the account's name.
+        secret_key: the key of its signatures; not in the repr.
         covers: whether it may send from an address without a signature.
-        admin: whether it may send the requests of administrators.
-        permissions: topic, or retry topic of a group, to what the account may do.
-        topic_default, group_default: for all others.
+        admin: whether it may send administrators' requests.
+        permissions: the account's permissions by topic, or by a group's retry topic.
+        topic_default, group_default: the permissions for all other topics and groups.
     """
 
     access_key: str
@@ -49,7 +49,7 @@ class Account:
     group_default: Permission
 
     def allows(self, need: Need) -> bool:
-        """Whether the account has a permission. An administrator without permissions of its own has every one."""
+        """Whether the account has a permission. An administrator without permissions of its own has all of them."""
         if self.admin and not self.permissions:
             return True
         default = self.group_default if need.is_group else self.topic_default
@@ -58,13 +58,13 @@ class Account:
 
 @attrs.frozen
 class AccessRules:
-    """The accounts and white addresses of all files together.
+    """The accounts and white addresses of all files.
 
     Attributes:
         accounts: by access key.
-        white: addresses from which nothing is checked.
-        file_of: access key to the path of its file.
-        repeated: access keys that a later file, or a later place, has again; that one does not count.
+        white: addresses from which requests are not checked.
+        file_of: the path of its file, by access key.
+        repeated: access keys that occur again, in a later file or later in the same file; that entry does not count.
     """
 
     accounts: Mapping[str, Account] = attrs.Factory(dict)
@@ -73,17 +73,17 @@ class AccessRules:
     repeated: Sequence[str] = ()
 
     def admits(self, host: str) -> bool:
-        """Whether nothing is checked of what comes from an address, without port and brackets."""
+        """Whether requests from an address, without port and brackets, are not checked."""
         return any(covers(host) for covers in self.white)
 
     @property
     def admits_nobody(self) -> bool:
-        """Whether there is neither an account nor a white address."""
+        """Whether the rules have neither an account nor a white address."""
         return not self.accounts and not self.white
 
 
 def parse(path: str, data: bytes) -> dict[str, Any]:
-    """A file's top level; empty for an empty file. Raises AclError."""
+    """Parse a file into its top-level map; empty for an empty file. Raises AclError."""
     if len(data) > MOST_BYTES:
         raise AclError(f"{path} has {len(data)} bytes; at most {MOST_BYTES} are possible")
     from triomq_server.acl.plain_yaml import YamlError, load
@@ -100,7 +100,7 @@ def parse(path: str, data: bytes) -> dict[str, Any]:
 
 
 def rules_of(files: Sequence[tuple[str, Mapping[str, Any]]]) -> AccessRules:
-    """The rules that parsed files make; an access key counts where it comes first. Raises AclError."""
+    """Build rules from parsed files; the first occurrence of an access key counts. Raises AclError."""
     accounts: dict[str, Account] = {}
     file_of: dict[str, str] = {}
     white: list[Matcher] = []
@@ -119,7 +119,7 @@ def rules_of(files: Sequence[tuple[str, Mapping[str, Any]]]) -> AccessRules:
 
 
 def white_addresses(path: str, content: Mapping[str, Any]) -> list[str]:
-    """The global white list of a file, as texts. Raises AclError."""
+    """The global white list of a file, as strings. Raises AclError."""
     return _texts(path, content, "globalWhiteRemoteAddresses")
 
 
@@ -134,7 +134,7 @@ def entries(path: str, content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def account_of(where: str, entry: Mapping[str, Any]) -> Account:
-    """One account. Raises AclError."""
+    """Build one account from its map. Raises AclError."""
     access_key, secret_key = _text(where, entry, "accessKey"), _text(where, entry, "secretKey")
     for name, value in (("accessKey", access_key), ("secretKey", secret_key)):
         if value is None or len(value) <= KEY_MORE_THAN:
@@ -159,7 +159,7 @@ def account_of(where: str, entry: Mapping[str, Any]) -> Account:
 
 
 def permission_list(where: str, entry: Mapping[str, Any], key: str) -> list[tuple[str, Permission]]:
-    """The `name=PERMISSION` items of a list; a word that is not a permission denies, as in RocketMQ. Raises AclError."""
+    """The `name=PERMISSION` items of a list; an unknown permission denies, as in RocketMQ. Raises AclError."""
     found = []
     for item in _texts(where, entry, key):
         parts = [part.strip() for part in item.split("=") if part]
@@ -184,7 +184,7 @@ def _matcher(where: str, pattern: str | None) -> Matcher:
 
 
 def _text(where: str, entry: Mapping[str, Any], key: str) -> str | None:
-    """A value that is text or a whole number; None if it is missing or null."""
+    """A value that is a text or a whole number, as text; None if it is missing or null."""
     value = entry.get(key)
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)

@@ -29,7 +29,7 @@ def host_of(peer: str) -> str:
 
 
 def matcher(pattern: str | None) -> Matcher:
-    """What a pattern covers; a blank one covers nothing. Raises PatternError."""
+    """The matcher of a pattern; a blank pattern covers nothing. Raises PatternError."""
     if pattern is None or not pattern.strip():
         return _nothing
     if len(pattern) > _MOST_BYTES:
@@ -73,7 +73,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def _braces(pattern: str) -> list[str]:
-    """The addresses of `10.0.0.{1,2}` or `fd00::{1,2}`: the list has the values of the last component."""
+    """The addresses of `10.0.0.{1,2}` or `fd00::{1,2}`: the braces list the values of the last component."""
     head, _, tail = pattern.partition("{")
     if not head.endswith((":", ".")) or "{" in tail:
         raise PatternError(f"{pattern!r}: only the last component of an address can be a list in braces")
@@ -81,7 +81,7 @@ def _braces(pattern: str) -> list[str]:
 
 
 def _bounds(pattern: str, text: str, digits: re.Pattern[str], base: int, most: int) -> tuple[int, int]:
-    """Least and greatest value of a component: a number, `lo-hi`, or `*` for all."""
+    """The least and greatest value of a component: a number, `lo-hi`, or `*` for all."""
     if text == "*":
         return 0, most
     low, dash, high = text.partition("-")
@@ -97,7 +97,7 @@ def _bounds(pattern: str, text: str, digits: re.Pattern[str], base: int, most: i
 
 
 def _range4(pattern: str) -> Matcher:
-    """`10.0.0.*`, `10.0.1-20.*`: one component of the last three is a range or *, and those behind it are *."""
+    """`10.0.0.*`, `10.0.1-20.*`: one of the last three components is a range or *, and those after it are *."""
     parts = [part.strip() for part in pattern.split(".")]
     if len(parts) != 4:
         raise PatternError(f"{pattern!r} has not four components")
@@ -119,13 +119,13 @@ def _range4(pattern: str) -> Matcher:
 
 
 def _range6(pattern: str) -> Matcher:
-    """`fd00::1:*`, `fd00::1-20`, `fd00::1-20:*`: the last component is a range or *, or the last but one with a *."""
+    """`fd00::1:*`, `fd00::1-20`, `fd00::1-20:*`: the last component is a range or *, or the one before a final *."""
     parts = pattern.split(":")
     ranges = 1
     if parts[-1] == "*" and "-" in parts[-2]:
         ranges = 2
     fixed = ":".join(parts[:-ranges])
-    if fixed.endswith(":"):  # the :: is the last of the fixed part
+    if fixed.endswith(":"):  # the :: is the end of the fixed part
         fixed += ":" if not fixed.endswith("::") else ""
     if "*" in fixed or "-" in fixed:
         raise PatternError(f"{pattern!r}: a range can only be last, or last but one before a *")

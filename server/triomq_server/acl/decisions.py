@@ -14,24 +14,24 @@ from triomq_server.acl.addresses import host_of
 from triomq_server.acl.permissions import Need, Permission, needs_admin, needs_of
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
-"""A field that 4.9 brokers leave out of what they check, and 4.9 Java clients sign: both are right."""
+"""A field that 4.9 brokers leave out of the signed string, and that 4.9 Java clients sign: both are accepted."""
 
 MOST_REMEMBERED = 65_536
-"""Of the decisions on an account, a request code, a topic and a group."""
+"""Maximum number of remembered decisions, each on an account, a request code, a topic and a group."""
 
 _TRACES = Need(TRACE_TOPIC, Permission.PUB)
 
 
 def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool = False) -> str | None:
-    """Why a request is refused; None if it is allowed.
+    """The reason why a request is refused; None if it is allowed.
 
-    The signature is checked before anything else that costs time, and compared in constant time.
+    The signature is checked before any other costly step, and compared in constant time.
 
     Args:
         rules: the accounts and white lists.
         host: the peer's address, without port and brackets.
         command: the request.
-        compat_49: copy what RocketMQ 4.9 leaves unchecked, see `permissions`.
+        compat_49: leave unchecked what RocketMQ 4.9 does not check, see `permissions`.
     """
     if rules.admits(host):
         return None
@@ -53,11 +53,12 @@ def refusal(rules: AccessRules, host: str, command: Command, *, compat_49: bool 
 
 
 class RequestAccess:
-    """Decides as `refusal` does for plain sends and pulls that compiled code has read. Whatever it does not allow is left
-    to `refusal`, which gives the reason.
+    """Decides like `refusal` on plain sends and pulls that compiled code has read.
+
+    Requests that it does not allow are left to `refusal`, which gives the reason.
 
     Args:
-        rules: those in force now.
+        rules: the rules in force now.
         compat_49: as in `refusal`.
     """
 
@@ -68,11 +69,11 @@ class RequestAccess:
         self._allowed: dict[tuple[str, int, str, str], bool] = {}
 
     def is_open_to(self, host: str) -> bool:
-        """Whether nothing is checked of what comes from a host, an address without port and brackets."""
+        """Whether requests from a host, an address without port and brackets, are not checked."""
         return self._rules().admits(host)
 
     def host_to_check(self, peer: str) -> str | None:
-        """The address of a peer, ``ip:port``, for `allows`; None if nothing is checked of what comes from it."""
+        """The address of a peer, ``ip:port``, for `allows`; None if requests from it are not checked."""
         host = host_of(peer)
         return None if self.is_open_to(host) else host
 
@@ -85,10 +86,10 @@ class RequestAccess:
             host: the peer's address, without port and brackets.
             access_key: the account.
             given: the signature.
-            signed: the string to sign, of all fields but the signature, and the body.
+            signed: the string to sign: all fields except the signature, and the body.
             code: the request's code.
-            topic: the topic, none of retries.
-            group: of a pull; empty for a send, which needs none.
+            topic: the topic; never a retry topic.
+            group: the consumer group of a pull; empty for a send, which needs none.
         """
         rules = self._rules()
         if rules is not self._known:
@@ -106,7 +107,7 @@ class RequestAccess:
         if allowed is None:
             if len(self._allowed) >= MOST_REMEMBERED:
                 self._allowed.clear()
-            # A send's topic has one of two names, by its code; what has another one says nothing.
+            # A send's topic has one of two names, depending on its code; a field with the other name is ignored.
             fields = {"topic": topic, "b": topic, "consumerGroup": group}
             allowed = self._allowed[key] = _missing(account, code, fields, b"", compat_49=self._compat_49) is None
         return allowed
@@ -116,7 +117,7 @@ def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> boo
     given = (fields.get(SIGNATURE) or "").encode("utf-8", "surrogatepass")
     without = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     right = hmac.compare_digest(signature_of(values_to_sign(without), account.secret_key, body), given)
-    # Queries have no body: no peer can have the signature of a large one computed twice.
+    # Queries have no body, so no peer can have the signature of a large body computed twice.
     if not right and not body and UNIQUE_KEY_QUERY in fields:
         right = hmac.compare_digest(signature_of(values_to_sign(fields), account.secret_key), given)
     return right
@@ -125,7 +126,7 @@ def _signed(fields: dict[str, str | None], body: bytes, account: Account) -> boo
 def _missing(
     account: Account, code: int, fields: Mapping[str, str | None], body: bytes, *, compat_49: bool
 ) -> str | None:
-    """The permission that an account does not have; None if it has all that a request needs."""
+    """The first missing permission of the account; None if it has all that the request needs."""
     key = account.access_key
     try:
         needs = needs_of(code, fields, body, compat_49=compat_49)

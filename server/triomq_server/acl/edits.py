@@ -16,7 +16,7 @@ Content = dict[str, Any]
 
 
 def entry_of(request: CreateAccessConfigRequest) -> Content:
-    """The account that request 50 describes, without what it leaves out. Raises AclError for what no file may say."""
+    """The account in request 50, without the fields that it leaves out. Raises AclError for values no file may have."""
     key, secret = request.access_key or "", request.secret_key or ""
     if len(key) <= KEY_MORE_THAN or len(secret) <= KEY_MORE_THAN:
         raise AclError(
@@ -45,8 +45,8 @@ def entry_of(request: CreateAccessConfigRequest) -> Content:
 
 
 def _check_printable(name: str, texts: Iterable[str]) -> None:
-    """Refuse line breaks and control characters: YAML may give them back as others. Raises AclError, without the text,
-    which may be a secret."""
+    """Refuse line breaks and control characters, because YAML may read them back changed. Raises AclError, without the
+    text, which may be a secret."""
     if not all(text.isprintable() for text in texts):
         raise AclError(f"{name} has a line break or another character that cannot be printed")
 
@@ -56,7 +56,7 @@ def _items(text: str | None) -> list[str] | None:
 
 
 def with_account(path: str, content: Mapping[str, Any], entry: Content) -> Content:
-    """A file with an account: an existing one keeps what the entry leaves out, and comes last."""
+    """A file's content with an account added or changed: it keeps values that the entry leaves out, and moves last."""
     accounts = entries(path, content)
     old = [each for each in accounts if str(each.get("accessKey")) == entry["accessKey"]]
     others = [each for each in accounts if each not in old]
@@ -64,19 +64,19 @@ def with_account(path: str, content: Mapping[str, Any], entry: Content) -> Conte
 
 
 def without_account(path: str, content: Mapping[str, Any], access_key: str) -> Content:
-    """A file without an account."""
+    """A file's content without an account."""
     accounts = [each for each in entries(path, content) if str(each.get("accessKey")) != access_key]
     return {**content, "accounts": accounts}
 
 
 def with_white(content: Mapping[str, Any], addresses: Sequence[str]) -> Content:
-    """A file with another global white list. Raises AclError."""
+    """A file's content with another global white list. Raises AclError."""
     _check_printable("globalWhiteRemoteAddresses", addresses)
     return {**content, "globalWhiteRemoteAddresses": list(addresses)}
 
 
 def version_of(content: Mapping[str, Any]) -> DataVersion:
-    """How often and when a file was changed by requests; a version that cannot be read counts as none."""
+    """The number and time of a file's changes by requests; a version that cannot be read counts as none."""
     found = content.get("dataVersion")
     first = found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
     counter, timestamp = first.get("counter"), first.get("timestamp")

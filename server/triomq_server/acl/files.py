@@ -21,20 +21,20 @@ from triomq_server.plain_files import open_plain, read_plain
 T = TypeVar("T")
 
 WATCH_S = 5.0
-"""How often the files are looked at, as in RocketMQ."""
+"""Interval between checks of the files, as in RocketMQ."""
 
 SETTLE_S = 1.0
-"""How long they must have stayed the same: the beginning of a file may be one of fewer accounts, or of fewer limits."""
+"""How long files must stay unchanged before they are used: a half-written file may have fewer accounts or limits."""
 
 UNSETTLED_S = 30.0
-"""After so many seconds of changes without a pause, that is logged."""
+"""Changes that continue without a pause for this many seconds are logged."""
 
 NAMES_SHOWN = 10
-"""In one line of the log."""
+"""Maximum number of names in one log line."""
 
 MOST_FILES = 1000
 MOST_ALL_BYTES = 16 << 20
-"""Of all files together: some 300,000 accounts."""
+"""Maximum size of all files together: some 300,000 accounts."""
 MOST_DEPTH = 16
 
 _log = logging.getLogger(__name__)
@@ -49,17 +49,17 @@ class Run(Protocol):
 
 
 class AclFiles:
-    """The files, and the rules that they last made.
+    """The access control files, and the rules that were last built from them.
 
     Args:
         home: `rocketmqHome`.
         clock: wall clock in ms.
-        run: runs what waits for the disk off the event loop.
+        run: runs blocking disk work off the event loop.
 
     Attributes:
-        rules: what is in force.
-        default_file: where new accounts go.
-        on_change: called when other rules have come into force.
+        rules: the rules in force.
+        default_file: the file for new accounts.
+        on_change: called when new rules have taken effect.
     """
 
     def __init__(self, home: str, clock: Callable[[], int], run: Run) -> None:
@@ -75,10 +75,10 @@ class AclFiles:
         self.on_change: list[Callable[[], None]] = []
 
     def load(self) -> None:
-        """Read the files at the start.
+        """Read the files at startup.
 
         Raises:
-            AclError: one cannot be read or used, or all together admit nobody.
+            AclError: a file cannot be read or used, or all files together admit nobody.
         """
         try:
             seen = self._read()
@@ -92,9 +92,9 @@ class AclFiles:
         self._take(seen, rules)
 
     async def watch(self) -> NoReturn:
-        """Task: read the files again when they have changed, and stayed the same for `SETTLE_S`.
+        """Task: read the files again once they have changed, and then stayed the same for `SETTLE_S`.
 
-        What cannot be used changes nothing, and is logged.
+        Files that cannot be used change nothing, and are logged.
         """
         failure = ""
         changing_since_s: float | None = None
@@ -124,7 +124,7 @@ class AclFiles:
                 _log.warning(text, UNSETTLED_S, SETTLE_S)
 
     async def put_account(self, entry: edits.Content) -> None:
-        """Add an account, or change one in the file where it is. Raises AclError, OSError; then nothing has changed."""
+        """Add an account, or change it in its file. Raises AclError, OSError; then nothing has changed."""
         access_key = str(entry["accessKey"])
         path = self.rules.file_of.get(access_key, self.default_file)
         await self._edit(path, lambda content: edits.with_account(path, content, entry))
@@ -149,12 +149,12 @@ class AclFiles:
         return True
 
     async def versions(self) -> dict[str, DataVersion]:
-        """Path to version, as last read."""
+        """The version of each file by path, as last read."""
         seen = self._seen
         return await self._run(lambda: {path: edits.version_of(parse(path, data)) for path, data in seen.items()})
 
     async def listed(self) -> bytes:
-        """The body of an answer to 54: all accounts with their secrets, and the global white lists, as last read."""
+        """The body of the answer to request 54: all accounts with secrets, and the global white lists, as last read."""
         seen = self._seen
         return await self._run(lambda: _listed(seen).encode())
 
@@ -167,7 +167,7 @@ class AclFiles:
     def _rewrite(
         self, path: str, change: Callable[[edits.Content], edits.Content], now_ms: int
     ) -> tuple[dict[str, bytes], AccessRules]:
-        """Change a file, unless all files together could then not be used."""
+        """Change a file, unless the files could then no longer be used together."""
         seen = self._read()
         seen[path] = edits.dumped(change(parse(path, seen.get(path, b""))), now_ms)
         rules = _rules(seen)
@@ -187,16 +187,16 @@ class AclFiles:
             changed()
 
     def _read_changed(self) -> tuple[dict[str, bytes], AccessRules | None]:
-        """What the files have now, and the rules if that has changed and is what the look before has found.
+        """The current contents of the files, and new rules if they have changed, but not since the previous check.
 
-        AclError as long as it cannot be used.
+        Raises AclError as long as the files cannot be used.
         """
         before, self._changing = self._changing, None
         seen = self._read()
         if seen == self._seen:
             return seen, None
         if self._unusable is not None and self._unusable[0] == seen:
-            raise AclError(self._unusable[1])  # without parsing it every time
+            raise AclError(self._unusable[1])  # without parsing it again each time
         if seen != before:
             self._changing = seen
             return seen, None
@@ -207,7 +207,7 @@ class AclFiles:
             raise
 
     def _read(self) -> dict[str, bytes]:
-        """The content of every file, that of `plain_acl.yml` last. Raises AclError, OSError."""
+        """The content of every file, `plain_acl.yml` last. Raises AclError, OSError."""
         paths = [path for path in _below(os.path.join(self._conf, "acl"), MOST_DEPTH) if path != self.default_file]
         if len(paths) > MOST_FILES:
             raise AclError(f"{self._conf}/acl has {len(paths)} files; at most {MOST_FILES} are possible")
@@ -229,7 +229,7 @@ def _rules(files: Mapping[str, bytes]) -> AccessRules:
 
 
 def _admitting(rules: AccessRules) -> AccessRules:
-    """The same rules; AclError if they admit nobody, as while a file is being rewritten or has been moved away."""
+    """Return the rules; AclError if they admit nobody, as while a file is being rewritten or has been moved."""
     if rules.admits_nobody:
         raise AclError("the files have no accounts any more, and nobody could send a request")
     return rules
@@ -260,7 +260,7 @@ def _listed(files: Mapping[str, bytes]) -> ClusterAclConfig:
 
 
 def _below(directory: str, depth: int) -> list[str]:
-    """The YAML files in a directory and those in it, sorted; none if there is no such directory."""
+    """The YAML files in a directory and its subdirectories, sorted; none if there is no such directory."""
     found: list[str] = []
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -275,7 +275,7 @@ def _below(directory: str, depth: int) -> list[str]:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file in one step, durably; the new one is as readable as the old one, or for the owner only."""
+    """Replace a file in one step, durably; it keeps the old file's permissions, or else only its owner can read it."""
     try:
         mode = os.stat(path).st_mode & 0o777
     except FileNotFoundError:

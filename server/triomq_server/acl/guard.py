@@ -16,7 +16,7 @@ from triomq_server.wire.handlers import PlainHandler, SlicedHandler, WaitingHand
 _log = logging.getLogger(__name__)
 
 Check = Callable[[str, Command], str | None]
-"""Why a request of a host is refused; None if it is allowed."""
+"""The reason why a host's request is refused; None if it is allowed."""
 
 
 def guarded(handlers: Handlers, check: Check) -> Handlers:
@@ -32,7 +32,7 @@ def guarded(handlers: Handlers, check: Check) -> Handlers:
 
 
 class _Guard:
-    """Answers what is refused, and passes on the rest."""
+    """Answers refused requests, and passes on all others."""
 
     def __init__(self, check: Check) -> None:
         self._check = check

@@ -16,7 +16,7 @@ from triomq_protocol.requests.heartbeat import HeartbeatData
 
 
 class Permission(enum.Flag):
-    """What may be done; nothing at all is RocketMQ's DENY."""
+    """Permitted actions; none at all is RocketMQ's DENY."""
 
     DENY = 0
     PUB = 4
@@ -42,10 +42,10 @@ ADMIN_CODES = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
-"""What RocketMQ 4.9 leaves to administrators, and the requests of 5 that do the same for a list."""
+"""Requests that RocketMQ 4.9 reserves for administrators, and those of 5 that do the same for a list."""
 
 OWN_ADMIN_CODES = frozenset({29_001, 29_002, 29_003, 29_004})
-"""Our own requests of operators: replication state, change of the role, truncation of a slave's log, bytes of the log."""
+"""Our own operators' requests: replication state, role change, truncation of a slave's log, bytes of the log."""
 
 ACCOUNT_CODES = frozenset(
     {
@@ -81,12 +81,12 @@ class Need:
 
 
 def permission_of(text: str | None) -> Permission:
-    """The permission that a text names; DENY for everything else, none at all included."""
+    """The permission with this name; DENY for every other text, and for None."""
     return Permission.DENY if text is None else _BY_NAME.get(text.strip(), Permission.DENY)
 
 
 def names_permission(text: str) -> bool:
-    """Whether a text is one of the permissions."""
+    """Whether a text is the name of a permission."""
     return text.strip() in _BY_NAME
 
 
@@ -98,14 +98,14 @@ def needs_admin(code: int, *, compat_49: bool) -> bool:
 def needs_of(  # noqa: C901 - one case for each request
     code: int, fields: Mapping[str, str | None], body: bytes, *, compat_49: bool
 ) -> list[Need]:
-    """What a request needs; nothing where it names neither topic nor group.
+    """The permissions that a request needs; none if it names neither a topic nor a group.
 
     Args:
         code: the request's code.
         fields: its ext fields.
         body: its body.
-        compat_49: copy RocketMQ 4.9, which checks no batch (320), no reply (324, 325), and of sends in the long form (10)
-            no retry; for those in the short form it takes the group that the sender names.
+        compat_49: copy RocketMQ 4.9, which checks no batches (320), no replies (324, 325), and no retries among sends
+            in the long form (10); for those in the short form it takes the group that the sender names.
 
     Raises:
         BodyError: a heartbeat's body cannot be read.
@@ -150,7 +150,9 @@ def _group(name: str | None) -> list[Need]:
 
 
 def _send(topic: str | None, group: str | None) -> list[Need]:
-    """A message for a retry topic comes from its consumer group, which must be allowed to receive, whatever group it names."""
+    """A message for a retry topic comes from its consumer group, which must be allowed to receive.
+
+    The group that the message names does not matter."""
     if topic is None or not topic.startswith(RETRY_PREFIX):
         return _topic(topic, Permission.PUB)
     return list(dict.fromkeys([*_group(group), Need(topic, Permission.SUB)]))
@@ -162,7 +164,7 @@ def _reply(topic: str | None, group: str | None) -> list[Need]:
 
 
 def _send_49(topic: str | None, group: str | None) -> list[Need]:
-    """The same where the group that the sender names is not verified."""
+    """As `_send`, but without verifying the group that the sender names."""
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return _group(group)
     return _topic(topic, Permission.PUB)

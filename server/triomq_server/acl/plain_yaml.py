@@ -12,16 +12,16 @@ from typing import Any
 import yaml
 
 MOST_DEPTH = 20
-"""Levels of lists and maps inside each other; accounts need five."""
+"""Maximum nesting of lists and maps; accounts need five levels."""
 
 
 class YamlError(Exception):
-    """A text cannot be read; names the reason and the line, not the text around it, which may be a secret."""
+    """A text cannot be read; the error has the reason and the line, but not the text, which may be a secret."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values only, each key once; without aliases, by which a small file can describe a huge value, and of limited
-    depth."""
+    """Accepts plain values only, each key once, and a limited depth. Aliases are refused: with them a small file can
+    describe a huge value."""
 
     depth = 0
 
@@ -39,7 +39,7 @@ class _Loader(yaml.SafeLoader):
             self.depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        # YAML forbids it, and the library keeps the last: a second `accounts:` would silently remove the first.
+        # YAML forbids duplicates, but the library keeps the last: a second `accounts:` would silently hide the first.
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
@@ -50,7 +50,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(data: bytes) -> Any:
-    """The value of a text. Raises YamlError."""
+    """Parse a text. Raises YamlError."""
     try:
         return yaml.load(data, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -61,5 +61,5 @@ def load(data: bytes) -> Any:
 
 
 def dump(content: Mapping[str, Any]) -> bytes:
-    """The text of a table, a line for each of its values."""
+    """Write a table as text, one line per value."""
     return yaml.safe_dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False).encode()

@@ -19,7 +19,7 @@ from triomq_server.wire import Asking, OpenLink
 
 @attrs.frozen
 class ToolAccount:
-    """An account that signs requests; its text shows the access key alone."""
+    """An account that signs requests; its text form shows only the access key."""
 
     access_key: str
     secret_key: str = attrs.field(repr=False)
@@ -27,7 +27,7 @@ class ToolAccount:
 
 
 def read_tool_account(path: str) -> ToolAccount:
-    """The account of a file with `accessKey` and `secretKey`. Raises AclError, whose text has no value of the file."""
+    """Read the account from a file with `accessKey` and `secretKey`. Raises AclError, without any value of the file."""
     try:
         content = parse(path, read_plain(path, MOST_BYTES + 1))
     except OSError as error:
@@ -35,7 +35,7 @@ def read_tool_account(path: str) -> ToolAccount:
     keys = []
     for name in ("accessKey", "secretKey"):
         value = content.get(name)
-        # Java's reader makes text of a number; true and false are a mistake.
+        # Java's reader converts a number to text; true and false are a mistake.
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
             raise AclError(f"{path}: {name} is missing, or neither text nor a whole number")
         keys.append(str(value))
@@ -43,7 +43,7 @@ def read_tool_account(path: str) -> ToolAccount:
 
 
 def signed_command(command: Command, account: ToolAccount) -> Command:
-    """The same command, its ext fields signed."""
+    """The same command with signed ext fields."""
     command.extra = sign(
         {str(name): value for name, value in command.field_pairs() or ()},
         command.body,
@@ -61,16 +61,16 @@ class _SignedLink:
 
     @property
     def closed(self) -> bool:
-        """Nothing is sent or received any more."""
+        """Whether the link can no longer send or receive."""
         return self._link.closed
 
     async def request(self, command: Command, timeout_s: float) -> Command:
-        """Sign, send and wait for the answer."""
+        """Sign and send a request, and wait for the answer."""
         return await self._link.request(signed_command(command, self._account), timeout_s)
 
 
 def signing(open_link: OpenLink, account: ToolAccount) -> OpenLink:
-    """Opens links as `open_link` does, whose requests are signed."""
+    """Wrap `open_link` so that its links sign their requests."""
 
     @asynccontextmanager
     async def opened(address: str) -> AsyncIterator[Asking]:
