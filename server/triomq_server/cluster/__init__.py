@@ -13,7 +13,7 @@ __all__ = ["Cluster", "Node", "open_cluster"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the embedded cluster when it is used: a single server needs only the small modules of this package."""
+    """Import the embedded cluster on first use: a single server needs only the small modules of this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from triomq_server.cluster import embedded

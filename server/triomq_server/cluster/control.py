@@ -13,35 +13,35 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAME = "control"
-"""The socket's name in the cluster's directory."""
+"""The name of the socket in the cluster's directory."""
 
 VERBS = ("start", "stop", "restart", "kill", "pause", "resume")
 
 ANSWER_LIMIT_S = 60.0
-"""A stop may take 15 s, and a start has to recover the store."""
+"""Timeout of a command: a stop may take 15 s, and a start has to recover the store."""
 
 _LINE_BYTES = 256
 _CONNECTIONS = 8
-"""Commands that wait for their end at one time."""
+"""Maximum number of commands that wait for their end at one time."""
 
 Event = dict[str, object]
 
 
 class ControlError(Exception):
-    """The command could not be given or carried out; the text says why and what to do."""
+    """The command could not be sent or carried out; the text names the cause and the remedy."""
 
 
 class ControlSocket:
-    """The cluster's end.
+    """The cluster's end of the control socket.
 
     Args:
-      directory: the cluster's.
-      selector: calls the callbacks.
+      directory: the cluster's directory.
+      selector: calls the socket's callbacks.
       run_command: carries out a verb on a node, and later calls `end_command` with the event that ends it.
 
     Raises:
       OSError: the socket cannot be made.
-      ControlError: a cluster runs in this directory.
+      ControlError: a cluster already runs in this directory.
     """
 
     def __init__(
@@ -65,19 +65,19 @@ class ControlSocket:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def end_command(self, event: Event) -> None:
-        """Answer all callers that wait for this event's node."""
+        """Answer all callers that wait for the event's node."""
         name = event.get("name")
         for link in [link for link, node in self._waiting.items() if node == name]:
             del self._waiting[link]
             _answer(link, event)
 
     def close_in_child(self) -> None:
-        """Let go of the sockets in a forked node."""
+        """Close a forked node's copies of the sockets."""
         for each in (self._listener, *self._reading, *self._waiting):
             each.close()
 
     def close(self) -> None:
-        """Take no more commands."""
+        """Stop accepting commands."""
         for each in list(self._reading):
             self._drop(each)
         for link in self._waiting:
@@ -126,7 +126,7 @@ class ControlSocket:
 
 
 def give_command(directory: Path, verb: str, name: str) -> Event:
-    """Have a cluster's parent start, stop, restart, kill, pause or resume a node; returns the event that ends it.
+    """Let a cluster's parent start, stop, restart, kill, pause or resume a node; returns the command's last event.
 
     Raises:
       ControlError: no cluster runs there, or the command failed.
@@ -156,7 +156,7 @@ def _answer(link: socket.socket, event: Event) -> None:
     try:
         link.sendall(json.dumps(event).encode() + b"\n")
     except OSError:
-        pass  # the client has gone
+        pass  # the client has disconnected
     link.close()
 
 
@@ -171,7 +171,7 @@ def _is_served(directory: Path) -> bool:
 
 @contextmanager
 def _short_path(directory: Path) -> Iterator[str]:
-    """The socket's path, of which a system takes about 100 bytes: by way of an open directory it is always short."""
+    """The socket's path, kept below a system's limit of about 100 bytes by an open directory."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{opened}/{NAME}" if os.path.isdir("/proc/self/fd") else str(directory / NAME)

@@ -27,7 +27,7 @@ class Node:
         self._scope: trio.CancelScope | None = None
         self._ended = trio.Event()
         self.plan = plan
-        """Its name, address, directory and properties; its role is the one of its last start."""
+        """Its name, address, directory and properties; the role is that of its last start."""
 
     @property
     def name(self) -> str:
@@ -36,29 +36,28 @@ class Node:
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients use; the same after every start."""
+        """``host:port`` for clients; the same after every start."""
         return self.plan.address
 
     @property
     def running(self) -> bool:
-        """Whether it serves."""
+        """Whether the node serves."""
         return self._scope is not None
 
     async def start(self) -> None:
-        """Start, on the same directory and port as before; returns when it serves. Nothing happens if it runs
-        already."""
+        """Start on the same directory and port as before; returns when the node serves. No effect if it already runs."""
         if self._scope is None:
             self.plan = self.plan.with_kept_role()
             await self._nursery.start(self._run)
 
     async def stop(self) -> None:
-        """Stop in order, and return when its ports and files are free. Nothing happens if it does not run."""
+        """Stop in order; returns when the ports and files are free. No effect if the node does not run."""
         if self._scope is not None:
             self._scope.cancel()
             await self._ended.wait()
 
     async def restart(self) -> None:
-        """Stop and start."""
+        """Stop and start the node."""
         await self.stop()
         await self.start()
 
@@ -90,22 +89,22 @@ class Cluster:
 
     @property
     def directory(self) -> Path:
-        """Where every node has a folder named like itself."""
+        """The directory with one folder per node, named like the node."""
         return self.plan.directory
 
     def __getitem__(self, name: str) -> Node:
-        """The node called `name`; KeyError if there is none."""
+        """The node called `name`; KeyError if it does not exist."""
         return self.nodes[name]
 
     async def start(self) -> None:
-        """Start every node that does not run, in the order in which they need each other."""
+        """Start all nodes that do not run, in the order of their dependencies."""
         for stage in self.plan.stages():
             async with trio.open_nursery() as nursery:
                 for node in stage:
                     nursery.start_soon(self.nodes[node.name].start)
 
     async def stop(self) -> None:
-        """Stop every node, those first that need the others."""
+        """Stop all nodes, dependent nodes first."""
         for stage in reversed(self.plan.stages()):
             async with trio.open_nursery() as nursery:
                 for node in stage:
@@ -133,19 +132,19 @@ async def open_cluster(
                 ...
 
     Args:
-      masters: broker sets (``broker-a``, ``broker-b``, ...).
-      slaves: slaves of each master (``broker-a-s``, ``broker-a-s2``, ...).
-      name_servers: name servers; every broker registers at all of them.
-      directory: keeps the files; a temporary directory, removed at the end, if absent.
-      sync_replication: masters answer a send when a slave has it.
-      sync_flush: brokers answer a send when the disk has it.
-      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; those of TLS are
-        for name servers too.
-      machine: what each node runs on, for tests with a clock, a disk or a network of their own.
+      masters: number of broker sets (``broker-a``, ``broker-b``, ...).
+      slaves: number of slaves of each master (``broker-a-s``, ``broker-a-s2``, ...).
+      name_servers: number of name servers; every broker registers with all of them.
+      directory: the directory of all files; by default a temporary one, removed at the end.
+      sync_replication: whether masters answer a send only when a slave has the message.
+      sync_flush: whether brokers answer a send only when the message is on disk.
+      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; TLS keys also apply
+        to name servers.
+      machine: the environment of each node, for tests with their own clock, disk or network.
 
     Raises:
       OSError: no free ports, or the disk fails.
-      ValueError: counts that are out of range, or settings with which a broker must not start.
+      ValueError: a count is out of range, or a broker must not start with the settings.
     """
     with _directory(directory) as home:
         plan = plan_cluster(
@@ -169,7 +168,7 @@ async def run_cluster(
 
     Args:
       plan: the nodes.
-      machine: what each of them runs on.
+      machine: the environment of each node.
 
     Raises:
       OSError: a port is taken, or the disk fails.
@@ -184,12 +183,12 @@ async def run_cluster(
             try:
                 await cluster.start()
                 yield cluster
-            except Exception as error:  # noqa: BLE001 -- raised below, as it is, once the nodes have ended
+            except Exception as error:  # noqa: BLE001 -- raised below, unchanged, once the nodes have ended
                 failure = error
             with trio.CancelScope(shield=True):
                 await cluster.stop()
     except* trio.Cancelled:
-        # The nodes' tasks are cancelled as well when what surrounds the block is: the block's error goes first.
+        # The nodes' tasks are also cancelled if the code around the block is: then the block's error takes precedence.
         if failure is None:
             raise
     if failure is not None:

@@ -18,13 +18,13 @@ from triomq_server.wire import Dial, Listen, dial_tcp, listen_tcp
 
 @attrs.frozen
 class Machine:
-    """What a node runs on.
+    """The environment of a node.
 
     Attributes:
-      disk: its files; the operating system's if absent.
+      disk: the disk for its files; by default the operating system's.
       dial, listen: its network.
       clock: its wall clock in ms.
-      clock_waits: what waits for times of the clock, for who sets it.
+      clock_waits: waits for times of the clock, for code that sets it.
     """
 
     disk: Disk | None = None
@@ -35,7 +35,7 @@ class Machine:
 
 
 def _ignore(_not_written: str) -> None:
-    """The default of `run_node`."""
+    """Ignore the argument; the default of `run_node`."""
 
 
 async def run_node(
@@ -48,10 +48,10 @@ async def run_node(
     """Serve until cancelled, then stop in order.
 
     Args:
-      plan: which node.
-      machine: what it runs on; this one if absent.
-      not_written: called at the end of a broker's stop with each thing that the disk has not taken.
-      task_status: started when the node can be used: listening, and registered at the name servers.
+      plan: the node.
+      machine: its environment; this machine by default.
+      not_written: called at the end of a broker's stop with each item that the disk did not take.
+      task_status: started when the node can be used: it listens, and has registered with the name servers.
 
     Raises:
       OSError: a port is taken, or the disk fails.

@@ -16,7 +16,7 @@ NAMESRV = "namesrv"
 BROKER = "broker"
 
 _LOG_FILE_BYTES = 64 * 1024 * 1024
-"""Log files of a cluster for experiments: RocketMQ's 1 GiB is for machines that do nothing else."""
+"""Size of the log files of experimental clusters: RocketMQ's 1 GiB is for machines that do nothing else."""
 
 
 _ROLE_KEYS = ("brokerRole", "brokerId")
@@ -29,9 +29,9 @@ class NodePlan:
     Attributes:
       name: unique in the cluster: ``namesrv-0``, ``broker-a``, ``broker-a-s``.
       kind: ``namesrv`` or ``broker``.
-      address: ``host:port`` that clients use.
-      properties: its configuration, RocketMQ's keys.
-      directory: where its files are.
+      address: ``host:port`` for clients.
+      properties: its configuration, with RocketMQ's keys.
+      directory: the directory of its files.
     """
 
     name: str
@@ -49,14 +49,14 @@ class NodePlan:
 
     @property
     def role_file(self) -> Path:
-        """Where a broker writes the role that an operator gives it."""
+        """The file for the role that an operator gives a broker."""
         return self.directory / "triomq" / "role.properties"
 
     def with_kept_role(self) -> "NodePlan":
         """This node with the role that an operator has given it since it was planned, if its directory has one.
 
         Raises:
-          OSError: the file is there and cannot be read.
+          OSError: the file exists and cannot be read.
           ConfigError: it cannot be understood.
         """
         if self.kind == NAMESRV:
@@ -80,11 +80,11 @@ class ClusterPlan:
 
     @property
     def name_servers(self) -> str:
-        """The name servers' addresses as clients take them: ``host:port;host:port``."""
+        """The name servers' addresses in clients' format: ``host:port;host:port``."""
         return ";".join(node.address for node in self.nodes if node.kind == NAMESRV)
 
     def stages(self) -> list[list[NodePlan]]:
-        """Nodes that may start together, in the order in which they need each other.
+        """Groups of nodes that may start together, in the order of their dependencies.
 
         A slave that registered before its master would learn the master's address only at its next registration.
         """
@@ -103,22 +103,22 @@ def plan_cluster(
     settings: Mapping[str, str] | None = None,
     ports: list[int] | None = None,
 ) -> ClusterPlan:
-    """Lay out a cluster.
+    """Plan a cluster.
 
     Args:
-      directory: where each node gets a folder of its own; a broker keeps the role that an operator gave it there.
-      masters: broker sets, at most 26.
-      slaves: slaves of each master.
-      name_servers: name servers; every broker registers at all of them.
-      sync_replication: masters wait for a slave (``SYNC_MASTER``).
-      sync_flush: brokers answer when the disk has the message (``SYNC_FLUSH``).
-      settings: RocketMQ keys for every broker, over what is worked out here; those of TLS are for name servers too.
-      ports: first ports of the nodes in starting order, a broker's HA port is the next one; free ones are looked for if
-          absent.
+      directory: the directory with one folder per node; a broker keeps the role that an operator gave it there.
+      masters: number of broker sets, at most 26.
+      slaves: number of slaves of each master.
+      name_servers: number of name servers; every broker registers with all of them.
+      sync_replication: whether masters wait for a slave (``SYNC_MASTER``).
+      sync_flush: whether brokers answer only when the message is on disk (``SYNC_FLUSH``).
+      settings: RocketMQ keys for every broker, which override the planned ones; TLS keys also apply to name servers.
+      ports: first ports of the nodes in starting order; a broker's HA port is the next one. By default free ports are
+          chosen.
 
     Raises:
-      ValueError: a count that is out of range.
-      OSError: no free ports, or a role that an operator has given a broker of this directory cannot be read.
+      ValueError: a count is out of range.
+      OSError: no ports are free, or a role that an operator gave a broker of this directory cannot be read.
       ConfigError: such a role cannot be understood.
     """
     if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):
@@ -135,7 +135,7 @@ def plan_cluster(
         "namesrvAddr": ";".join(addresses),
         "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
         "mappedFileSizeCommitLog": str(_LOG_FILE_BYTES),
-        # Such clusters share a disk with everything else: only a really full one may stop them.
+        # Such clusters share their disk with other programs: only a nearly full one may stop them.
         "diskMaxUsedSpaceRatio": "95",
         "diskSpaceWarningLevelRatio": "0.99",
         "diskSpaceCleanForciblyRatio": "0.98",
@@ -155,10 +155,10 @@ def plan_cluster(
 
 
 def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
-    """The problems of the settings of a plan's nodes, each line once.
+    """The problems in the settings of a plan's nodes, without repeated lines.
 
     Raises:
-      ConfigError: a node must not start with them; with `strict`, anything is wrong.
+      ConfigError: a node must not start with them; with `strict`, there is any problem.
     """
     found: dict[str, None] = {}
     for node in plan.nodes:
@@ -198,5 +198,5 @@ def _broker(directory: Path, port: int, own: Mapping[str, str], settings: Mappin
 
 
 def node_count(masters: int, slaves: int, name_servers: int) -> int:
-    """How many nodes such a cluster has."""
+    """The number of nodes of such a cluster."""
     return name_servers + masters * (1 + slaves)

@@ -26,7 +26,7 @@ from triomq_server.config import ConfigError
 Event = dict[str, object]
 
 _GRACE_S = 15.0
-"""How long an orderly stop may take before the process is killed."""
+"""Maximum duration of an orderly stop, after which the process is killed."""
 
 
 _SIGNALS = {
@@ -35,11 +35,11 @@ _SIGNALS = {
     "pause": (signal.SIGSTOP,),
     "resume": (signal.SIGCONT,),
 }
-"""What each command on standard input sends to its node."""
+"""The signals that each command on standard input sends to its node."""
 
 
 class StartError(Exception):
-    """A node could not start; the text says which and why."""
+    """A node could not start; the text names it and the cause."""
 
 
 @attrs.define
@@ -60,7 +60,7 @@ class ClusterProcesses:
 
     Args:
       plan: the nodes.
-      announce: called with every event: ``ready``, or ``stopping`` if a signal came before; ``started``, ``ended``,
+      announce: called with every event: ``ready``, or ``stopping`` if a signal arrived first; ``started``, ``ended``,
         ``error``, ``stopped``.
     """
 
@@ -69,14 +69,14 @@ class ClusterProcesses:
         self._announce_outside = announce
         self._control: ControlSocket | None = None
         self._processes = {node.name: _Process(node) for node in plan.nodes}
-        # Not epoll: commands may come from a file or from /dev/null, which epoll refuses.
+        # Not epoll: commands may be read from a file or from /dev/null, which epoll refuses.
         self._selector = selectors.PollSelector()
         self._life_read, self._life_write = os.pipe()
         self._signals_read, self._signals_write = os.pipe()
         self._commands = b""
         self._stop = False
         self._failed: dict[str, None] = {}
-        """Nodes that were stopped and have ended with an error; those that were killed have none."""
+        """Nodes that were stopped and ended with an error; killed nodes have none."""
 
     def run(self, *, control: bool = False) -> int:
         """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
@@ -86,12 +86,12 @@ class ClusterProcesses:
             ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the cluster.
 
         Returns:
-          The exit code: 0 after a stop that was asked for, 1 when a node could not start, or when one that was asked to
-          stop has failed at it, as a broker whose disk does not take everything.
+          The exit code: 0 after a requested stop; 1 if a node could not start, or failed to stop as requested, such as a
+          broker whose disk does not take everything.
         """
         # First: the imports below take longest, and an interrupt during them is handled like a later one.
         self._catch_signals()
-        # What every node needs, imported once and shared by all of them, and kept out of every collection afterwards.
+        # The imports of every node, done once and shared by all of them, and excluded from every collection afterwards.
         import triomq_server.cluster.nodes  # noqa: F401
 
         gc.freeze()
@@ -100,7 +100,7 @@ class ClusterProcesses:
         try:
             self._plan.directory.mkdir(parents=True, exist_ok=True)
             self._control = ControlSocket(self._plan.directory, self._selector, self._run_command)
-            self._wait(0)  # signals that came during the imports
+            self._wait(0)  # signals that arrived during the imports
             for stage in self._plan.stages():
                 if not self._stop:
                     self._start([self._processes[node.name] for node in stage])
@@ -144,7 +144,7 @@ class ClusterProcesses:
     # -- starting ------------------------------------------------------------------------------------------------
 
     def _start(self, processes: list[_Process]) -> None:
-        """Fork these nodes together and wait until all are ready, or the cluster is to stop."""
+        """Fork these nodes together, and wait until all are ready or the cluster must stop."""
         for process in processes:
             self._fork(process)
         while not self._stop and not all(process.ready for process in processes):
@@ -258,7 +258,7 @@ class ClusterProcesses:
         elif verb == "start" or (verb == "restart" and not process.pid):
             self._start_again(process)
         elif not process.pid:
-            # Only commands by the socket are answered: programs that write commands to standard input expect no event.
+            # Only commands through the socket are answered: programs that write to standard input expect no event.
             self._end_command({"event": "error", "name": name, "error": f"{name} does not run"})
         elif verb == "restart":
             process.restarts = True
@@ -272,8 +272,7 @@ class ClusterProcesses:
                 self._end_command({"event": f"{verb}d", "name": name})
 
     def _start_again(self, process: _Process) -> None:
-        """Fork and return; the result is announced when the node reports it, so other commands are handled
-        meanwhile."""
+        """Fork and return; the result is announced when the node reports it, so other commands are handled meanwhile."""
         if process.pid:
             name = process.plan.name
             self._announce({"event": "error", "name": name, "error": f"{name} is already running"})
@@ -290,7 +289,7 @@ class ClusterProcesses:
         self._fork(process)
 
     def _announce_restart(self, process: _Process) -> None:
-        """Announce the end of a restart: the node is ready, or has reported why it is not, or has ended."""
+        """Announce the end of a restart: the node is ready, has reported an error, or has ended."""
         begin, process.restarted_at = process.restarted_at, None
         if begin is None:
             return
@@ -303,8 +302,7 @@ class ClusterProcesses:
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop in the reverse order of starting; a stage that takes too long, or a second signal, is answered by
-        SIGKILL."""
+        """Stop in reverse starting order; stages that take too long, and all after a second signal, get SIGKILL."""
         self._stop = False
         for stage in reversed(self._plan.stages()):
             processes = [self._processes[node.name] for node in stage]
@@ -338,11 +336,11 @@ def _describe(process: _Process) -> Event:
 
 
 def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
-    """What a forked process does: run its node, and never return into the parent's code."""
+    """Run a node in a forked process, and never return into the parent's code."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        # A terminal sends its interrupt to all processes; the parent alone decides on the order of the stop.
+        # A terminal sends its interrupt to all processes; only the parent decides the order of the stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -384,7 +382,7 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
         if text is None:
             raise
         if ready:
-            logging.getLogger(__name__).error("%s: %s", plan.name, text)  # noqa: TRY400 -- the line says it all
+            logging.getLogger(__name__).error("%s: %s", plan.name, text)  # noqa: TRY400 -- the line is sufficient
         return 1
     if not_written:
         logging.getLogger(__name__).error("%s: %s", plan.name, explain_not_written(not_written))
@@ -393,7 +391,7 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
 
 
 def seconds_since_start() -> float:
-    """How long this process has existed, interpreter start included, to a hundredth of a second."""
+    """The age of this process in seconds, including the start of the interpreter, to a hundredth of a second."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
             started_ticks = int(stat.read().rpartition(")")[2].split()[19])
