@@ -13,7 +13,7 @@ __all__ = ["open_cluster", "serve_broker", "serve_namesrv"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a server only when it is asked for: a name server does not need the broker's modules."""
+    """Import a server on first use: a name server does not need the broker's modules."""
     from importlib import import_module
 
     if name not in _PACKAGES:

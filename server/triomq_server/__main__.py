@@ -18,14 +18,14 @@ def main() -> None:
 
 
 class _ImportedWhenUsed(click.Group):
-    """The group `admin`, whose module imports the event loop and is imported only when it is used."""
+    """The group `admin`, whose module imports the event loop and is therefore imported only on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of its commands."""
+        """The names of the group's commands."""
         return self._group().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
+        """The command with this name, or None."""
         return self._group().get_command(ctx, cmd_name)
 
     @staticmethod

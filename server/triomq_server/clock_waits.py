@@ -26,7 +26,7 @@ class ClockWaits:
 
     @contextlib.contextmanager
     def task(self) -> Iterator[ClockTask]:
-        """A task that works whenever it does not wait here."""
+        """A task that counts as working whenever it does not wait here."""
         one = ClockTask(self)
         self._working.add(one)
         try:
@@ -36,28 +36,28 @@ class ClockWaits:
             self._note_change()
 
     def next_due_ms(self) -> int | None:
-        """The first time that a task waits for; None if there is none."""
+        """The earliest time that a task waits for; None if none waits."""
         return min((due for due in self._waiting.values() if due is not None), default=None)
 
     def clock_set(self) -> None:
-        """End all waits: the clock shows another time."""
+        """End all waits, because the clock was set to another time."""
         self._working |= self._waiting.keys()
         self._set.set()
         self._set = trio.Event()
 
     async def wait_idle(self) -> None:
-        """Wait until all tasks have done what was due."""
-        for _ in range(2):  # a task that was started just now takes part: trio runs those of one turn in any order
+        """Wait until all tasks have done all work that was due."""
+        for _ in range(2):  # a task that was just started is included: trio runs the tasks of one turn in any order
             await trio.lowlevel.checkpoint()
         while self._working:
             await self.wait_change()
 
     async def wait_change(self) -> None:
-        """Wait until a task waits for another time, or ends."""
+        """Wait until a task starts to wait for another time, or ends."""
         await self._changed.wait()
 
     async def wait(self, task: ClockTask, due_ms: int | None, longest_s: float) -> None:
-        """A task waits for a time, if there is one, until the clock is set, or for some seconds."""
+        """Let a task wait for a time, if one is given, until the clock is set, or for at most `longest_s` seconds."""
         self._waiting[task] = due_ms
         self._working.discard(task)
         self._note_change()
@@ -75,17 +75,17 @@ class ClockWaits:
 
 
 class ClockTask:
-    """One task's waits; made by `ClockWaits.task`."""
+    """The waits of one task; made by `ClockWaits.task`."""
 
     def __init__(self, waits: ClockWaits) -> None:
         self._waits = waits
 
     async def until(self, due_ms: int, now_ms: int) -> None:
-        """Sleep until the clock shows a time, or a shorter while: the caller reads the clock again.
+        """Sleep until the clock shows a time, or less long: the caller reads the clock again.
 
         Args:
-            due_ms: the time.
-            now_ms: what the clock shows now.
+            due_ms: the time to wait for.
+            now_ms: the current time of the clock.
         """
         await self._waits.wait(self, due_ms, min((due_ms - now_ms) / 1000, LONGEST_SLEEP_S))
 

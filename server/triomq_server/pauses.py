@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class Pauses:
-    """The pauses of one thing that is tried again and again.
+    """Growing pauses between repeated attempts.
 
     Args:
-        first_s: the first one, in seconds.
-        longest_s: none is longer.
+        first_s: the first pause, in seconds.
+        longest_s: the upper bound of every pause, in seconds.
     """
 
     def __init__(self, first_s: float, longest_s: float) -> None:
@@ -17,10 +17,10 @@ class Pauses:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """The pause after an attempt that failed, in seconds."""
+        """The pause after a failed attempt, in seconds."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._longest_s)
         return pause_s
 
     def reset(self) -> None:
-        """An attempt succeeded: the next pause is the first again."""
+        """Start with the first pause again, after an attempt that succeeded."""
         self._next_s = self._first_s

@@ -18,7 +18,7 @@ _KINDS: Final = {
 
 
 class NotAFileError(OSError):
-    """At the path is something else than a file or a directory."""
+    """The path names something other than a file or a directory."""
 
 
 def not_a_file(path: str, mode: int) -> OSError:
@@ -30,16 +30,16 @@ def not_a_file(path: str, mode: int) -> OSError:
 
 
 def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
-    """`os.open` for files alone, and for `/dev/null`. The descriptor is closed in children. OSError.
+    """`os.open`, only for files and `/dev/null`. The descriptor is closed in children. Raises OSError.
 
     Raises:
-        NotAFileError: there is something else, such as a FIFO; it has not been waited for.
-        IsADirectoryError: there is a directory.
+        NotAFileError: the path names something else, such as a FIFO, which has not been waited for.
+        IsADirectoryError: the path names a directory.
     """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        # A socket, a FIFO without a reader, a device that is not there; a directory that was to be written.
+        # A socket, a FIFO without a reader, a missing device; a directory that was to be written.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             raise not_a_file(path, os.stat(path).st_mode) from None
         raise
@@ -51,6 +51,6 @@ def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def read_plain(path: str, most_bytes: int = -1) -> bytes:
-    """The content of a file, up to so many bytes. Raises as `open_plain`."""
+    """The content of a file, up to `most_bytes`; -1 reads all of it. Raises as `open_plain`."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         return file.read(most_bytes)

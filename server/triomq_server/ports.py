@@ -14,22 +14,22 @@ from typing import Final
 HOST: Final = "127.0.0.1"
 
 FAST_PORT_DISTANCE: Final = 2
-"""The fast listener's port is this far below the main one; the HA listener's is one above it."""
+"""The fast listener's port is this far below the main port; the HA listener's port is one above it."""
 
 _FREE: Final = range(15_000, 32_000)
-"""Below Linux' range for outgoing connections, so that none of those takes a port between choosing and binding it."""
+"""Below Linux' range for outgoing connections, so that none of them takes a port between choosing and binding it."""
 
 _WIDTH: Final = 4
-"""Distance between the first ports of two nodes: the three that a broker uses, and a gap."""
+"""Distance between the first ports of two nodes: the three ports of a broker, and a gap."""
 
 _LAST: Final = 65_535
 
 
 def free_ports(count: int, host: str = HOST) -> list[int]:
-    """Main ports of brokers, chosen by chance, of which all three are free now on that address.
+    """Choose random main ports of brokers, with all three ports of each free now on that address.
 
     Raises:
-      OSError: there are not that many.
+      OSError: fewer ports are free.
     """
     candidates = list(_FREE[::_WIDTH])
     random.shuffle(candidates)
@@ -52,11 +52,11 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
 
 
 def ports_from(base: int, count: int) -> list[int]:
-    """The same ports at every call, on the loopback address: `base` and every fourth one from there on.
+    """The same ports on every call, on the loopback address: `base` and every fourth port after it.
 
     Raises:
-      ValueError: they do not all exist.
-      OSError: one of them, or of the two that a broker needs beside it, is taken; the text names it.
+      ValueError: not all of them are valid port numbers.
+      OSError: one of them, or of the two other ports that a broker needs, is taken; the text names it.
     """
     ports = list(range(base, base + count * _WIDTH, _WIDTH))
     if ports[0] - FAST_PORT_DISTANCE < 1 or ports[-1] + 1 > _LAST:
@@ -78,7 +78,7 @@ def _of_broker(port: int) -> tuple[int, int, int]:
 
 
 def _probe(probes: ExitStack, host: str, port: int, *, shared: bool) -> None:
-    """Raise OSError if the port is taken; `shared`: not if it is only bound, or was used a short time ago."""
+    """Raise OSError if the port is taken; with `shared`, not if it is only bound, or was used a short time ago."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     probe = probes.enter_context(socket.socket(family))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)

@@ -8,18 +8,18 @@ from typing import Final
 import trio
 
 LOG_EVERY_S: Final = 10.0
-"""How often one thing is logged at most."""
+"""Minimum interval between two log lines about the same event."""
 
 NAMES_SHOWN: Final = 5
-"""How many topics or peers one line names."""
+"""Maximum number of topics or peers named in one line."""
 
 
 HOSTS_APART: Final = 64
-"""Lines of so many hosts are counted by host; those of further ones together."""
+"""Number of hosts whose lines are counted separately; lines of all other hosts are counted together."""
 
 
 class Repeats:
-    """Counts one thing that may happen often."""
+    """Counts one frequent event."""
 
     def __init__(self) -> None:
         self._next_log = -float("inf")
@@ -27,13 +27,13 @@ class Repeats:
         self._names: set[str] = set()
 
     def add(self, name: str) -> tuple[int, str] | None:
-        """Count it once.
+        """Count one occurrence.
 
         Args:
-            name: the topic or peer concerned.
+            name: the topic or peer that it concerns.
 
         Returns:
-            When it is time to log: how often since the last time, and some of the names; else None.
+            If it is time to log: the number of occurrences since the last time, and some of the names; else None.
         """
         self._count += 1
         if len(self._names) <= NAMES_SHOWN:
@@ -51,10 +51,10 @@ class Repeats:
 
 
 class PeerLog:
-    """Log lines that peers can cause as often as they like: each kind is written for a host every ten seconds at most.
+    """Log lines that peers can cause without limit: each kind is written at most once in ten seconds per host.
 
     Args:
-        log: where they go.
+        log: the logger to write to.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -70,14 +70,14 @@ class PeerLog:
         kind: object = None,
         exc_info: BaseException | None = None,
     ) -> None:
-        """Write a line with the peer as its field ``address``, or count it for the next one of its kind.
+        """Write a line with the peer as its field ``address``, or only count it for the next line of its kind.
 
         Args:
-            level: of `logging`.
-            peer: `ip:port` of who caused it.
-            message: the line with places for `args`; each message is a kind.
-            args: what goes into it.
-            kind: further distinguishes lines with this message; of few values.
+            level: a level of `logging`.
+            peer: `ip:port` of the peer that caused the line.
+            message: the line, with placeholders for `args`; each message is a kind.
+            args: the values for the placeholders.
+            kind: distinguishes lines with the same message; it must have few different values.
             exc_info: an error whose traceback is written with the line.
         """
         host = peer.rpartition(":")[0]

@@ -16,7 +16,8 @@ from triomq_server.pauses import Pauses
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-"""The pause before a new start doubles with each failure up to this, and is short again after a task ran so long."""
+"""Upper bound of the pause before a restart, which doubles with each failure. After a run of this length it starts
+short again."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ async def restarted(task: Callable[[], Awaitable[object]]) -> NoReturn:
     """Run a task that should never end; when it raises or returns, log it, pause, and start it again.
 
     Args:
-        task: an async function; what it left undone when it failed must not hinder its next run.
+        task: an async function; work left unfinished by a failure must not hinder the next run.
     """
     pauses = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
     while True:
@@ -33,7 +34,7 @@ async def restarted(task: Callable[[], Awaitable[object]]) -> NoReturn:
         failure: Exception | None = None
         try:
             await task()
-        except Exception as error:  # noqa: BLE001 - whatever it is: the other tasks of the server go on
+        except Exception as error:  # noqa: BLE001 - whatever the error, the server's other tasks continue
             failure = error
         if trio.current_time() - started >= LONGEST_PAUSE_S:
             pauses.reset()
@@ -44,6 +45,6 @@ async def restarted(task: Callable[[], Awaitable[object]]) -> NoReturn:
 
 
 def _name(task: Callable[[], Awaitable[object]]) -> str:
-    """The function's name, without what a partial adds to it."""
+    """The function's name, without the arguments of a partial."""
     function = getattr(task, "func", task)
     return str(getattr(function, "__qualname__", function))
