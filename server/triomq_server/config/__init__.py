@@ -41,6 +41,7 @@ __all__ = [
 
 
 def printed(config: BrokerConfig | NamesrvConfig) -> str:
-    """All settings as ``key=value`` lines without escapes, sorted; the form of ``-p`` and of codes 26 and 319. Passwords
-    are not shown."""
+    """All settings as sorted ``key=value`` lines without escapes, for ``-p`` and the answers to codes 26 and 319.
+
+    Passwords are not shown."""
     return "".join(f"{key}={value}\n" for key, value in sorted(shown_text(config.to_properties()).items()))

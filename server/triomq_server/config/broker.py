@@ -44,7 +44,7 @@ from triomq_server.config.tls import TlsConfig
 from triomq_server.config.without_effect import without_effect_lines
 
 register_period_ms = clamped(10_000, 60_000)
-"""How often a broker registers in ms, by registerNameServerPeriod."""
+"""The interval between a broker's registrations in ms, from registerNameServerPeriod."""
 
 
 def _cpus() -> int:
@@ -53,10 +53,10 @@ def _cpus() -> int:
 
 @attrs.define(kw_only=True)
 class BrokerConfig(ServerNetworkConfig):
-    """All keys of a broker; ``store`` holds those of its message store.
+    """All keys of a broker; ``store`` has those of its message store.
 
     Raises:
-        ConfigError: when built for a slave whose ``broker_id`` is not positive.
+        ConfigError: built for a slave whose ``broker_id`` is not positive.
     """
 
     # Identity and network.
@@ -66,7 +66,7 @@ class BrokerConfig(ServerNetworkConfig):
     broker_ip1: str = setting(factory=first_address, key="brokerIP1", fixed=True, check=unusable_host)
     """Address for clients, and the STOREHOST of every message."""
     broker_ip2: str = setting(factory=first_address, key="brokerIP2", fixed=True, check=unusable_host)
-    """Address for slaves; ``brokerIP1`` where only that one is given, except with ``compat=4.9``."""
+    """Address for slaves; ``brokerIP1`` if only that one is given, except with ``compat=4.9``."""
     listen_port: int = setting(10_911, least=0, most=65535, fixed=True)
     namesrv_addr: str | None = setting(factory=lambda: os.environ.get("NAMESRV_ADDR"), check=unusable_address)
     """``host:port`` of every name server, separated by semicolons; see ``name_servers``."""
@@ -82,7 +82,7 @@ class BrokerConfig(ServerNetworkConfig):
     region_id: str = setting("DefaultRegion", check=unusable_region)
     trace_on: bool = True
     use_tls: bool = setting(False, key="useTLS", fixed=True)
-    """Whether links to name servers and other brokers speak TLS; unset in a file: by ``tls.enable``."""
+    """Whether links to name servers and other brokers use TLS; if unset in a file, ``tls.enable`` decides."""
     high_speed_mode: bool = False
     isolate_log_enable: bool = False
     message_store_plug_in: str = ""
@@ -94,13 +94,13 @@ class BrokerConfig(ServerNetworkConfig):
     broker_topic_enable: bool = True
     auto_create_subscription_group: bool = True
     max_auto_created_topics: int = setting(20_000, least=0, most=INT32_MOST)
-    """Topics of the broker, those of retries included, from which on sends make no unknown ones; unknown to RocketMQ."""
+    """Number of topics (with retry topics) beyond which sends no longer create unknown topics; unknown to RocketMQ."""
     max_auto_created_groups: int = setting(10_000, least=0, most=INT32_MOST)
-    """Groups of the broker from which on unknown ones are no longer made by their first use; unknown to RocketMQ."""
+    """Number of groups beyond which the first use of an unknown group does not create it; unknown to RocketMQ."""
     consumer_offsets_limit_bytes: int = setting(
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=1 << 20, fixed=True
     )
-    """Memory of the offsets that consumers have committed, from which on no further queues' are taken; unknown to RocketMQ."""
+    """Memory for committed offsets; beyond it, offsets of further queues are refused; unknown to RocketMQ."""
     trace_topic_enable: bool = False
     msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name)
     flush_consumer_offset_interval: int = interval(5000)
@@ -108,14 +108,14 @@ class BrokerConfig(ServerNetworkConfig):
     notify_consumer_ids_changed_enable: bool = True
     channel_not_active_interval: int = 60_000
     rebalance_lock_max_live_time: int = interval(60_000, least=1)
-    """How long an ordered consumer's lock of a queue lives without a renewal; members rely on theirs for 30000. Java
-    has the system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
+    """Lifetime of an ordered consumer's queue lock without a renewal; members rely on theirs for 30000. Java uses the
+    system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
     long_polling_enable: bool = True
     short_polling_time_mills: int = interval(1000)
     transfer_msg_by_heap: bool = True
     slave_read_enable: bool = True
-    """Whether lagging readers are sent to a slave. RocketMQ has it off, and so has ``compat=4.9`` unless the file says
-    otherwise."""
+    """Whether lagging readers are sent to a slave. Off by default in RocketMQ, and with ``compat=4.9`` unless set in
+    the file."""
     enable_property_filter: bool = False
     filter_support_retry: bool = False
     filter_server_nums: int = 0
@@ -130,10 +130,10 @@ class BrokerConfig(ServerNetworkConfig):
     acl_enable: bool = setting(False, fixed=True)
     """Whether every request is checked, see `triomq_server.acl`."""
     acl_credentials_file: str | None = setting(None, fixed=True)
-    """Ours, unknown to RocketMQ: a file like its ``tools.yml``, with the account that signs this broker's own requests
-    to the other brokers of its set; without, they are not signed."""
+    """Our own key, unknown to RocketMQ: a file like its ``tools.yml``, with the account that signs this broker's own
+    requests to other brokers of its set; if unset, they are not signed."""
     start_accept_send_request_time_stamp: int = setting(0, most=253_370_764_800_000)
-    """Milliseconds since 1970, until 9999-01-01: the answer to a send before it names the time."""
+    """Milliseconds since 1970, until 9999-01-01: sends before this time are refused, with the time in the answer."""
     enable_detail_stat: bool = True
     auto_delete_unused_stats: bool = False
     commercial_enable: bool = True
@@ -174,9 +174,9 @@ class BrokerConfig(ServerNetworkConfig):
     """Milliseconds after which a producer is asked about a half message."""
     transaction_check_max: int = 15
     transaction_check_interval: int = interval(60_000)
-    """Milliseconds from the end of one check of open transactions to the next."""
+    """Milliseconds from the end of one check of open transactions to the start of the next."""
 
-    # The dialling side (NettyClientConfig).
+    # The client side (NettyClientConfig).
     client_worker_threads: int = 4
     client_callback_executor_threads: int = setting(factory=_cpus)
     client_oneway_semaphore_value: int = 65_535
@@ -190,7 +190,7 @@ class BrokerConfig(ServerNetworkConfig):
 
     store: StoreConfig = attrs.field(factory=StoreConfig, metadata={"triomq.skip": True})
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
-    """Unknown keys of the start-up file; shown to tools all the same."""
+    """Unknown keys of the startup file; still shown to tools."""
 
     def __attrs_post_init__(self) -> None:
         self.derive()
@@ -199,19 +199,19 @@ class BrokerConfig(ServerNetworkConfig):
     def from_properties(
         cls, values: Mapping[str, str], *, strict: bool = False, **preset: Any
     ) -> tuple[BrokerConfig, list[str]]:
-        """Defaults, changed by the keys given.
+        """Build a configuration from the defaults and the given keys.
 
         Args:
-            values: the contents of a file, as ``load_properties`` returns them.
-            strict: whether everything that would be a warning is an error.
+            values: the contents of a file, as returned by ``load_properties``.
+            strict: whether all warnings are errors.
             preset: attributes of this class that replace defaults before the file is read.
 
         Returns:
-            The configuration, and the warnings for whatever was not usable.
+            The configuration, and the warnings about unusable values.
 
         Raises:
-            ConfigError: a slave without a positive ``brokerId``, or something that is wrong with the values touches
-                safety, see ``findings``.
+            ConfigError: a slave has no positive ``brokerId``, or a problem of the values affects safety, see
+                ``findings``.
         """
         config = cls(**preset)
         spelled, renamed = respell(values)
@@ -226,7 +226,7 @@ class BrokerConfig(ServerNetworkConfig):
             config.store.clean_file_forcibly_enable = config.store.compat_49
         only_ip1 = bool(spelled.get("brokerIP1")) and "brokerIP2" not in spelled
         if only_ip1 and not config.store.compat_49:
-            # A broker that listens on a loopback address alone would send its slaves where nothing listens.
+            # A broker that listens only on a loopback address would send its slaves to a wrong address.
             config.broker_ip2 = config.broker_ip1
         if "haTransferBatchSize" not in spelled and not config.store.compat_49:
             config.store.ha_transfer_batch_size = LARGE_BATCH_BYTES
@@ -264,8 +264,8 @@ class BrokerConfig(ServerNetworkConfig):
         return config, warnings
 
     def derive(self) -> None:
-        """Derive what RocketMQ derives at start: a master's id is 0, the HA port is listenPort + 1. ConfigError for a
-        slave without id."""
+        """Derive the values that RocketMQ derives at startup: a master's id is 0, the HA port is listenPort + 1. Raises
+        ConfigError for a slave without id."""
         self.store.derive()
         if 0 < self.listen_port < 3 or self.listen_port == 65535:
             raise ConfigError(
@@ -279,16 +279,16 @@ class BrokerConfig(ServerNetworkConfig):
                 f"brokerRole=SLAVE needs a brokerId greater than 0, and it is {self.broker_id}; "
                 "id 0 belongs to the master of the set"
             )
-        # With an ephemeral port the next one cannot be predicted, so the HA listener takes one of its own.
+        # With an ephemeral port the next one cannot be predicted, so the HA listener uses a separate one.
         self.store.ha_listen_port = self.listen_port + 1 if self.listen_port else 0
 
     def update(self, values: Mapping[str, str]) -> list[str]:
         """Change the running configuration (code 25); unknown keys change nothing.
 
-        Values that are read once at start do not react, as in RocketMQ. Returns warnings.
+        Values that are read once at startup have no effect, as in RocketMQ. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, contradicts another, takes effect at the start only, or would prevent a
+            ConfigError: a value cannot be used, contradicts another, takes effect only at startup, or would prevent a
                 start; nothing has changed.
         """
         spelled, renamed = respell(values)
@@ -316,7 +316,7 @@ class BrokerConfig(ServerNetworkConfig):
         self.check_access()
 
     def check_access(self) -> None:
-        """Raise ConfigError where access control would be asked for and leave something open."""
+        """Raise ConfigError if access control is switched on but would leave something unprotected."""
         if not self.acl_enable:
             return
         if not self.rocketmq_home:
@@ -331,25 +331,24 @@ class BrokerConfig(ServerNetworkConfig):
             )
 
     def to_properties(self) -> dict[str, str]:
-        """All keys as text: broker, network, store, those of TLS where they are set, and the unknown ones of the
-        start-up file."""
+        """All keys as text: broker, network, store, the TLS keys that are set, and unknown keys of the startup file."""
         return {**to_text(self), **to_text(self.store), **self.tls.changed(), **self.extra}
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers' ``host:port``, in the order given."""
+        """The name servers' ``host:port``, in the given order."""
         return [address.strip() for address in (self.namesrv_addr or "").split(";") if address.strip()]
 
     @property
     def address(self) -> str:
-        """``host:port`` under which this broker is registered; with port 0 known only after the listener is open."""
+        """``host:port`` under which this broker registers; with port 0 it is known only once the listener is open."""
         return f"{self.broker_ip1}:{self.listen_port}"
 
 
 def _apply(
     config: BrokerConfig, values: Mapping[str, str], *, running: bool = False
 ) -> tuple[set[str], list[Unusable], list[Unusable]]:
-    """`apply` on the keys of the broker, of its store and of TLS."""
+    """`apply` to the keys of the broker, its store and TLS."""
     known: set[str] = set()
     unusable: list[Unusable] = []
     misread: list[Unusable] = []

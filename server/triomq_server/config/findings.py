@@ -18,15 +18,15 @@ import attrs
 from triomq_server.config.settings import ConfigError, Unusable, shown
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
-"""One word of a key in camel case, or behind a dot."""
+"""One word of a key in camel case, or after a dot."""
 
 _HOUR = re.compile(r"[01]?[0-9]|2[0-3]")
-"""One hour of deleteWhen."""
+"""One hour in deleteWhen."""
 
 _SAFETY_WORDS = frozenset(
     {
         "acl", "auth", "password", "secret", "ssl", "tls",  # who may connect, and what is encrypted
-        "role", "leger", "id", "compat",  # whose copy a broker is, and by which rules
+        "role", "leger", "id", "compat",  # whose copy a broker is, and under which rules
         "flush",  # when a message is on disk
         "path", "paths", "dir", "directory",  # where files are
         "port", "ports", "ip", "bind", "address", "addresses", "addr", "namesrv",  # where servers listen, and where they find each other
@@ -34,27 +34,27 @@ _SAFETY_WORDS = frozenset(
 )  # fmt: skip
 
 _LIKENESS = 0.8
-"""From this share of common letters on, an unknown key is taken for a misspelt one."""
+"""An unknown key with at least this share of common letters counts as a misspelt known one."""
 
 _HINTS_MOST = 20
-"""Unknown keys that are compared with all known ones; a file may have any number."""
+"""Maximum number of unknown keys that are compared with all known ones; a file may have any number."""
 
 LOG_FILE_LEAST_BYTES = 32_768
-"""Of a log file: the properties of one message alone may take as much."""
+"""Minimum size of a log file: the properties of one message may take as much."""
 
 _LINES_MOST = 10
-"""Findings named in one error."""
+"""Maximum number of findings in one error."""
 
 
 @attrs.frozen
 class Finding:
-    """One thing that is wrong with the settings.
+    """One problem of the settings.
 
     Attributes:
-        key: which key.
-        problem: what is wrong.
-        result: what is the case if the server starts all the same; empty when `problem` says it.
-        safety: whether the server must not start with it.
+        key: the key that it concerns.
+        problem: the problem.
+        result: the consequence if the server starts in spite of it; empty if `problem` states it.
+        safety: whether it prevents the server's start.
     """
 
     key: str
@@ -64,37 +64,37 @@ class Finding:
 
     @property
     def warning(self) -> str:
-        """The line of a server that starts all the same."""
+        """The line that a server logs if it starts in spite of the problem."""
         return f"{self.problem}; {self.result}" if self.result else self.problem
 
 
 def touches_safety(key: str) -> bool:
-    """Whether a key is about what the safety of a cluster rests on, by the words that it consists of."""
+    """Whether a cluster's safety depends on a key, according to the words in its name."""
     return any(word.lower() in _SAFETY_WORDS for word in _WORD.findall(key))
 
 
 def respelled(lines: Iterable[tuple[str, str]]) -> list[Finding]:
-    """Old spellings of keys."""
+    """Report old spellings of keys."""
     return [Finding(key, line) for key, line in lines]
 
 
 def unusable(values: Iterable[Unusable]) -> list[Finding]:
-    """Values that mean nothing, so that another one is in force."""
+    """Report values that cannot be used, so that another one is in force."""
     return [Finding(each.key, str(each), "it is ignored", touches_safety(each.key)) for each in values]
 
 
 def misread(values: Iterable[Unusable]) -> list[Finding]:
-    """Values that were read in a way their writer may not expect."""
+    """Report values that were read in a way their author may not expect."""
     return [Finding(each.key, str(each), safety=touches_safety(each.key)) for each in values]
 
 
 def without_effect(lines: Iterable[tuple[str, str]]) -> list[Finding]:
-    """Keys that ask for what these servers do not have."""
+    """Report keys for features that these servers do not have."""
     return [Finding(key, line, safety=touches_safety(key)) for key, line in lines]
 
 
 def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -> list[Finding]:
-    """The address for slaves is RocketMQ's default, while the one for clients was given.
+    """Report an address for slaves that is RocketMQ's default although one for clients was given.
 
     Args:
         broker_ip1: the address for clients.
@@ -108,7 +108,7 @@ def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -
 
 
 def address_of_no_host(key: str, address: str) -> list[Finding]:
-    """An address to listen on, where one to connect to is meant: it would be registered.
+    """Report a listening address in place of one to connect to: it would be registered.
 
     Args:
         key: brokerIP1 or brokerIP2.
@@ -124,10 +124,10 @@ def address_of_no_host(key: str, address: str) -> list[Finding]:
 
 
 def id_of_master(broker_id: int, role: str) -> list[Finding]:
-    """A master with an id of its own: members of a set know it by id 0.
+    """Report a master with an id of its own: members of a set know it by id 0.
 
     Args:
-        broker_id: brokerId as given.
+        broker_id: the given brokerId.
         role: brokerRole, a master's.
     """
     if not broker_id:
@@ -137,7 +137,7 @@ def id_of_master(broker_id: int, role: str) -> list[Finding]:
 
 
 def main_address_alone(main_address: str | None, ha_address: str | None, *, is_slave: bool) -> list[Finding]:
-    """A slave whose master is fixed for tables and comparison only, while the log follows the name server.
+    """Report a slave whose master is fixed for tables and comparison only, while the log follows the name server.
 
     Args:
         main_address: haMasterMainAddress.
@@ -152,7 +152,7 @@ def main_address_alone(main_address: str | None, ha_address: str | None, *, is_s
 
 
 def hours(delete_when: str) -> list[Finding]:
-    """Parts of deleteWhen that are not hours of a day. They stay in force: to put 04 in their place would delete files."""
+    """Report parts of deleteWhen that are not hours of a day. They stay in force: 04 instead would delete files."""
     wrong = [part for part in delete_when.split(";") if not _HOUR.fullmatch(part.strip())]
     if not wrong:
         return []
@@ -161,7 +161,7 @@ def hours(delete_when: str) -> list[Finding]:
 
 
 def name_with_separators(broker_name: str) -> list[Finding]:
-    """A name that commands cannot distinguish from an id or a queue behind it, or from two names."""
+    """Report a name that commands cannot distinguish from one with an id or a queue after it, or from two names."""
     if not {":", ";"} & set(broker_name):
         return []
     problem = f"brokerName={shown(broker_name)} has ':' or ';' in it"
@@ -169,7 +169,7 @@ def name_with_separators(broker_name: str) -> list[Finding]:
 
 
 def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
-    """Log files in which hardly any message has a place.
+    """Report log files in which hardly any message has room.
 
     Args:
         file_bytes: mappedFileSizeCommitLog.
@@ -186,7 +186,7 @@ def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
 
 
 def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:
-    """Keys that no settings class knows; one that is like a known key counts as that key misspelt."""
+    """Report keys that no settings class has; one that resembles a known key counts as a misspelling of it."""
     by_lower = {key.lower(): key for key in known}
     found: list[Finding] = []
     for key in keys:
@@ -200,20 +200,20 @@ def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:
 
 
 def unknown_at_run_time(keys: Iterable[str]) -> list[Finding]:
-    """Those of the unknown keys that touch safety; a running server ignores the others, as RocketMQ does."""
+    """Report unknown keys that affect safety; a running server ignores all others, as RocketMQ does."""
     return [Finding(key, f"unknown key {shown(key)}", safety=True) for key in keys if touches_safety(key)]
 
 
 def warnings_of(found: Iterable[Finding], *, strict: bool = False, running: bool = False) -> list[str]:
-    """The lines of a server that may start, or of a running one that may change.
+    """The warnings of a server that may start, or of a running one that may change.
 
     Args:
-        found: everything that was found.
+        found: all findings.
         strict: whether every finding prevents the start.
-        running: whether the values were to change a running server.
+        running: whether the values change a running server.
 
     Raises:
-        ConfigError: a finding prevents the start; the text has all of those.
+        ConfigError: at least one finding prevents the start or the change; the text has all such findings.
     """
     refused = [each.problem for each in found if strict or each.safety]
     if refused:

@@ -17,19 +17,19 @@ _MEMORY_V1 = "sys/fs/cgroup/memory"
 
 @functools.lru_cache(maxsize=1)
 def usable_memory_bytes(root: Path = Path("/")) -> int:
-    """The memory in bytes that this process may use; it is looked for once, and later changes of limits do not count.
+    """The memory in bytes that this process may use; read only once, so later changes of limits do not count.
 
-    A configuration needs it for several settings, and the files of the control groups take a millisecond each time.
+    A configuration needs it for several settings, and reading the control groups' files takes a millisecond each time.
 
     Args:
-        root: where `proc` and `sys` are mounted.
+        root: the directory in which `proc` and `sys` are mounted.
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_limits(root)])
 
 
 def _limits(root: Path) -> Iterator[int]:
-    """The limits of this process's groups and of all groups around them."""
+    """The limits of this process's control groups and of all their parents."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if not controllers:
@@ -40,7 +40,7 @@ def _limits(root: Path) -> Iterator[int]:
 
 
 def _limits_along(mount: Path, path: str, name: str) -> Iterator[int]:
-    # A container may see the path of its group as the host names it, while only the group itself is mounted.
+    # A container may see its group's path as named on the host, while only the group itself is mounted.
     group = Path(path.lstrip("/"))
     for folder in (group, *group.parents):
         limit = _text(mount / folder / name).strip()

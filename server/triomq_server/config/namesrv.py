@@ -35,25 +35,25 @@ class NamesrvConfig(ServerNetworkConfig):
 
     listen_port: int = setting(9876, least=0, most=65535, fixed=True)
     kv_config_path: str = setting(factory=lambda: _in_home("kvConfig.json"), fixed=True, check=unusable_if_empty)
-    """Where the key-value configuration (order topics) is kept."""
+    """The file of the key-value configuration (order topics)."""
     config_store_path: str = setting(
         factory=lambda: _in_home("namesrv.properties"), fixed=True, check=unusable_if_empty
     )
-    """Where changes made at run time are written; the file given with ``-c`` if there was one."""
+    """The file for changes made at run time; the file given with ``-c`` if there was one."""
     product_env_name: str = "center"
     cluster_test: bool = False
     order_message_enable: bool = False
-    """Put the order configuration of a topic into its routes."""
+    """Whether a topic's order configuration is included in its routes."""
 
     # Ours, unknown to RocketMQ 4.9.
     bind_address: str = setting("0.0.0.0", fixed=True, check=unusable_if_empty)
-    """Where to listen; one address, ``::`` for all of IPv6 too."""
+    """The address to listen on; ``::`` for all of IPv6 too."""
     compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9": a closed connection that carried several brokers unregisters only the first of them, and a
     broker that unregisters removes the entry of its id even if another broker has taken that id."""
 
     extra: dict[str, str] = attrs.field(factory=dict, metadata={"triomq.skip": True})
-    """Unknown keys of the start-up file; shown to tools all the same."""
+    """Unknown keys of the startup file; still shown to tools."""
 
     @property
     def compat_49(self) -> bool:
@@ -62,11 +62,10 @@ class NamesrvConfig(ServerNetworkConfig):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, strict: bool = False) -> tuple[NamesrvConfig, list[str]]:
-        """Defaults, changed by the keys given; returns the warnings for whatever was not usable.
+        """Build a configuration from the defaults and the given keys; also returns the warnings about unusable values.
 
         Raises:
-            ConfigError: something that is wrong with the values touches safety, see ``findings``; with ``strict``,
-                anything is wrong.
+            ConfigError: a problem of the values affects safety, see ``findings``; with ``strict``, any problem.
         """
         config = cls()
         spelled, renamed = respell(values)
@@ -90,7 +89,7 @@ class NamesrvConfig(ServerNetworkConfig):
         """Change the running configuration (code 318); unknown keys change nothing. Returns warnings.
 
         Raises:
-            ConfigError: a value cannot be used, takes effect at the start only, or would prevent a start; nothing has
+            ConfigError: a value cannot be used, takes effect only at startup, or would prevent a start; nothing has
                 changed.
         """
         changed = copy.copy(self)
@@ -108,14 +107,14 @@ class NamesrvConfig(ServerNetworkConfig):
         return warnings
 
     def to_properties(self) -> dict[str, str]:
-        """All keys as text, those of TLS where they are set, and the unknown ones of the start-up file."""
+        """All keys as text, the TLS keys that are set, and the unknown keys of the startup file."""
         return {**to_text(self), **self.tls.changed(), **self.extra}
 
 
 def _apply(
     config: NamesrvConfig, values: Mapping[str, str], *, running: bool = False
 ) -> tuple[set[str], list[Unusable], list[Unusable]]:
-    """`apply` on the keys of the name server and of TLS."""
+    """`apply` to the keys of the name server and TLS."""
     known, unusable, misread = apply(config, values, running=running)
     tls_known, tls_unusable, tls_misread = apply(config.tls, values, running=running)
     return known | tls_known, unusable + tls_unusable, misread + tls_misread

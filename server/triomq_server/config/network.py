@@ -15,7 +15,7 @@ from triomq_server.config.settings import INT32_MOST, setting, unusable_if_empty
 from triomq_server.config.tls import TlsConfig
 
 MOST_ADDRESSES = 64
-"""Servers in one setting; for each there is a task that keeps a connection."""
+"""Maximum number of servers in one setting; each has a task that keeps a connection."""
 
 
 def rocketmq_home() -> str | None:
@@ -29,9 +29,9 @@ def host_name() -> str:
 
 
 def first_address() -> str:
-    """The address other machines would see: the source address of the default route, else 127.0.0.1.
+    """The address that other machines see: the source address of the default route, or else 127.0.0.1.
 
-    No packet is sent: connecting a datagram socket only asks the routing table.
+    No packet is sent: connecting a datagram socket only queries the routing table.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -43,7 +43,7 @@ def first_address() -> str:
 
 
 def unusable_address(text: str) -> str | None:
-    """Why a text does not name servers as ``host:port;host:port``; None if it does."""
+    """The reason why a text is not a list ``host:port;host:port``; None if it is one."""
     addresses = [part.strip() for part in text.split(";") if part.strip()]
     if len(addresses) > MOST_ADDRESSES:
         return f"{len(addresses)} addresses; at most {MOST_ADDRESSES} are possible"
@@ -57,17 +57,19 @@ def unusable_address(text: str) -> str | None:
 
 
 def unusable_host(text: str) -> str | None:
-    """Why a text is not an address without its port, or a name; None if it may be one. Whether a name is known shows later."""
+    """The reason why a text is neither an address without port nor a name; None if it may be one.
+
+    Whether a name can be resolved is not checked."""
     return "IPv6 addresses are written without brackets here" if text.startswith("[") else None
 
 
 def networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """The networks of a list of IP addresses and networks, ``10.0.0.7;10.1.0.0/16``. ValueError for another text."""
+    """Parse a list of IP addresses and networks, ``10.0.0.7;10.1.0.0/16``. Raises ValueError for any other text."""
     return tuple(ipaddress.ip_network(part.strip()) for part in text.split(";") if part.strip())
 
 
 def unusable_networks(text: str) -> str | None:
-    """Why a text is not a list of IP addresses and networks; None if it is one."""
+    """The reason why a text is not a list of IP addresses and networks; None if it is one."""
     try:
         found = networks(text)
     except ValueError as error:
@@ -76,22 +78,22 @@ def unusable_networks(text: str) -> str | None:
 
 
 def unusable_name(text: str) -> str | None:
-    """Why a text cannot be a name that messages or routes carry; None if it can."""
+    """The reason why a text cannot be a name in messages or routes; None if it can."""
     if len(text) > MAX_NAME_CHARACTERS:
         return f"{len(text)} characters; at most {MAX_NAME_CHARACTERS} are possible"
     return unusable_if_empty(text)
 
 
 def unusable_region(text: str) -> str | None:
-    """Why a text cannot be a region, which each answer to a send carries; None if it can."""
+    """The reason why a text cannot be a region, which is in every answer to a send; None if it can."""
     return unusable_name(text) if text.isascii() else "only ASCII is possible"
 
 
 @attrs.define(kw_only=True)
 class ServerNetworkConfig:
-    """Keys that every listening process knows.
+    """Keys of all listening processes.
 
-    Thread counts and buffer switches are shown to tools and have no effect, see `without_effect`.
+    Thread counts and buffer switches are shown to tools but have no effect, see `without_effect`.
     """
 
     rocketmq_home: str | None = setting(factory=rocketmq_home, fixed=True)
@@ -101,13 +103,13 @@ class ServerNetworkConfig:
     server_callback_executor_threads: int = 0
     server_selector_threads: int = 3
     server_oneway_semaphore_value: int = 256
-    """One-way requests of ours that may wait on one link."""
+    """Maximum number of our one-way requests that wait on one link."""
     server_async_semaphore_value: int = 64
-    """Requests of ours that may wait for answers, all links together."""
+    """Maximum number of our requests that wait for answers, all links together."""
     server_channel_max_idle_time_seconds: int = setting(120, least=1, most=86_400)
-    """A link with no byte in either direction for so many seconds is closed."""
+    """A link without a byte in either direction for this many seconds is closed."""
     server_socket_snd_buf_size: int = 0
-    """Bytes; 0 leaves the system's default. So it is for the next one."""
+    """Bytes; 0 keeps the system's default. The same is true of the next key."""
     server_socket_rcv_buf_size: int = 0
     write_buffer_high_water_mark: int = 0
     write_buffer_low_water_mark: int = 0
@@ -117,29 +119,28 @@ class ServerNetworkConfig:
 
     # Ours, unknown to RocketMQ.
     max_connections: int = setting(10_000, least=1, most=INT32_MOST)
-    """Accepted links at one time; a further one is refused, or takes the place of one of a host with more."""
+    """Maximum number of accepted links; a further one is refused, or replaces one of a host that has more."""
     link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST)
-    """Unsent bytes of one link above which we read no more from it until they are gone."""
+    """Unsent bytes of one link above which no more is read from it until they have been sent."""
     output_limit_bytes: int = setting(
         factory=lambda: max(128 << 20, usable_memory_bytes() // 8), least=1 << 20, fixed=True
     )
-    """Unsent bytes of all links together; beyond them the links that hold most are closed."""
+    """Unsent bytes of all links together; beyond this limit, the links with the most are closed."""
     incomplete_frames_limit_bytes: int = setting(
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
     )
-    """Bytes of frames whose end has not come yet, of all links together; beyond them the links that hold most are
-    closed."""
+    """Bytes of incomplete frames of all links together; beyond this limit, the links with the most are closed."""
     max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST)
-    """Requests of all links together that wait in handlers; more than that are answered SYSTEM_BUSY."""
+    """Maximum number of requests of all links that wait in handlers; further ones are answered with SYSTEM_BUSY."""
     waiting_requests_limit_bytes: int = setting(
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
     )
-    """Bytes of requests of all links together that wait or are worked on; more than that are answered SYSTEM_BUSY."""
+    """Bytes of waiting or running requests of all links together; beyond this limit, they are answered SYSTEM_BUSY."""
 
     metrics_port: int = setting(0, least=0, most=65535, fixed=True)
-    """TCP port where Prometheus reads the metrics; 0 opens none."""
+    """TCP port on which Prometheus reads the metrics; 0 opens none."""
     metrics_bind_address: str = setting("127.0.0.1", fixed=True, check=unusable_name)
-    """Where ``metrics_port`` listens; one address. Who reaches it can read the names of topics and groups."""
+    """The address on which ``metrics_port`` listens. Clients that reach it can read the names of topics and groups."""
 
     tls: TlsConfig = attrs.field(factory=TlsConfig, metadata={"triomq.skip": True})
-    """What `tls.properties` of RocketMQ has."""
+    """The keys of RocketMQ's `tls.properties`."""

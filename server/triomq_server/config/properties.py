@@ -11,24 +11,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 MOST_SETTINGS_BYTES = 65_536
-"""Of a request that changes settings; all keys together have about 8,000."""
+"""Maximum size of a request that changes settings; all keys together have about 8,000 bytes."""
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _SEPARATORS = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """The text is not properties text: a ``\\u`` is not followed by four hex digits."""
+    """The text is not in properties format: a ``\\u`` is not followed by four hex digits."""
 
 
 def load_properties(text: str | bytes) -> dict[str, str]:
-    """Read properties text into a dict; a key that occurs twice keeps its last value, values are trimmed.
+    """Read properties text into a dict; the last value of a repeated key counts, and values are trimmed.
 
     Args:
-        text: the file's content. Bytes are read as UTF-8, and as Latin-1 when they are not UTF-8.
+        text: the file's content. Bytes are read as UTF-8, or as Latin-1 if they are not valid UTF-8.
 
     Raises:
-        PropertiesError: for a malformed ``\\uXXXX``, the only thing Java refuses too.
+        PropertiesError: a ``\\uXXXX`` is malformed, the only error in Java too.
     """
     result: dict[str, str] = {}
     for line in _logical_lines(text if isinstance(text, str) else _decode(text)):
@@ -38,7 +38,7 @@ def load_properties(text: str | bytes) -> dict[str, str]:
 
 
 def dump_properties(values: Mapping[str, str]) -> str:
-    """Write one ``key=value`` line each, escaped so that ``load_properties`` and Java read the same values back."""
+    """Write one ``key=value`` line per value, escaped so that ``load_properties`` and Java read the same values."""
     return "".join(f"{_escape(key, in_key=True)}={_escape(value, in_key=False)}\n" for key, value in values.items())
 
 
@@ -50,14 +50,14 @@ def _decode(data: bytes) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones, continuations joined with the next line's indent dropped."""
+    """Lines without comments and blank lines; continuation lines are joined without their indent."""
     held = ""
     continued = False
     for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         line = raw.lstrip(_SEPARATORS)
         if not continued and (not line or line[0] in "#!"):
             continue
-        # An odd number of backslashes at the end: the last one escapes the line's end.
+        # With an odd number of backslashes at the end, the last one escapes the line's end.
         if (len(line) - len(line.rstrip("\\"))) % 2:
             held += line[:-1]
             continued = True

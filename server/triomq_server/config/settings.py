@@ -28,17 +28,17 @@ _IN_FORCE = "triomq.in_force"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64 = 1 << 63
 _TEXT_MOST = 4096
-"""Characters of a value that is text."""
+"""Maximum number of characters of a text value."""
 
 _MOST_LINES = 5
-"""Values named in one error."""
+"""Maximum number of values named in one error."""
 
 DAY_MS = 86_400_000
 INT32_MOST = (1 << 31) - 1
 
 
 class ConfigError(ValueError):
-    """The settings contradict each other; the program must not start with them. The text says which and what to do."""
+    """The settings contradict each other or cannot be used; the program must not start. The text gives the cure."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class Unusable:
     Attributes:
         key: the key in files.
         text: the value, shortened and on one line.
-        reason: why, and what would be possible.
+        reason: the reason, and the possible values.
     """
 
     key: str
@@ -71,21 +71,21 @@ def setting(
     check: Callable[[str], str | None] | None = None,
     in_force: Callable[[int], int] | None = None,
 ) -> T:
-    """An attribute whose key is not its name in camel case, or whose value has bounds.
+    """Declare an attribute whose key is not its name in camel case, or whose value has bounds.
 
-    Whole numbers without bounds of their own lie between 0 and 2**63 - 1; text has no control characters and at most
+    Whole numbers without explicit bounds must be between 0 and 2**63 - 1; text has no control characters and at most
     4096 characters.
 
     Args:
-        default: the value without configuration; its type decides how text is read.
-        key: the key in files, when ``camel_case(attribute)`` is not it.
-        factory: computes the default; the value then is text, or a number with ``least``.
+        default: the value without configuration; its type determines how text is read.
+        key: the key in files, if it is not ``camel_case(attribute)``.
+        factory: computes the default; the value is then text, or a number if ``least`` is given.
         least: smallest accepted number.
         most: largest accepted number.
         one_of: the accepted texts.
-        fixed: whether it takes effect at the start only, and cannot be changed in a running server.
-        check: why a text cannot be used; None if it can.
-        in_force: the number that is used in place of an accepted one; tools are shown this one.
+        fixed: whether it takes effect only at startup, and cannot be changed in a running server.
+        check: returns the reason why a text cannot be used; None if it can.
+        in_force: computes the number that is used in place of an accepted one; tools are shown the result.
     """
     metadata = {
         _KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _CHECK: check, _IN_FORCE: in_force,
@@ -96,18 +96,18 @@ def setting(
 
 
 def interval(default: int, *, least: int = 10, most: int = DAY_MS, in_force: Callable[[int], int] | None = None) -> int:
-    """A time in ms between two passes of a task, or until one gives up: bounded, so that no value makes a task spin,
-    or sleep for ever."""
+    """Declare a time in ms between two passes of a task, or until one gives up. Bounded, so that no value makes a task
+    spin, or sleep for ever."""
     return setting(default, least=least, most=most, in_force=in_force)
 
 
 def unusable_if_empty(text: str) -> str | None:
-    """Why a text that is needed cannot be used; None if it can."""
+    """The reason why a text that must not be empty cannot be used; None if it can."""
     return None if text else "it is empty; leave the key out for its default"
 
 
 def clamped(least: int, most: int) -> Callable[[int], int]:
-    """Takes a number outside of these bounds for the nearer bound."""
+    """Replace numbers outside these bounds by the nearer bound."""
     return lambda number: min(max(number, least), most)
 
 
@@ -119,13 +119,13 @@ def camel_case(attribute: str) -> str:
 
 
 def keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
-    """The keys of a settings class, in the order of declaration; attributes that hold no single value are left out."""
+    """The keys of a settings class in the order of declaration; attributes that hold no single value are omitted."""
     return _keys_of(cls)
 
 
 @functools.cache
 def _keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
-    # Apart from `keys_of`: for mypy a class whose instances have no hash has none itself.
+    # Separate from `keys_of`: for mypy a class whose instances have no hash has none itself.
     return {
         field.metadata.get(_KEY) or camel_case(field.name): field
         for field in attrs.fields(cls)
@@ -134,12 +134,12 @@ def _keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
 
 
 def default_of(field: attrs.Attribute[Any]) -> object:
-    """The value of an attribute that no configuration changes."""
+    """An attribute's value without configuration."""
     factory = getattr(field.default, "factory", None)
     return field.default if factory is None else factory()
 
 
-# Renamed in 4.5.2; older files still carry the first spelling. The other three kept the misspelling to this day.
+# Renamed in 4.5.2; older files still have the first spelling. The other three are still misspelt today.
 _OTHER_SPELLINGS = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
@@ -151,10 +151,10 @@ _OTHER_SPELLINGS = {
 
 
 def respell(values: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    """Replace the other spelling of the ``maped``/``mapped`` keys by the right one, which wins when both are there.
+    """Replace the other spelling of ``maped``/``mapped`` keys by the right one, which wins if both are given.
 
     Returns:
-        The values, and a pair of key and line for each key that was replaced.
+        The values, and a pair of key and line for each replaced key.
     """
     result = dict(values)
     lines: list[tuple[str, str]] = []
@@ -173,16 +173,16 @@ def respell(values: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, 
 def apply(
     target: object, values: Mapping[str, str], *, running: bool = False
 ) -> tuple[set[str], list[Unusable], list[Unusable]]:
-    """Set every attribute of ``target`` whose key is in ``values``.
+    """Set all attributes of ``target`` whose keys are in ``values``.
 
     Args:
         target: an object of a settings class.
         values: text by key.
-        running: whether ``target`` is in use, so that what is fixed at the start cannot change.
+        running: whether ``target`` is in use, so that settings fixed at startup cannot change.
 
     Returns:
-        The keys that ``target`` knows; each value that was not usable and therefore changed nothing; and each value
-        that was read in a way its writer may not expect.
+        The keys that ``target`` has; each unusable value, which changed nothing; and each value that was read in a way
+        its author may not expect.
     """
     known: set[str] = set()
     unusable: list[Unusable] = []
@@ -211,7 +211,7 @@ def apply(
 
 
 def out_of_range(target: object) -> list[Unusable]:
-    """The attributes that no file could have set to their values: a program has set them."""
+    """Attributes that a program has set to values that no file could have set."""
     found = []
     for key, field in keys_of(type(target)).items():
         value = getattr(target, field.name)
@@ -231,14 +231,13 @@ def refuse_out_of_range(*targets: object) -> None:
 
 
 def refuse_change(unusable: list[Unusable]) -> None:
-    """Raise ConfigError if a change of a running configuration has such values."""
+    """Raise ConfigError if a change of a running configuration has unusable values."""
     if unusable:
         raise ConfigError("no setting has been changed: " + "; ".join(map(str, unusable[:_MOST_LINES])))
 
 
 def to_text(target: object) -> dict[str, str]:
-    """All keys with the value in force, as a file would state them; what is unset is left out, as RocketMQ leaves out
-    nulls."""
+    """All keys with the values in force, as a file would state them; unset ones are omitted, as nulls in RocketMQ."""
     result: dict[str, str] = {}
     for key, field in keys_of(type(target)).items():
         value = _in_force(field, getattr(target, field.name))
@@ -248,13 +247,13 @@ def to_text(target: object) -> dict[str, str]:
 
 
 def _in_force(field: attrs.Attribute[Any], value: Any) -> Any:
-    """What is used in place of a value."""
+    """The value that is used in place of a given one."""
     in_force = field.metadata.get(_IN_FORCE)
     return value if in_force is None else in_force(value)
 
 
 def _read(field: attrs.Attribute[Any], current: object, text: str) -> tuple[object, str | None]:
-    """The value that ``text`` means for this attribute, or why it means none."""
+    """The value of ``text`` for this attribute, or the reason why it cannot be used."""
     default = field.default if not isinstance(field.default, attrs.Factory) else current  # type: ignore[arg-type]
     if isinstance(default, bool):
         return text.lower() == "true", None
@@ -277,7 +276,7 @@ def _read(field: attrs.Attribute[Any], current: object, text: str) -> tuple[obje
 
 
 def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
-    """Why this value, of the right type, cannot be used; None if it can."""
+    """The reason why this value, of the right type, cannot be used; None if it can."""
     if isinstance(value, int | float):
         least, most = field.metadata.get(_LEAST), field.metadata.get(_MOST)
         if isinstance(value, float) and not math.isfinite(value):
@@ -301,5 +300,5 @@ def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
 
 
 def shown(text: str) -> str:
-    """A value as a line of the log shows it: one line, and not long."""
+    """A value as shown in a log line: shortened, and on one line."""
     return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("…" if len(text) > 200 else "")

@@ -19,7 +19,7 @@ from triomq_server.config.settings import INT32_MOST, ConfigError, clamped, inte
 
 
 class BrokerRole(enum.StrEnum):
-    """What a broker is to its replication partners."""
+    """A broker's role in replication."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -38,13 +38,13 @@ _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 LARGE_BATCH_BYTES = 262_144
-"""The largest frame of replication unless ``haTransferBatchSize`` is in the file: every slave takes it, 4.9's up to 4
+"""The largest replication frame unless ``haTransferBatchSize`` is in the file: every slave accepts it, 4.9's up to 4
 MiB, and it costs a fraction per byte."""
 
 
 SEND_WAIT_MS = 1200
-"""How long a send waits for disk and slave unless the file says something else: a producer with the default deadline of
-3 s and another broker to go to gives up after half of it, and must have the status by then."""
+"""Maximum wait of a send for disk and slave, unless set in the file. A producer with the default deadline of 3 s and
+another broker to try gives up after half of it, and must have the status by then."""
 
 _disk_percent = clamped(10, 95)
 
@@ -117,9 +117,9 @@ class StoreConfig:
     destroy_maped_file_interval_forcibly: int = 120_000
     redelete_hanged_file_interval: int = 120_000
     disk_max_used_space_ratio: int = setting(75, most=100, in_force=_disk_percent)
-    """As given; RocketMQ clamps it to 10..95 when it is used, see ``disk_ratio_limit``."""
+    """As given; RocketMQ clamps it to 10..95 on use, see ``disk_ratio_limit``."""
     clean_file_forcibly_enable: bool = False
-    """Whether files that have not expired are deleted when the disk fills up; RocketMQ does by default."""
+    """Whether unexpired files are deleted when the disk fills up, as RocketMQ does by default."""
 
     # Reading: bytes and counts per pull; ratio in per cent of the memory.
     max_transfer_bytes_on_message_in_memory: int = setting(262_144, least=1, most=16_777_216)
@@ -135,7 +135,7 @@ class StoreConfig:
     # Replication: intervals and timeouts in ms, sizes in bytes.
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = setting(10_912, least=0, most=65535, fixed=True)
-    """What a file says is replaced by listenPort + 1 (docs/protocol/broker-config.md §1)."""
+    """A value in a file is replaced by listenPort + 1 (docs/protocol/broker-config.md §1)."""
     ha_master_address: str | None = setting(None, check=unusable_address)
     ha_send_heartbeat_interval: int = interval(5000)
     ha_housekeeping_interval: int = interval(20_000)
@@ -152,7 +152,7 @@ class StoreConfig:
 
     # Delay and transactions.
     message_delay_level: str = setting(_DELAY_LEVELS)
-    """Read at the start; a later change counts from the next start on."""
+    """Read at startup; a later change takes effect at the next start."""
     delay_levels_ms: list[int] = attrs.field(init=False, factory=list, metadata={"triomq.skip": True})
     """The delays of `message_delay_level`; level n is entry n - 1."""
     flush_delay_offset_interval: int = interval(10_000)
@@ -170,33 +170,32 @@ class StoreConfig:
     compat: str = setting("safe", one_of=("safe", "4.9"), fixed=True)
     """"safe", or "4.9" to copy the defects of RocketMQ 4.9 that this program otherwise avoids."""
     ha_master_main_address: str | None = setting(None, check=unusable_address)
-    """Where the broker behind ``haMasterAddress`` answers requests, for the comparison of the two logs and for its tables;
-    else the master of the set at the name servers."""
+    """The main address of the broker behind ``haMasterAddress``, used to compare the two logs and to fetch its
+    tables; by default that of the set's master at the name servers."""
     follow_other_master: bool = True
-    """A master that finds another one of its set alive when it starts becomes that one's slave; ``compat=4.9`` serves
-    beside it."""
+    """Whether a master that finds another live master of its set at startup becomes its slave; with ``compat=4.9`` both
+    serve."""
     ha_slave_addresses: str = setting("", check=unusable_networks, fixed=True)
-    """From where slaves may connect to the HA port: IP addresses and networks, separated by ``;``; empty: from
-    anywhere, as in RocketMQ."""
+    """IP addresses and networks from which slaves may connect to the HA port, separated by ``;``; if empty, slaves may
+    connect from anywhere, as in RocketMQ."""
     memory_bytes: int = setting(0, least=0)
-    """The memory of which ``access_message_in_memory_max_ratio`` is a share; 0 asks the system how much this process may
-    use."""
+    """The memory for ``access_message_in_memory_max_ratio``; with 0, the system's limit for this process is used."""
 
     in_memory_limit_bytes: int = attrs.field(init=False, default=0, metadata={"triomq.skip": True})
-    """How far behind the log's end a reader may be and still be served from memory (docs/protocol/ha.md §8)."""
+    """Maximum distance of a reader from the log's end that is served from memory (docs/protocol/ha.md §8)."""
 
     def __attrs_post_init__(self) -> None:
         self.derive()
 
     def derive(self) -> None:
-        """Derive what follows from other keys. ConfigError for bad delay levels, and for contradictions."""
+        """Derive values from other keys. Raises ConfigError for bad delay levels, and for contradictions."""
         if not self.store_path_commit_log:
             self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
         self.delay_levels_ms = self.check_relations()
         self.update_in_memory_limit()
 
     def check_relations(self) -> list[int]:
-        """What one key means for another. Returns the delay levels in ms; ConfigError for contradictions."""
+        """Check keys that depend on each other. Returns the delay levels in ms. Raises ConfigError."""
         index_file_bytes = 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
         if index_file_bytes > INT32_MOST:
             raise ConfigError(
@@ -227,18 +226,17 @@ class StoreConfig:
 
     @property
     def disk_ratio_limit(self) -> float:
-        """Fraction of the disk above which expired files go at any hour: the key in per cent, clamped to 10..95."""
+        """Fraction of the disk above which expired files are deleted at any hour: the key's per cent, in 10..95."""
         return _disk_percent(self.disk_max_used_space_ratio) / 100
 
     def update_in_memory_limit(self) -> None:
-        """Derive ``in_memory_limit_bytes`` from the memory and the share of it that counts
-        (accessMessageInMemoryMaxRatio)."""
+        """Derive ``in_memory_limit_bytes`` from the memory and the share of it in accessMessageInMemoryMaxRatio."""
         total = self.memory_bytes or usable_memory_bytes()
         self.in_memory_limit_bytes = total * self.access_message_in_memory_max_ratio // 100
 
 
 def _parse_delay_levels(text: str) -> list[int]:
-    """Delays in ms of `messageDelayLevel` ("1s 5s 1m"). ConfigError for other text."""
+    """Parse `messageDelayLevel` ("1s 5s 1m") into delays in ms. Raises ConfigError for other text."""
     levels = []
     for word in text.split() or [""]:
         match = _DELAY_LEVEL.match(word)

@@ -15,7 +15,7 @@ from triomq_server.config import findings
 from triomq_server.config.settings import ConfigError, apply, default_of, keys_of, setting, to_text
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
-"""Read if it is there, as RocketMQ does."""
+"""The file that is read if it exists, as in RocketMQ."""
 
 SECRETS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
 """Keys whose values are not shown."""
@@ -25,15 +25,15 @@ _BOOLEAN = ("true", "false")
 
 @attrs.define(kw_only=True)
 class TlsConfig:
-    """All keys of TLS. What is unset is derived, see `test_mode` and `dials_tls`."""
+    """All keys of TLS. Values for unset keys are derived, see `test_mode` and `dials_tls`."""
 
     mode: str = setting("permissive", key="tls.server.mode", one_of=("disabled", "permissive", "enforcing"), fixed=True)
-    """``disabled``: plain TCP only; ``permissive``: TLS for clients that begin with it; ``enforcing``: TLS only."""
+    """``disabled``: plain TCP only; ``permissive``: TLS for clients that start with it; ``enforcing``: TLS only."""
     enable: str | None = setting(None, key="tls.enable", one_of=_BOOLEAN, fixed=True)
-    """Whether a broker speaks TLS to name servers and other brokers; unset: with mode ``enforcing``."""
+    """Whether a broker uses TLS to name servers and other brokers; if unset, it does so in mode ``enforcing``."""
     config_file: str = setting(CONFIG_FILE, key="tls.config.file", fixed=True)
     test_mode_enable: str | None = setting(None, key="tls.test.mode.enable", one_of=_BOOLEAN, fixed=True)
-    """A certificate made at run time, and no peer verified; unset: where no certificate is named."""
+    """Whether a certificate is made at run time, and no peer verified; if unset: if no certificate is named."""
 
     need_client_auth: str = setting(
         "none", key="tls.server.need.client.auth", one_of=("none", "optional", "require"), fixed=True
@@ -52,12 +52,12 @@ class TlsConfig:
 
     # Ours, unknown to RocketMQ.
     client_check_host_name: bool = setting(True, key="tls.client.checkHostName", fixed=True)
-    """With ``tls.client.authServer``: whether the certificate must also have the name or address that was dialled."""
+    """With ``tls.client.authServer``: whether the certificate must also have the dialled name or address."""
     ha_use_tls: bool = setting(False, key="haUseTLS", fixed=True)
-    """Whether the HA port speaks TLS, and nothing else; 4.9 brokers cannot replicate then."""
+    """Whether the HA port uses TLS, and nothing else; 4.9 brokers cannot replicate then."""
     handshake_timeout_ms: int = setting(10_000, key="tlsHandshakeTimeoutMillis", least=100, most=120_000, fixed=True)
     max_handshakes: int = setting(1000, key="maxTlsHandshakes", least=1, most=100_000, fixed=True)
-    """Handshakes at one time on one server; beyond them the oldest is ended."""
+    """Maximum number of simultaneous handshakes on one server; beyond it, the oldest is ended."""
 
     @property
     def test_mode(self) -> bool:
@@ -67,7 +67,7 @@ class TlsConfig:
         return self.test_mode_enable == "true"
 
     def dials_tls(self, use_tls: bool | None) -> bool:
-        """Whether a broker speaks TLS to name servers and other brokers.
+        """Whether a broker uses TLS to name servers and other brokers.
 
         Args:
             use_tls: its ``useTLS``; None if it is unset.
@@ -98,7 +98,7 @@ class TlsConfig:
         return {key: value for key, value in to_text(self).items() if getattr(self, fields[key].name) != defaults[key]}
 
     def check(self) -> None:
-        """Raise ConfigError for settings that contradict each other, or that promise what they do not keep."""
+        """Raise ConfigError for settings that contradict each other, or do not give the protection that they name."""
         problem = self._contradiction()
         if problem:
             raise ConfigError(problem)
@@ -161,18 +161,18 @@ class TlsConfig:
 
 
 TLS_KEYS: Final = frozenset(keys_of(TlsConfig))
-"""All keys of TLS but `useTLS`, which is a broker's."""
+"""All keys of TLS except `useTLS`, which is a broker's."""
 
 
 def read_tls_file(config: TlsConfig, values: Mapping[str, str]) -> TlsConfig:
-    """The settings with those of ``tls.config.file`` in force, which count before others, as in RocketMQ.
+    """The settings with those of ``tls.config.file`` applied, which take precedence, as in RocketMQ.
 
-    The mode and ``tls.enable``, which RocketMQ takes from system properties only, count where the server's own settings
-    do not have them.
+    The mode and ``tls.enable``, which RocketMQ takes only from system properties, apply if the server's own settings do
+    not have them.
 
     Args:
         config: the server's own settings.
-        values: what the file says.
+        values: the contents of the file.
 
     Raises:
         ConfigError: a key is unknown, or a value cannot be used.
@@ -196,5 +196,5 @@ def read_tls_file(config: TlsConfig, values: Mapping[str, str]) -> TlsConfig:
 
 
 def shown_text(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings as tools and terminals see them: without passwords."""
+    """Settings as shown by tools and terminals: without passwords."""
     return {key: "******" if key in SECRETS and value else value for key, value in values.items()}

@@ -16,11 +16,11 @@ from triomq_server.config.settings import default_of, keys_of, shown, to_text
 
 @attrs.frozen
 class WithoutEffect:
-    """Why one key has no effect.
+    """The reason why one key has no effect.
 
     Attributes:
         reason: what happens instead.
-        warns: whether setting it away from its default gives a warning.
+        warns: whether a value other than the default gives a warning.
     """
 
     reason: str
@@ -28,7 +28,7 @@ class WithoutEffect:
 
 
 def _table(warned: Mapping[str, str], silent: Mapping[str, str]) -> Mapping[str, WithoutEffect]:
-    """One entry per key; in `silent` the keys that share a reason stand together."""
+    """One entry per key; keys in `silent` that share a reason are listed together."""
     table = {key: WithoutEffect(reason, warns=True) for key, reason in warned.items()}
     for keys, reason in silent.items():
         table.update(dict.fromkeys(keys.split(), WithoutEffect(reason)))
@@ -36,12 +36,12 @@ def _table(warned: Mapping[str, str], silent: Mapping[str, str]) -> Mapping[str,
 
 
 _WARNED = {
-    # where name servers and members are found
+    # discovery of name servers and members
     "fetchNamesrvAddrByAddressServer": "no address server is asked; name servers are those of namesrvAddr",
     "rmqAddressServerDomain": "no address server is asked; name servers are those of namesrvAddr",
     "rmqAddressServerSubGroup": "no address server is asked; name servers are those of namesrvAddr",
     "clusterTest": "no other name server is asked; routes are those registered here",
-    # which store there is, and where
+    # type and location of the store
     "enableDLegerCommitLog": "there is no DLedger; the broker runs in the role of brokerRole",
     "storePathDLedgerCommitLog": "there is no DLedger; the log is in storePathCommitLog",
     "readOnlyCommitLogStorePaths": "log files in other directories are not read; the log is in storePathCommitLog",
@@ -51,7 +51,7 @@ _WARNED = {
     "enableLmq": "there are no light message queues; INNER_MULTI_DISPATCH is only stored",
     "enableMultiDispatch": "there are no light message queues; INNER_MULTI_DISPATCH is only stored",
     "enableConsumeQueueExt": "there are no extended queue files; filters read the messages",
-    # what consumers get
+    # delivery to consumers
     "enableCalcFilterBitMap": "no bit map is computed; filters read the messages",
     "filterServerNums": "no filter server is started; filter by tags or SQL92 expressions",
     "disableConsumeIfConsumerReadSlowly": "slow groups stay enabled; slaveReadEnable lets them read from a slave",
@@ -108,11 +108,11 @@ _SILENT = {
 }
 
 WITHOUT_EFFECT = _table(_WARNED, _SILENT)
-"""Key to reason, sorted by key."""
+"""Reason by key, sorted by key."""
 
 
 def changed_without_effect(target: object) -> dict[str, WithoutEffect]:
-    """The keys of a settings object that have no effect and are not at their defaults."""
+    """Keys of a settings object that have no effect and are not at their defaults."""
     return {
         key: WITHOUT_EFFECT[key]
         for key, field in keys_of(type(target)).items()
@@ -121,7 +121,7 @@ def changed_without_effect(target: object) -> dict[str, WithoutEffect]:
 
 
 def without_effect_lines(target: object) -> list[tuple[str, str]]:
-    """A pair of key and line for each changed key that an operator relies on and that has no effect."""
+    """A pair of key and line for each changed key that an operator relies on but that has no effect."""
     text = to_text(target)
     return [
         (key, f"{key}={shown(text.get(key, ''))} has no effect: {entry.reason}")
