@@ -39,18 +39,18 @@ if COMPILED:
 T = TypeVar("T")
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors that say nothing about the disk: the process or the system lacks descriptors or memory for now."""
+"""Errors that are not about the disk: the process or the system lacks descriptors or memory for now."""
 
 PAGE_BYTES = 4096
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap does not name it
-_MAP_FIXED = 0x10  # these two have the same values on all machines but Alpha, MIPS, PA-RISC, PowerPC and SPARC
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; not defined in Python's mmap
+_MAP_FIXED = 0x10  # this one and the next are the same on all machines except Alpha, MIPS, PA-RISC, PowerPC and SPARC
 _MAP_NORESERVE = 0x4000
 _PUNCH_HOLE_KEEP_SIZE = 0x03
 _LOOKING_AHEAD = 3  # calls
-_LOOKED_AT_ONCE = 64  # directories by a call
-_ZEROS = bytes(1 << 22)  # never written to, so it takes next to no memory
+_LOOKED_AT_ONCE = 64  # directories per call
+_ZEROS = bytes(1 << 22)  # never written to, so it takes almost no memory
 
-# ctypes lets the interpreter run meanwhile; mmap.madvise would hold it.
+# ctypes releases the interpreter meanwhile; mmap.madvise would hold it.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -58,12 +58,12 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class StoreLocked(Exception):  # noqa: N818 - named after the state one is in
-    """Another process (or another store in this process) has this store directory open. Stop that one first."""
+class StoreLocked(Exception):  # noqa: N818 - named after the state
+    """Another process, or another store in this process, has this store directory open. Stop it first."""
 
 
 class Entry(NamedTuple):
-    """A file or directory in a directory; a directory's length means nothing."""
+    """A file or directory in a directory; the length of a directory has no meaning."""
 
     name: str
     is_directory: bool
@@ -72,7 +72,7 @@ class Entry(NamedTuple):
 
 @attrs.frozen
 class DiskUsage:
-    """Bytes of the partition that holds a path: `free` counts root's reserve, `usable` what we may still use."""
+    """Space in bytes on a path's partition: `free` includes root's reserve, `usable` is available to this process."""
 
     total_bytes: int
     free_bytes: int
@@ -80,74 +80,74 @@ class DiskUsage:
 
 
 class MappedFile(Protocol):
-    """A file of fixed size as a writable buffer. Bytes read as zero until written."""
+    """A file of fixed size as a writable buffer. Unwritten bytes read as zero."""
 
     on_unmap: Callable[[], None] | None
-    """Called in the disk's thread before the file's map is given up: a keeper of `buffer` must drop it."""
+    """Called in the disk's thread before the file's map is released: the holder of `buffer` must drop it."""
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The bytes; write only what has been reserved. Kept no longer than one step, unless `on_unmap` is set."""
+        """The bytes; write only into reserved ranges. Do not keep it beyond one step, unless `on_unmap` is set."""
         ...
 
     def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
-        """Make sure that bytes start..end can be written; OSError(ENOSPC) if not. Safe to repeat, keeps content.
+        """Ensure that bytes start..end can be written; OSError(ENOSPC) if not. Keeps the content; can be repeated.
 
-        `blank` promises that nothing was ever written there: then zeros may be written, which is cheaper. `populate` is
-        that of `Disk.create`.
+        `blank` promises that nothing was ever written there: then zeros may be written, which is cheaper. `populate`
+        has the meaning that it has in `Disk.create`.
         """
         ...
 
     def zero(self, start: int, end: int) -> None:
-        """Make bytes start..end read as zero again and give their space back; they are no longer reserved."""
+        """Make bytes start..end read as zero again and free their space; they are no longer reserved."""
         ...
 
     def sync(self, start: int, end: int) -> None:
-        """Force bytes start..end (perhaps more) to the disk. Blocks: call it through `Disk.run`."""
+        """Force bytes start..end (perhaps more) to the disk. Blocks: call it in `Disk.run`."""
         ...
 
     def read_back(self, start: int, end: int) -> bytes:
-        """Bytes start..end; OSError if they cannot be read, where touching them in the buffer would kill the process.
+        """Read bytes start..end; OSError if they cannot be read, whereas access in the buffer would kill the process.
         Blocks."""
         ...
 
     def write_back(self, start: int, data: bytes) -> None:
-        """Write bytes that are there already, so that the next `sync` writes them to the disk again. Blocks. OSError."""
+        """Rewrite existing bytes, so that the next `sync` writes them to the disk again. Blocks. Raises OSError."""
         ...
 
     def content_end(self, start: int, end: int) -> int:
-        """Where the last part of a range ends that the disk keeps anything of; behind it all bytes are zero.
+        """The end of the last part of a range that the disk stores; all bytes after it are zero.
 
-        Finding the end of a file's content by reading would be slow, and where files live in memory (tmpfs) reading a
-        hole takes a page, or kills the process when there is none.
+        Finding the end of a file's content by reading would be slow. In memory file systems (tmpfs) reading a hole also
+        takes a page, or kills the process if there is none.
         """
         ...
 
     def open_descriptor(self, *, writable: bool = False) -> int | None:
-        """A new descriptor, which the caller closes; None if this is not a file of the system. OSError.
+        """Open a new descriptor, which the caller closes; None if this is not a file of the system. Raises OSError.
 
-        What is written through one is seen in the buffer, and the other way round. Such a write needs no reservation: a
-        full disk is an ordinary ENOSPC there.
+        Writes through a descriptor are visible in the buffer, and the reverse. They need no reservation: a full disk is
+        an ordinary ENOSPC there.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the file. Slices handed out stay valid until they are dropped."""
+        """Release the file. Slices of the buffer stay valid until they are dropped."""
         ...
 
 
 class Disk(Protocol):
-    """Files by path. Plain methods take little time; what may wait for the hardware goes through `run`."""
+    """Files by path. Plain methods take little time; work that may wait for the hardware is done with `run`."""
 
     async def run(self, chore: Callable[[], T]) -> T:
-        """Run a blocking chore off the event loop (in a worker thread, where there is hardware to wait for)."""
+        """Run a blocking chore off the event loop (in a worker thread, if there is hardware to wait for)."""
         ...
 
     def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
-        """A new zero-filled file, its first `reserve` bytes reserved; parent directories are made. OSError if not.
+        """Create a zero-filled file, its first `reserve` bytes reserved, and its parent directories. Raises OSError.
 
-        `populate` maps their pages now, in one go: right for a file that is filled from its begin on. One that is written
-        here and there gets them one by one, so that nobody waits for all.
+        `populate` maps the reserved pages now, in one step, which suits a file that is filled from its start. A file
+        with scattered writes gets its pages one by one, so that no caller waits for all.
         """
         ...
 
@@ -156,123 +156,123 @@ class Disk(Protocol):
         ...
 
     def size(self, path: str) -> int:
-        """Length of a file; FileNotFoundError."""
+        """The length of a file. Raises FileNotFoundError."""
         ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file was last modified, ms since the epoch."""
+        """The time of a file's last modification, in ms since the epoch."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Names in a directory, sorted; empty if there is no such directory."""
         ...
 
     def entries(self, path: str) -> Sequence[Entry]:
-        """What is in a directory, by name; empty when there is no such directory. OSError for a FIFO and the like."""
+        """Entries of a directory, by name; empty if it does not exist. Raises OSError for a FIFO and the like."""
         ...
 
     def only_files(
         self, paths: Iterable[str], length: int, most_bytes: int
     ) -> Generator[tuple[str, bytes] | None, None, None]:
-        """For each directory, in order, the file that it holds if it holds nothing else: its name and its content.
+        """For each directory, in order: the name and content of its file, if it holds nothing else.
 
-        The content is without the zeros at its end. None if the directory holds anything else, the file is not of this
-        length or has more content, or any of it cannot be found out: `entries` and `content` say what. Directories are
-        asked for before they are answered for; closing the iterator ends all looking.
+        The content is without trailing zeros. The result is None if the directory holds anything else, the file has
+        another length or more content, or any of it cannot be determined: then ask `entries` and `content`. Directories
+        are requested before their results are given; closing the iterator ends all reading.
         """
         ...
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
-        """The beginning of a file, without a map, and where its content ends as `MappedFile.content_end` finds it.
+        """Read the beginning of a file without a map, and find its content's end like `MappedFile.content_end`.
 
-        The bytes end there too, or after `most_bytes`. OSError.
+        The bytes end there too, or after `most_bytes`. Raises OSError.
         """
         ...
 
     def read_part(self, path: str, start: int, size: int) -> bytes:
-        """So many bytes of a file from `start` on, without a map; fewer where the file ends. OSError."""
+        """Read up to `size` bytes of a file from `start`, without a map; fewer if the file ends. Raises OSError."""
         ...
 
     def sync_file(self, path: str, start: int, end: int) -> None:
-        """`MappedFile.sync` of a file that is not mapped and has been there when the store was opened. OSError."""
+        """`MappedFile.sync` for a file that is not mapped and existed when the store was opened. Raises OSError."""
         ...
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory is there."""
+        """Whether the path is an existing directory."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """Whether a file or directory exists."""
         ...
 
     def is_in_place(self, path: str) -> bool:
-        """Whether a directory that `lock_directory` has locked is the one at this path still; true if none is locked."""
+        """Whether a directory locked by `lock_directory` is still the one at this path; true if none is locked."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; fine if it is there."""
+        """Make a directory and its parents; does nothing if it exists."""
         ...
 
     def remove(self, path: str) -> None:
-        """Delete a file; fine if it is gone already."""
+        """Delete a file; does nothing if it does not exist."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Delete a directory and all below it; fine if it is gone already."""
+        """Delete a directory and everything below it; does nothing if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes:
-        """All bytes of a small file; FileNotFoundError."""
+        """Read all bytes of a small file. Raises FileNotFoundError."""
         ...
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Write a small file from scratch and, with `sync`, force it to the disk."""
+        """Write a new small file or replace its content; with `sync`, force it to the disk."""
         ...
 
     def take_permissions(self, path: str, model: str) -> None:
-        """Give a file the mode of another one, and its owner and group where that is allowed, before it is written.
+        """Give a file the mode of another, and its owner and group if permitted, before it is written.
 
-        It is made if it is not there. Nothing happens where there is no model. OSError.
+        The file is created if it does not exist. Nothing happens if the model does not exist. Raises OSError.
         """
         ...
 
     def replace(self, source: str, target: str) -> None:
-        """Rename, replacing the target in one step, durably."""
+        """Rename a file, replacing the target in one step, durably."""
         ...
 
     def usage(self, path: str) -> DiskUsage:
-        """Space on the partition that holds the path."""
+        """Space on the path's partition."""
         ...
 
     def boot_id(self) -> str:
-        """Changes whenever unsynced file content may have been lost (the machine was restarted)."""
+        """An id that changes whenever unsynced file content may have been lost (the machine was restarted)."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take the store lock (docs/protocol/store.md §11.3); returns what releases it. Raises StoreLocked."""
+        """Take the store lock (docs/protocol/store.md §11.3); returns its release function. Raises StoreLocked."""
         ...
 
     def lock_directory(self, path: str) -> Callable[[], None]:
-        """Lock a directory without a file in it; returns what releases it. Raises StoreLocked.
+        """Lock a directory without a file in it; returns a function that releases it. Raises StoreLocked.
 
-        Where the file system cannot do that, nothing is locked.
+        Nothing is locked if the file system does not support it.
         """
         ...
 
 
 def lock_store(disk: Disk, root: str, log: str, *, new_log: bool = False) -> Callable[[], None]:
-    """Take both locks of a store, of its directory and of its log's; returns what releases them.
+    """Take both locks of a store, of its directory and of its log's; returns a function that releases them.
 
-    RocketMQ knows only the first, which does not keep stores with directories of their own from sharing one log.
+    RocketMQ has only the first, which does not prevent stores with separate directories from sharing one log.
 
     Args:
-        disk: where they are.
+        disk: the disk with both directories.
         root: `storePathRootDir`.
         log: `storePathCommitLog`.
-        new_log: whether to make the log's directory if there is none; else it is not locked then.
+        new_log: whether to create the log's directory if it does not exist; otherwise it is not locked then.
 
     Raises:
-        StoreLocked: another broker, or a tool, has one of them.
+        StoreLocked: another broker, or a tool, holds one of them.
     """
     release_root = disk.lock(f"{root}/lock")
     try:
@@ -294,7 +294,7 @@ def lock_store(disk: Disk, root: str, log: str, *, new_log: bool = False) -> Cal
 def find_only_files(
     disk: Disk, paths: Iterable[str], length: int, most_bytes: int
 ) -> Generator[tuple[str, bytes] | None, None, None]:
-    """`Disk.only_files` by the disk's other methods, one after the other."""
+    """`Disk.only_files` by means of the disk's other methods, one after the other."""
     for path in paths:
         yield _find_only_file(disk, path, length, most_bytes)
 
@@ -328,7 +328,7 @@ class RealMappedFile:
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The bytes, mapped again if the map was given up. ValueError once it is closed, OSError."""
+        """The bytes, mapped again if the map was released. Raises ValueError once the file is closed, and OSError."""
         buffer = self._buffer
         return buffer if buffer is not None else self._map_again()
 
@@ -346,13 +346,13 @@ class RealMappedFile:
         return buffer
 
     def unmap(self) -> None:
-        """Give up the map. It goes when the last slice and the last reference are dropped, so readers are safe."""
+        """Release the map. It ends when the last slice and the last reference are dropped, so readers are safe."""
         if self.on_unmap is not None:
             self.on_unmap()
         self._buffer = None
 
     def reserve(self, start: int, end: int, *, blank: bool = False, populate: bool = True) -> None:
-        """Allocate blocks for a range and map their pages."""
+        """Allocate blocks for a range, and map their pages."""
         # The descriptor is opened per chore: chores are rare, descriptors are scarce, and closing cannot race with a
         # sync in a worker thread.
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -366,14 +366,14 @@ class RealMappedFile:
             self.populate(start, end)
 
     def populate(self, start: int, end: int) -> None:
-        """Fault the pages in now, in one go: four times as cheap as one fault at a time while appending.
+        """Fault in the pages now, in one step: this takes a quarter of the time of one fault per page during appends.
 
-        Only advice: kernels that do not know it, or cannot, leave the pages to be faulted in later.
+        It is only advice: kernels that do not support it, or cannot do it, fault in the pages later.
         """
         start -= start % PAGE_BYTES
         try:
             anchor = ctypes.c_char.from_buffer(self.buffer)
-        except ValueError:  # closed meanwhile
+        except ValueError:  # closed in the meantime
             return
         _libc.madvise(ctypes.addressof(anchor) + start, end - start, _MADV_POPULATE_WRITE)
 
@@ -385,7 +385,7 @@ class RealMappedFile:
                 return
         finally:
             os.close(fd)
-        # No holes on this file system. Only bytes that differ are written, so no unbacked page is touched.
+        # This file system has no holes. Only bytes that differ are written, so that no unbacked page is touched.
         blank = bytes(1 << 16)
         for at in range(start, end, len(blank)):
             part = min(len(blank), end - at)
@@ -393,15 +393,15 @@ class RealMappedFile:
                 self.buffer[at : at + part] = blank[:part]
 
     def sync(self, start: int, end: int) -> None:  # noqa: ARG002 - the system syncs files, not ranges
-        """`fdatasync`, and once for a new file that of its directory."""
+        """Call `fdatasync` on the file, and once for a new file on its directory."""
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # expired meanwhile: nothing left to force
+        except FileNotFoundError:  # expired in the meantime: nothing left to force
             return
         except OSError as error:
             if error.errno not in NO_DESCRIPTOR:
                 raise
-            # The map needs no descriptor. A new file's directory waits for the next time.
+            # The map needs no descriptor. The directory of a new file is synced next time.
             if self._buffer is None:
                 raise
             self._buffer.flush()
@@ -415,7 +415,7 @@ class RealMappedFile:
             self._unlisted = False
 
     def read_back(self, start: int, end: int) -> bytes:
-        """Through a descriptor."""
+        """Read through a descriptor."""
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         pieces = []
         try:
@@ -429,7 +429,7 @@ class RealMappedFile:
         return b"".join(pieces)
 
     def write_back(self, start: int, data: bytes) -> None:
-        """Through a descriptor. A new file's directory becomes dirty too."""
+        """Write through a descriptor. A new file's directory becomes dirty too."""
         fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             view = memoryview(data)
@@ -443,7 +443,7 @@ class RealMappedFile:
             os.utime(os.path.dirname(self._path))
 
     def content_end(self, start: int, end: int) -> int:
-        """Ask the file system for its holes; one that does not know of any has content everywhere."""
+        """Ask the file system for holes; without support for them, content is everywhere."""
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return _content_end(fd, start, end)
@@ -460,7 +460,7 @@ class RealMappedFile:
         self.on_unmap = None
         if self._maps is not None:
             self._maps.remove(self)
-        # BufferError: slices are out; the map goes when the last of them is dropped.
+        # BufferError: slices are in use; the map ends when the last of them is dropped.
         with contextlib.suppress(BufferError):
             if self._buffer is not None:
                 self._buffer.close()
@@ -472,13 +472,13 @@ def _content_end(fd: int, start: int, end: int) -> int:
         while at < end and (data := os.lseek(fd, at, os.SEEK_DATA)) < end:
             found = at = min(os.lseek(fd, data, os.SEEK_HOLE), end)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # no content from here on
+        if error.errno != errno.ENXIO:  # no content from here to the end
             return end
     return found
 
 
 def _map(fd: int, size: int, maps: Maps | None) -> mmap.mmap:
-    """Map a file; when the system allows no more maps, give up others first."""
+    """Map a file; if the system allows no more maps, release others first."""
     try:
         return _map_once(fd, size)
     except OSError as error:
@@ -488,11 +488,11 @@ def _map(fd: int, size: int, maps: Maps | None) -> mmap.mmap:
 
 
 def _map_once(fd: int, size: int) -> mmap.mmap:
-    """Map a file without keeping a descriptor: queues have a file each, and there may be more of them than descriptors."""
+    """Map a file without keeping a descriptor: each queue has a file, and there may be more files than descriptors."""
     if sys.version_info >= (3, 13):
         return mmap.mmap(fd, size, trackfd=False)
-    # Before, Python's maps of files keep a copy of the descriptor, and those of memory have none. The file takes the
-    # place of such a map: munmap, msync and madvise work on addresses, whatever is there.
+    # Before 3.13, Python's maps of files keep a copy of the descriptor, but those of memory have none. The file
+    # replaces such a map: munmap, msync and madvise work on addresses, whatever is mapped at them.
     if not size:
         raise ValueError("an empty file cannot be mapped")
     try:
@@ -512,8 +512,8 @@ def _map_once(fd: int, size: int) -> mmap.mmap:
 def _write_zeros(fd: int, start: int, end: int) -> None:
     """Bring a range into memory by writing it.
 
-    A write takes the file system's large folios and one journal step for many pages; faulting the same pages in through
-    the map handles each by itself and costs three to ten times as much. The interpreter runs meanwhile.
+    A write uses the file system's large folios and one journal step for many pages; faulting in the same pages through
+    the map handles each separately and takes three to ten times as long. The interpreter is released meanwhile.
     """
     while start < end:
         start += os.pwrite(fd, _ZEROS[: end - start] if end - start < len(_ZEROS) else _ZEROS, start)
@@ -527,28 +527,28 @@ class RealDisk:
     """The operating system's files.
 
     Args:
-      threads: how many chores run at once.
-      maps: bounds how many files are mapped at once.
+      threads: maximum number of simultaneous chores.
+      maps: bounds the number of mapped files.
     """
 
     def __init__(self, *, threads: int = 4, maps: Maps | None = None) -> None:
         self.maps = maps if maps is not None else Maps()
         self._locked_directories: dict[str, int] = {}
         self._folders: dict[str, set[str]] = {}
-        """The locked directories of stores, and those below each that are known to be there."""
+        """The locked directories of stores, and the directories below each that are known to exist."""
         self._limiter = trio.CapacityLimiter(threads)
-        # Connections and the log's files are soon more than the customary 1024.
+        # Connections and the log's files soon exceed the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     async def run(self, chore: Callable[[], T]) -> T:
-        """In a worker thread of our own limiter."""
+        """Run the chore in a worker thread of our own limiter."""
         return await trio.to_thread.run_sync(chore, limiter=self._limiter)
 
     def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
-        """A new file, or an existing one of that name set to this size."""
+        """Create a file, or set an existing one to this size."""
         self.make_directory(os.path.dirname(path))
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -570,7 +570,7 @@ class RealDisk:
         return file
 
     def open(self, path: str) -> MappedFile:
-        """Map a file in its full length."""
+        """Map the full length of a file."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             return RealMappedFile(path, _map(fd, os.fstat(fd).st_size, self.maps), new=False, maps=self.maps)
@@ -578,7 +578,7 @@ class RealDisk:
             os.close(fd)
 
     def size(self, path: str) -> int:
-        """Length in bytes."""
+        """The length in bytes."""
         return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:
@@ -593,7 +593,7 @@ class RealDisk:
             return []
 
     def entries(self, path: str) -> Sequence[Entry]:
-        """One look at the directory, and one at each file: a start has tens of thousands of directories to look into."""
+        """Read the directory once, and each file's status once: a start reads tens of thousands of directories."""
         try:
             names = os.scandir(path)
         except FileNotFoundError:
@@ -611,8 +611,8 @@ class RealDisk:
     def only_files(
         self, paths: Iterable[str], length: int, most_bytes: int
     ) -> Generator[tuple[str, bytes] | None, None, None]:
-        """Ahead of the caller, in a thread, by compiled code where there is any: a start has tens of thousands of queues to
-        look for, and does something with each meanwhile."""
+        """Read ahead of the caller in a thread, with compiled code if available: a start has tens of thousands of
+        queues to find, and processes each meanwhile."""
         if not COMPILED:
             yield from find_only_files(self, paths, length, most_bytes)
             return
@@ -627,7 +627,7 @@ class RealDisk:
                 yield from ahead.popleft().result()
 
     def content(self, path: str, most_bytes: int) -> tuple[bytes, int]:
-        """Reads content only: a hole read through a descriptor takes no memory, but time."""
+        """Read only content: reading a hole through a descriptor takes no memory, but time."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             end = _content_end(fd, 0, os.fstat(fd).st_size)
@@ -636,7 +636,7 @@ class RealDisk:
             os.close(fd)
 
     def read_part(self, path: str, start: int, size: int) -> bytes:
-        """Through a descriptor."""
+        """Read through a descriptor."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, size, start)
@@ -644,7 +644,7 @@ class RealDisk:
             os.close(fd)
 
     def sync_file(self, path: str, start: int, end: int) -> None:  # noqa: ARG002 - the system syncs files, not ranges
-        """`fdatasync`."""
+        """Call `fdatasync`."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.fdatasync(fd)
@@ -652,15 +652,16 @@ class RealDisk:
             os.close(fd)
 
     def is_directory(self, path: str) -> bool:
-        """Whether it is a directory."""
+        """Whether the path is a directory."""
         return os.path.isdir(path)
 
     def exists(self, path: str) -> bool:
-        """Whether it is there."""
+        """Whether the path exists."""
         return os.path.exists(path)
 
     def is_in_place(self, path: str) -> bool:
-        """Compares with the open descriptor: some file systems change the number of an inode that no process has open."""
+        """Compare with the open descriptor: some file systems change the number of an inode that is not open
+        anywhere."""
         descriptor = self._locked_directories.get(path)
         try:
             return descriptor is None or os.path.samestat(os.fstat(descriptor), os.stat(path))
@@ -668,8 +669,8 @@ class RealDisk:
             return False
 
     def make_directory(self, path: str) -> None:
-        """Like `mkdir -p`, but OSError (ESTALE) where a directory of a locked store, or the store, was there before: who has
-        moved it could not put it back in place of a new one."""
+        """Like `mkdir -p`, but OSError (ESTALE) if a directory of a locked store, or the store, existed before: an
+        operator who has moved it could not put it back in place of a new one."""
         found = []
         for root, folders in list(self._folders.items()):
             if path != root and not path.startswith(f"{root}/"):
@@ -680,7 +681,7 @@ class RealDisk:
                     raise OSError(errno.ESTALE, "the directory was moved or removed, put it back", known)
             found.append((folders, below))
         os.makedirs(path, exist_ok=True)
-        for folders, below in found:  # not before it is there: the disk may be full
+        for folders, below in found:  # only once it exists: the disk may be full
             folders.add(below)
 
     def remove(self, path: str) -> None:
@@ -696,11 +697,11 @@ class RealDisk:
             shutil.rmtree(path)
 
     def read(self, path: str) -> bytes:
-        """The whole file."""
+        """Read the whole file."""
         return read_plain(path)
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """The whole file, with `fsync`."""
+        """Write the whole file, and call `fsync`."""
         self.make_directory(os.path.dirname(path))
         with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as f:
             f.write(data)
@@ -709,12 +710,12 @@ class RealDisk:
                 os.fsync(f.fileno())
 
     def take_permissions(self, path: str, model: str) -> None:
-        """Through a descriptor; the file is never more readable than its model."""
+        """Work on a descriptor; the file is never more readable than its model."""
         try:
             wanted = os.stat(model)
         except FileNotFoundError:
             return
-        mode = wanted.st_mode & 0o777 | 0o200  # a file that its owner must not write was replaced all the same
+        mode = wanted.st_mode & 0o777 | 0o200  # a file that its owner must not write was replaced nevertheless
         fd = open_plain(path, os.O_WRONLY | os.O_CREAT, mode & 0o700)
         try:
             now = os.fstat(fd)
@@ -722,9 +723,9 @@ class RealDisk:
                 try:
                     os.fchown(fd, -1, wanted.st_gid)
                 except OSError:
-                    mode &= ~0o070 | (mode & 0o007) << 3  # another group has the rights of all others at most
+                    mode &= ~0o070 | (mode & 0o007) << 3  # another group gets at most the rights of all others
             if now.st_uid != wanted.st_uid:
-                with contextlib.suppress(OSError):  # for root only
+                with contextlib.suppress(OSError):  # only root may do it
                     os.fchown(fd, wanted.st_uid, -1)
             if now.st_mode & 0o777 != mode:
                 os.fchmod(fd, mode)
@@ -732,12 +733,12 @@ class RealDisk:
             os.close(fd)
 
     def replace(self, source: str, target: str) -> None:
-        """Rename, and force the directory to the disk."""
+        """Rename the file, and force the directory to the disk."""
         os.replace(source, target)
         _sync_directory(os.path.dirname(target))
 
     def usage(self, path: str) -> DiskUsage:
-        """`statvfs` of the path, or of the nearest parent there is."""
+        """Call `statvfs` on the path, or on its nearest existing parent."""
         path = os.path.abspath(path)  # the parent of a relative path's first part is ""
         while not os.path.exists(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
@@ -745,7 +746,7 @@ class RealDisk:
         return DiskUsage(s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize, s.f_bavail * s.f_frsize)
 
     def boot_id(self) -> str:
-        """The kernel's boot id; empty where there is none."""
+        """The kernel's boot id; empty if there is none."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
                 return f.read().strip()
@@ -753,7 +754,7 @@ class RealDisk:
             return ""
 
     def lock(self, path: str) -> Callable[[], None]:
-        """An exclusive POSIX lock on the first byte, and an entry in this process's own list."""
+        """Take an exclusive POSIX lock on the first byte, and make an entry in this process's own list."""
         folder = os.path.dirname(path)
         path = os.path.realpath(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -785,7 +786,7 @@ class RealDisk:
         return release
 
     def lock_directory(self, path: str) -> Callable[[], None]:
-        """`flock` on the directory itself: RocketMQ takes every name in a log's directory for a log file."""
+        """Call `flock` on the directory itself: RocketMQ takes every name in a log's directory for a log file."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -796,7 +797,7 @@ class RealDisk:
                     f"the directory {os.path.realpath(path)} is locked: another broker process has its log there; stop "
                     "it, or set another storePathCommitLog"
                 ) from None
-            # NFS has only locks of files that are open for writing, which a directory never is.
+            # NFS only has locks for files that are open for writing, which a directory never is.
             if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 os.close(fd)
                 raise
@@ -806,7 +807,7 @@ class RealDisk:
         def release() -> None:
             self._locked_directories.pop(path, None)
             self._folders.pop(path, None)
-            # A child process that has not reached its exec has this descriptor too: closing is not enough.
+            # A child process before its exec has this descriptor too: closing is not enough.
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)

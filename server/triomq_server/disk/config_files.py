@@ -16,17 +16,17 @@ from triomq_protocol.wire import fastjson
 from triomq_server.disk.access import Disk
 
 _FILE_BYTES = 1 << 30
-"""Tables are read at the start, and have numbers as keys: no size that fits the memory is too long."""
+"""Tables are read at startup, and have numbers as keys: no length that fits into memory is too long."""
 
 _log = logging.getLogger(__name__)
 
 
-class ConfigFileDamaged(Exception):  # noqa: N818 - named after the state one is in
+class ConfigFileDamaged(Exception):  # noqa: N818 - named after the state
     """Neither the file nor its `.bak` can be parsed: repair or remove them, then start again."""
 
 
 def damaged(path: str, what: str) -> ConfigFileDamaged:
-    """The error for a file that is of no use: what is wrong with it, and what to do."""
+    """The error for an unusable file: the problem, and the remedy."""
     return ConfigFileDamaged(f"{path} {what}; repair the file or move it away, then start again")
 
 
@@ -39,13 +39,13 @@ class ConfigFile:
         self._guard = threading.Lock()
         self._backup = f"{path}.bak"
         self._failures: dict[str, str] = {}
-        """Why this file or its `.bak` could not be written the last time."""
+        """The reasons why this file or its `.bak` could not be written last time."""
 
     def load(self) -> object | None:
-        """The parsed file, or its `.bak` if the file is missing, empty or broken; None if there is neither.
+        """Parse the file, or its `.bak` if the file is missing, empty or broken; None if neither exists.
 
-        Integer keys without quotes are accepted. Raises ConfigFileDamaged when there are only broken files: to go
-        on without them would forget what they hold, and soon overwrite it.
+        Integer keys without quotes are accepted. Raises ConfigFileDamaged if there are only broken files: continuing
+        without them would lose their contents, and soon overwrite them.
         """
         backup = self._backup
         broken: BodyError | None = None
@@ -75,24 +75,24 @@ class ConfigFile:
         return content
 
     def _read(self, path: str) -> bytes | None:
-        """The file's text without blanks around it; None if there is no file."""
+        """The file's text without surrounding blanks; None if there is no file."""
         try:
             return self._disk.read(path).strip()
         except FileNotFoundError:
             return None
 
     def save(self, data: bytes) -> None:
-        """Replace the file by this text; returns when it is on disk. OSError leaves the old file in place.
+        """Replace the file's text; returns when it is on disk. OSError leaves the old file in place.
 
-        The `.bak` gets the same text, so that nothing is missing when it has to stand in. Both have the permissions of
-        the file that is replaced: a configuration may have passwords in it.
+        The `.bak` gets the same text, so that nothing is missing if it is needed. Both get the permissions of the
+        replaced file: a configuration may contain passwords.
         """
         with self._guard:
             temporary = self.path + ".tmp"
             self._disk.take_permissions(temporary, self.path)
             self._disk.write(temporary, data)
             self._disk.replace(temporary, self.path)
-            # Only now, so that at every moment one of the two is whole.
+            # Only now, so that one of the two is whole at any moment.
             try:
                 self._disk.take_permissions(self._backup, self.path)
                 self._disk.write(self._backup, data, sync=False)
@@ -105,11 +105,11 @@ class ConfigFile:
 
     @property
     def failure(self) -> str | None:
-        """Why it could not be written the last time; None if it could."""
+        """The reason why it could not be written last time; None if it was."""
         return self._failures.get(self.path)
 
     def log_failure(self, error: OSError) -> None:
-        """Log that the file could not be written, once for each reason: tables on a timer are tried every few seconds."""
+        """Log that the file could not be written, once per reason: tables on a timer are tried every few seconds."""
         self._log_once(logging.ERROR, self.path, error)
 
     def _log_once(self, level: int, path: str, error: OSError) -> None:
@@ -118,9 +118,9 @@ class ConfigFile:
             _log.log(level, "%s cannot be written: %s", path, error)
 
     async def save_in_background(self, data: bytes) -> None:
-        """`save` without holding up the event loop, for tables that are written on a timer."""
+        """`save` without blocking the event loop, for tables that are written on a timer."""
         await self.in_background(lambda: self.save(data))
 
     async def in_background(self, chore: Callable[[], None]) -> None:
-        """Run what takes long, such as encoding a large table and saving it, without holding up the event loop."""
+        """Run a long chore, such as encoding a large table and saving it, without blocking the event loop."""
         await self._disk.run(chore)

@@ -14,15 +14,15 @@ from typing import Protocol
 
 
 class Mapped(Protocol):
-    """A file whose map can be given up."""
+    """A file with a map that can be released."""
 
     def unmap(self) -> None:
-        """Give up the map; the next use of its bytes maps the file again."""
+        """Release the map; the next use of its bytes maps the file again."""
         ...
 
 
 def map_limit() -> int:
-    """Three quarters of what the system allows; the rest is for the interpreter, threads and other buffers."""
+    """Three quarters of the system's limit; the rest is for the interpreter, threads and other buffers."""
     try:
         with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
             allowed = int(file.read())
@@ -38,10 +38,10 @@ _guard = threading.Lock()
 class Maps:
     """The mapped files of one disk.
 
-    Only the thread that made it gives up maps: others may read a file that this one is about to give up.
+    Only the thread that made it releases maps: others may be reading a file that this one is about to release.
 
     Args:
-      limit: how many the process may have; by default as many as `map_limit` says, over all disks.
+      limit: maximum number of maps in the process; by default `map_limit`, over all disks.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -57,7 +57,7 @@ class Maps:
         return len(self._files)
 
     def add(self, file: Mapped) -> None:
-        """A file was mapped. Gives up the oldest maps if there are too many."""
+        """Add a newly mapped file. Releases the oldest maps if there are too many."""
         with _guard:
             self._files[file] = None
             count = sum(map(len, _sharing)) if self._shares else len(self._files)
@@ -65,14 +65,14 @@ class Maps:
             self.give_up(count - self._limit, keep=file)
 
     def remove(self, file: Mapped) -> None:
-        """A file was closed."""
+        """Remove a closed file."""
         with _guard:
             self._files.pop(file, None)
 
     def give_up(self, count: int | None = None, *, keep: Mapped | None = None) -> int:
-        """Give up so many maps, the oldest first, or half of them; returns how many.
+        """Release `count` maps, the oldest first, or half of them by default; returns the number released.
 
-        0 in a thread that is not the owner's.
+        Returns 0 in a thread other than the owner's.
         """
         if threading.get_ident() != self._owner:
             return 0
