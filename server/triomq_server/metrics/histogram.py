@@ -23,14 +23,14 @@ BOUNDS_S: Final = (
     5.0,
     10.0,
 )
-"""Upper bounds of the buckets; what takes longer is in a last one."""
+"""Upper bounds of the buckets; longer durations are in an additional last one."""
 
 
 class Histogram:
-    """Durations, counted by their size; to count one costs some 200 ns.
+    """Durations, counted by length; counting one takes some 200 ns.
 
     Attributes:
-        counts: durations in each bucket, not summed up; the last is that without a bound.
+        counts: number of durations in each bucket, not cumulative; the last bucket has no bound.
         total_s: the sum of all durations.
     """
 
@@ -41,6 +41,6 @@ class Histogram:
         self.total_s = 0.0
 
     def observe(self, duration_s: float, times: int = 1) -> None:
-        """Count one duration, or several that were equal."""
+        """Count one duration, or several equal ones."""
         self.counts[bisect_left(BOUNDS_S, duration_s)] += times
         self.total_s += duration_s * times

@@ -16,15 +16,15 @@ from triomq_server.config import ConfigError
 from triomq_server.metrics.text import CONTENT_TYPE, TextWriter
 
 MOST_CONNECTIONS: Final = 128
-"""Open at one time; a further one is closed at once."""
+"""Maximum number of open connections; a further one is closed at once."""
 
 REQUEST_BYTES_MOST: Final = 8192
 REQUEST_WITHIN_S: Final = 5.0
 ANSWER_WITHIN_S: Final = 10.0
-"""A scraper that has not taken the text then is cut off; Prometheus gives up after ten seconds, unless set."""
+"""A scraper that has not read the text in this time is disconnected; Prometheus' default timeout is ten seconds."""
 
 FRESH_S: Final = 1.0
-"""For so long a text is given to those who come after."""
+"""Age up to which a text is given to later scrapers."""
 
 _REMARKS: Final = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 431: "Request Header Fields Too Large",
@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 Listen = Callable[[str, int], Awaitable[Sequence[trio.abc.Listener[trio.abc.Stream]]]]
 Collect = Callable[[TextWriter], Iterator[None]]
-"""Writes all metrics of a server; at each step other tasks have their turn."""
+"""Writes all metrics of a server; other tasks may run at each step."""
 
 
 class MetricsPort:
     """Serves the metrics of one server.
 
     Args:
-        collect: writes them.
+        collect: writes the metrics.
     """
 
     def __init__(self, collect: Collect) -> None:
@@ -52,7 +52,7 @@ class MetricsPort:
         self._connections = 0
 
     async def text(self) -> Sequence[bytes]:
-        """The metrics, at most `FRESH_S` old, in pieces."""
+        """The metrics in pieces, at most `FRESH_S` old."""
         async with self._making:
             if trio.current_time() >= self._made_at + FRESH_S:
                 writer = TextWriter()
@@ -68,7 +68,7 @@ class MetricsPort:
         """Answer scrapers until cancelled.
 
         Raises:
-            ConfigError: the address cannot be listened on.
+            ConfigError: the server cannot listen on the address.
         """
         try:
             listeners = await listen(host, port)
@@ -113,7 +113,7 @@ class MetricsPort:
             await stream.send_all(head.encode())
             for piece in pieces if method != b"HEAD" else ():
                 await stream.send_all(piece)
-            # Closing while the peer still sends would reset the connection, and lose what it has not read.
+            # Closing while the peer still sends would reset the connection, and lose unread bytes of the answer.
             if isinstance(stream, trio.abc.HalfCloseableStream):
                 await stream.send_eof()
         if sending.cancelled_caught:
@@ -121,7 +121,7 @@ class MetricsPort:
 
 
 async def _request(stream: trio.abc.Stream) -> tuple[int, bytes]:
-    """The code of the answer, 0 for none, and the method of a request."""
+    """Read a request; returns the code of the answer, 0 for none, and the method."""
     data = b""
     while b"\r\n\r\n" not in data and b"\n\n" not in data:
         if len(data) > REQUEST_BYTES_MOST:

@@ -11,7 +11,7 @@ from triomq_server.metrics.text import Family, TextWriter
 
 
 class CountedBudget(Protocol):
-    """A memory budget, as it is shown."""
+    """A memory budget with the figures shown in metrics."""
 
     held_bytes: int
     limit_bytes: int
@@ -19,26 +19,26 @@ class CountedBudget(Protocol):
 
 
 class CountedTraffic(Protocol):
-    """The figures of all listeners of a server."""
+    """The figures of all of a server's listeners."""
 
     receive_times: Histogram
     refused: int
 
     @property
     def requests(self) -> dict[int, int]:
-        """How many came, by request code."""
+        """Number of requests, by request code."""
 
     @property
     def errors(self) -> dict[tuple[int, int], int]:
-        """Answers by request code and code."""
+        """Number of error answers, by request code and response code."""
 
     @property
     def links(self) -> int:
-        """How many are open."""
+        """Number of open links."""
 
     @property
     def waiting_requests(self) -> int:
-        """How many wait in handlers."""
+        """Number of requests that wait in handlers."""
 
 
 CPU: Final = Family("process_cpu_seconds_total", "counter", "CPU time of the process, user and system.")
@@ -70,7 +70,7 @@ CLOSED: Final = Family(
 
 
 def write_server(writer: TextWriter, traffic: CountedTraffic, budgets: dict[str, CountedBudget]) -> None:
-    """Write what every server has; takes some 100 microseconds."""
+    """Write the metrics that every server has; takes some 100 microseconds."""
     writer.value(CPU, time.process_time())
     writer.value(MEMORY, _resident_bytes())
     writer.value(CONNECTIONS, traffic.links)

@@ -18,20 +18,20 @@ from triomq_server.metrics.histogram import BOUNDS_S, Histogram
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 SLICE_S: Final = 0.002
-"""How long lines are written before other tasks have their turn."""
+"""Time spent on writing lines before other tasks run."""
 
 ROWS_PER_LOOK: Final = 64
-"""Rows between two looks at the clock."""
+"""Number of rows between two readings of the clock."""
 
 LINES_PER_PIECE: Final = 4096
-"""Lines of a column that become bytes before other tasks have their turn."""
+"""Number of a column's lines that are encoded before other tasks run."""
 
 _ESCAPES: Final = {
     **{number: f"\\\\x{number:02x}" for number in (*range(32), *range(127, 160))},
     0x0A: "\\n",
     0x22: '\\"',
     0x5C: "\\\\",
-    # Ends of lines to `str.splitlines`, which some readers use.
+    # Ends of lines for `str.splitlines`, which some readers use.
     0x2028: "\\\\u2028",
     0x2029: "\\\\u2029",
 }
@@ -44,9 +44,9 @@ class Family:
     """One metric.
 
     Attributes:
-        name: as Prometheus stores it; that of a counter ends in ``_total``.
+        name: as stored by Prometheus; a counter's name ends in ``_total``.
         kind: its type.
-        help: what it says, in one line.
+        help: its meaning, in one line.
         labels: the names of its labels.
     """
 
@@ -61,20 +61,20 @@ Row = tuple[tuple[str, ...], float]
 
 
 def escaped(value: str) -> str:
-    """A label's value within its quotes. Control characters are shown as ``\\x0d`` is: readers may end a line there."""
+    """A label's value, as in quotes. Control characters are shown like ``\\x0d``: readers may end a line there."""
     return value if value.isidentifier() else value.translate(_ESCAPES)
 
 
 class TextWriter:
     """Writes metrics into pieces of bytes.
 
-    The methods are generators: their caller lets other tasks have their turn at each step.
+    The methods are generators: their caller lets other tasks run at each step.
 
     Args:
         now: a clock in seconds, for `SLICE_S`.
 
     Attributes:
-        pieces: what has been written.
+        pieces: the bytes written so far.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -84,7 +84,7 @@ class TextWriter:
         self._lines: list[str] = []
 
     def rows(self, family: Family, rows: Iterator[Row | None]) -> Iterator[None]:
-        """Write a metric with labels. A row None has taken its time without a line."""
+        """Write a metric with labels. A row of None stands for time spent without a line."""
         self._head(family)
         places = ",".join(f'{label}="%s"' for label in family.labels)
         form = f"{family.name}{{{places}}} %s\n"
@@ -100,9 +100,9 @@ class TextWriter:
     def columns(
         self, families: Sequence[Family], rows: Iterable[tuple[tuple[str, ...], Sequence[float]]]
     ) -> Iterator[None]:
-        """Write metrics that have the same labels side by side: a row has a value of each.
+        """Write several metrics with the same labels together: each row has a value for each metric.
 
-        A summary has two values, the sum of what was observed and how often.
+        A summary has two values, the sum of the observed values and their number.
         """
         labels = families[0].labels
         form = ",".join(f'{label}="%s"' for label in labels) + "} "
@@ -132,7 +132,7 @@ class TextWriter:
         self._lines.append(f"{family.name} {_number(value)}\n")
 
     def few(self, family: Family, rows: Iterator[Row] | list[Row]) -> None:
-        """Write a metric of a few rows at once."""
+        """Write a metric with few rows at once."""
         for _ in self.rows(family, iter(rows)):
             pass
 
@@ -146,7 +146,7 @@ class TextWriter:
         self._lines.append(f"{family.name}_sum {histogram.total_s}\n{family.name}_count {count}\n")
 
     def finish(self) -> list[bytes]:
-        """All that has been written."""
+        """Return all that has been written."""
         self._end_piece()
         return self.pieces
 
@@ -155,7 +155,7 @@ class TextWriter:
 
     def _end_piece(self) -> None:
         if self._lines:
-            # A name that was not UTF-8 on the wire has no place in the text.
+            # A name that was not UTF-8 on the wire cannot be part of the text.
             self.pieces.append("".join(self._lines).encode("utf-8", "backslashreplace"))
             self._lines.clear()
 

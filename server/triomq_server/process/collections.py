@@ -13,32 +13,32 @@ from typing import Final, NoReturn
 import trio
 
 LOOK_EVERY_S: Final = 0.2
-"""How often a full collection may be due: meanwhile a thousand clients may connect, with 46,000 objects."""
+"""Interval of checks whether a full collection is due: in it a thousand clients may connect, with 46,000 objects."""
 DUE_AFTER: Final = 5
-"""Collections of younger objects after which one is due, of 7,000 objects each; by default in Python it is 10."""
+"""Number of young collections, of 7,000 objects each, after which a full one is due; Python's default is 10."""
 FORCED_AFTER: Final = 100
-"""After so many it begins by itself: so many objects have been made since the last look."""
+"""Number after which a full collection starts by itself: so many objects have been made since the last check."""
 
 FROZEN_FROM: Final = 10_000
-"""If so many objects outlive a full collection, the next ones do not look at them again: they would take 5 ms or more each
-time. Nearly all are of connections and tables, which are freed without a collection. What becomes a cycle without users
-only afterwards stays; that is little, since so many objects must have been added to those that live for each time."""
+"""If this many objects survive a full collection, later ones skip them: they would take 5 ms or more each time. Nearly
+all belong to connections and tables, which are freed without a collection. Objects that become an unused cycle only
+afterwards stay; these are few, since this many objects must have been added to the live ones each time."""
 
 _GROWTH: Final = 0.25
-"""By how much the objects that have outlived younger collections must have grown, as in Python."""
+"""Required growth of the objects that have survived young collections, as in Python."""
 _OLDEST: Final = 2
 """The generation of those objects."""
 
 _NAP_S: Final = 0.002
 _LATE_S: Final = 0.0015
-"""A task that wakes up no later than this finds the loop without other work; epoll counts in milliseconds."""
+"""A task that wakes up no later than this finds the loop otherwise idle; epoll counts in milliseconds."""
 _NAPS_MOST: Final = 200
 _LATER_MOST: Final = 2
-"""It waits no longer than for so many further collections of younger objects: what they leave makes it longer."""
+"""It waits for at most this many further young collections: their survivors make it longer."""
 
 
 async def collect_in_turns() -> NoReturn:
-    """Task of a server process: do full collections when they are due, so that they do not begin by themselves."""
+    """Task of a server process: run full collections when they are due, so that they do not start by themselves."""
     before = gc.get_threshold()
     gc.set_threshold(*before[:2], FORCED_AFTER)
     kept = last = 0
@@ -47,12 +47,12 @@ async def collect_in_turns() -> NoReturn:
         while True:
             await trio.sleep(LOOK_EVERY_S)
             count = gc.get_count()[_OLDEST]
-            if count < last:  # a full collection has begun by itself
+            if count < last:  # a full collection has started by itself
                 due = DUE_AFTER
             last = count
             if count < due:
                 continue
-            # To count the objects takes a third of a collection: not again before as many younger collections.
+            # Counting the objects takes a third of a collection: not again before as many young collections.
             if len(gc.get_objects(_OLDEST)) <= (1 + _GROWTH) * kept:
                 due = count + DUE_AFTER
                 continue

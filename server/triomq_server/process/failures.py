@@ -46,11 +46,11 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
-    """One line for an error that an operator can do something about; None if any part of it is a defect.
+    """One line for an error that an operator can fix; None if any part of it is a defect.
 
     Args:
       error: what ended the server, perhaps a group.
-      settings: its RocketMQ keys, to name ports and directories.
+      settings: the server's RocketMQ keys, to name ports and directories.
     """
     lines = [_explain_one(leaf, settings) for leaf in leaves(error)]
     known = [line for line in lines if line is not None]
@@ -60,7 +60,7 @@ def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
 
 
 def explain_not_written(not_written: Iterable[str]) -> str:
-    """One line for what a stop in order could not write."""
+    """One line for the items that an orderly stop could not write."""
     return (
         f"stopped, but the disk has not taken everything: {'; '.join(not_written)}. See that it has space, is not read-only "
         "and has no faults (dmesg), then start again: the start checks the store as after a crash"
@@ -94,7 +94,7 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
 
 
 def _broken_link(path: str | None) -> str | None:
-    """The path or the directory above it that is a link to nothing; None if there is none."""
+    """The path or the parent directory that is a link to nothing; None if there is none."""
     while path:
         if os.path.islink(path) and not os.path.exists(path):
             return path

@@ -16,17 +16,17 @@ class LineFormatter(logging.Formatter):
     """One line per record, with control characters escaped; the lines of a traceback are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in logging
-        """The record's line."""
+        """Format the record's line."""
         return escape_controls(super().formatMessage(record))
 
     def formatException(self, ei: object) -> str:  # noqa: N802 - the name in logging
-        """A traceback, each line of it indented."""
+        """Format a traceback with each line indented."""
         text = super().formatException(ei)  # type: ignore[arg-type]
         return "\n".join(_TRACEBACK_INDENT + escape_controls(line, kept="\t") for line in text.splitlines())
 
 
 def escape_controls(text: str, *, kept: str = "") -> str:
-    """The text with control characters, line and paragraph separators and lone surrogates written as escapes."""
+    """Replace control characters, line and paragraph separators and lone surrogates by escapes."""
     if text.isprintable():
         return text
     return "".join(c if c in kept or not _is_control(c) else c.encode("unicode_escape").decode() for c in text)

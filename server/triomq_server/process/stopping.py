@@ -16,11 +16,10 @@ _log = logging.getLogger(__name__)
 
 
 async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -> None:
-    """Run `work` until it ends, or cancel it at one of these signals and wait for its end; further signals change
-    nothing.
+    """Run `work` until it ends, or cancel it at one of these signals and wait for its end.
 
-    But a second Ctrl-C ends the process at once. The log says which signal came, and when everything has stopped.
-    Meanwhile full collections of garbage have turns of their own.
+    Further signals change nothing, but a second Ctrl-C ends the process at once. The log names the signal, and states
+    when everything has stopped. Meanwhile full garbage collections run in separate turns of the loop.
     """
     stopping = trio.CancelScope()
 
