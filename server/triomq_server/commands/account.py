@@ -24,7 +24,7 @@ def _account() -> ToolAccount | None:
 
 
 def signed_opener_given() -> OpenLink:
-    """What opens the links of the running command: by its TLS options, and signing requests by its account, if it has one.
+    """The function that opens links of the running command: with its TLS options, and signed by its account, if any.
 
     Raises:
         click.UsageError: a file cannot be used, or options contradict each other.

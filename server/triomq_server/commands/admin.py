@@ -39,11 +39,11 @@ from triomq_server.wire import AnswerTimeoutError, LinkClosedError, LinkError, O
 
 TIMEOUT_S = 5.0
 CHANGE_TIMEOUT_S = 30.0
-"""A change waits for name servers, and for slaves that are asked for offsets."""
+"""A role change or cut waits for name servers, and for slaves that are asked for offsets."""
 
 _PORT_MIN = 1024
 _OTHER_PROTOCOL = ": the peer speaks "
-"""What the decoder of frames says when it knows the protocol; before it stands a length that means nothing then."""
+"""Part of the frame decoder's error if it knows the protocol; the length before it has no meaning then."""
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound=Callable[..., Any])
@@ -51,12 +51,12 @@ _FAILURES = (OSError, LinkError, ProtocolError, trio.TooSlowError)
 
 
 class AdminError(Exception):
-    """A command could not be carried out; the text names the cause and the cure."""
+    """A command could not be carried out; the text names the cause and the remedy."""
 
 
 @attrs.frozen
 class Member:
-    """A broker as the name servers know it."""
+    """A broker as known to the name servers."""
 
     name: str
     broker_id: int
@@ -65,15 +65,15 @@ class Member:
 
 @attrs.frozen
 class Row:
-    """One broker's line: what it says of itself.
+    """One broker's line in the output, with the state that it reports.
 
     Attributes:
-        member: which one.
-        status: None for a broker that is none of ours, or does not answer.
-        log_begin, log_end: of its log; -1 if they are unknown.
-        error: why it could not be asked.
-        may_run: whether it may run all the same: only a refused connection shows that no process is there.
-        refused: whether it has answered, and `error` is its refusal.
+        member: the broker.
+        status: None for a broker that is not one of ours, or does not answer.
+        log_begin, log_end: the bounds of its log; -1 if unknown.
+        error: the reason why it could not be asked.
+        may_run: whether it may run nevertheless: only a refused connection shows that there is no process.
+        refused: whether it has answered with a refusal, which is in `error`.
     """
 
     member: Member
@@ -113,12 +113,12 @@ async def members(name_servers: str, open_link: OpenLink = open_link) -> list[Me
 
 
 def _silence(error: Exception, expected: str, timeout_s: float) -> str:
-    """Why a server could not be asked, in words.
+    """The reason why a server could not be asked, in words.
 
     Args:
-        error: what asking it ended with.
-        expected: what it should be, "name server" or "broker".
-        timeout_s: how long it had.
+        error: the error of the request.
+        expected: the expected kind of server, "name server" or "broker".
+        timeout_s: the timeout of the request.
     """
     if isinstance(error, trio.TooSlowError | AnswerTimeoutError):
         cause = "it may be a name server, or hang: look at its process and its log" if expected == "broker" else ""
@@ -153,7 +153,7 @@ async def replication(name_servers: str, open_link: OpenLink = open_link) -> lis
 
 
 def _hidden(rows: Iterable[Row]) -> list[Member]:
-    """The brokers that name servers do not list, since another one with the same id has registered after them."""
+    """The brokers that name servers do not list, because another broker with the same id has registered after them."""
     listed = {row.member.address for row in rows}
     found = [
         Member(row.member.name, row.member.broker_id, row.status.id_contested_by)
@@ -185,7 +185,7 @@ def _refusal(member: Member, answer: Command) -> Row:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether nothing listens at the address: its machine answers, and no process does."""
+    """Whether nothing listens at the address: its machine answers, but no process does."""
     errors: list[BaseException] = [error]
     while (cause := errors[-1].__cause__) is not None:
         errors.append(cause)
@@ -194,7 +194,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def slave_state(row: Row, rows: list[Row]) -> str:
-    """The state of a slave's log: CLEAN, BEHIND by so many bytes, AHEAD, DIVERGED, UNKNOWN; empty for a master."""
+    """The state of a slave's log: CLEAN, BEHIND with the bytes, AHEAD, DIVERGED, UNKNOWN; empty for a master."""
     if row.error is not None:
         return "?"
     if row.member.broker_id == 0:
@@ -205,7 +205,7 @@ def slave_state(row: Row, rows: list[Row]) -> str:
     if reported in ("AHEAD", "DIVERGED"):
         return reported
     if master is None or master.error is not None:
-        # What the slave found out while there was a master may be long ago.
+        # The slave's findings from when there was a master may be old.
         return "UNKNOWN"
     if following is not None and not following.connected:
         return reported
@@ -219,9 +219,9 @@ _JUST_STARTED = "has just started and knows {whom} within 30 seconds"
 
 
 def outage_text(rows: list[Row]) -> str:
-    """Which sets have no master and which brokers do not answer or refuse; empty if all is well.
+    """The sets without a master, and the brokers that do not answer or refuse; empty if there are none.
 
-    A promotion is advised only where no slave is connected to a master: a second master would split the set.
+    A promotion is advised only if no slave is connected to a master: a second master would split the set.
     """
     if not rows:
         return (
@@ -279,8 +279,8 @@ def _silence_text(row: Row) -> str:
 
 
 def _connected_slave(rows: list[Row], name: str) -> Member | None:
-    """The first slave of a set that is connected to a master, None if slaves may only be connected to each other: a
-    master that was made a slave goes on taking their links."""
+    """The first slave of a set that is connected to a master; None if slaves may only be connected to each other, since
+    a master that was made a slave keeps accepting their links."""
     states = [(row.member, row.status) for row in rows if row.member.name == name and row.status is not None]
     links = sum(len(status.slaves) for _, status in states if status.role == "SLAVE")
     found = [member for member, status in states if status.following is not None and status.following.connected]
@@ -288,7 +288,7 @@ def _connected_slave(rows: list[Row], name: str) -> Member | None:
 
 
 def contest_text(rows: list[Row]) -> str:
-    """Which ids two live brokers have; empty if each has its own."""
+    """The ids shared by two live brokers; empty if each has its own."""
     pairs = {
         (row.member.name, row.member.broker_id, *sorted((row.member.address, row.status.id_contested_by)))
         for row in rows
@@ -313,7 +313,7 @@ async def change_role(
     despite_contest: bool = False,
     open_link: OpenLink = open_link,
 ) -> ChangeRoleResponse:
-    """Make a broker master or slave; returns its role and id, when the name servers know them. Raises AdminError."""
+    """Make a broker master or slave; returns its role and id, once the name servers know them. Raises AdminError."""
     header = ChangeRoleRequest(role=role, broker_id=broker_id, force=force, despite_contest=despite_contest)
     answer = await _order(name_servers, broker, Command.request(CHANGE_ROLE, header), open_link)
     try:
@@ -323,13 +323,13 @@ async def change_role(
 
 
 async def cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> int:
-    """Truncate a slave's log to what its master has; returns the bytes dropped. Raises AdminError."""
+    """Truncate a slave's log to the part that its master has; returns the bytes dropped. Raises AdminError."""
     answer = await _order(name_servers, broker, Command.request(CUT_LOG), open_link)
     return int((answer.fields or {})["droppedBytes"])
 
 
 async def slave_to_cut(name_servers: str, broker: str, open_link: OpenLink = open_link) -> str:
-    """The address of a slave whose log can be cut. Raises AdminError for anything else."""
+    """The address of a slave whose log can be cut. Raises AdminError for any other broker."""
     address = await _address_of(name_servers, broker, open_link)
     row = await _row(Member(broker, -1, address), open_link)
     if row.error is not None:
@@ -350,16 +350,16 @@ async def _order(name_servers: str, broker: str, command: Command, open_link: Op
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise AdminError(f"{address} is a RocketMQ broker: it can do this only by a restart with another configuration")
     if answer.code != ResponseCode.SUCCESS:
-        # The answer to a role that is taken, and not kept, names the broker all the same.
+        # If a role was taken but not saved, the answer still names the broker.
         taken = command.code == CHANGE_ROLE and "brokerName" in (answer.fields or {})
         raise AdminError(f"{address} {'has taken the role, but' if taken else 'refuses:'} {answer.remark}")
     return answer
 
 
 async def _address_of(name_servers: str, broker: str, open_link: OpenLink) -> str:
-    """From `name:id`, the name of a set with one member, or `host:port`, for which no name server has to answer."""
+    """Resolve `name:id`, the name of a set with one member, or `host:port`, which needs no name server."""
     host, _, port = broker.rpartition(":")
-    # A misspelt name with an id is to get the list of brokers: ids are small, and the ports of brokers are not.
+    # A misspelt name with an id should get the list of brokers: ids are small, and the ports of brokers are not.
     is_address = bool(host) and port.isdecimal() and (int(port) >= _PORT_MIN or "." in host)
     if is_address and _is_ip_address(host):
         return broker
@@ -404,7 +404,7 @@ _name_servers = click.option(
 
 
 def _servers_and_account(command: Options) -> Options:
-    """The options of every command that asks brokers."""
+    """Add the options that are common to all commands that ask brokers."""
     return _name_servers(with_connection_options(command))
 
 
@@ -538,7 +538,7 @@ admin.add_command(repair_store)
 
 
 def _ask_to_drop(broker: str) -> None:
-    """Ask on the terminal; without one the order is refused."""
+    """Ask for confirmation on the terminal; without a terminal the order is refused."""
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"this drops the messages that only {broker} has, and there is no terminal to ask on: give --yes"
@@ -549,7 +549,7 @@ def _ask_to_drop(broker: str) -> None:
 
 
 def _run(work: Callable[[], Awaitable[T]]) -> T:
-    # Without a handler, Python prints the servers' warnings about a link beside the error that says the same.
+    # Without a handler, Python prints the servers' warnings about a link next to an error with the same content.
     logging.getLogger("triomq_server").addHandler(logging.NullHandler())
     try:
         return trio.run(work)
@@ -570,7 +570,7 @@ def _line(row: Row, rows: list[Row]) -> tuple[str, ...]:
 
 
 def _notes(row: Row) -> list[str]:
-    """Further lines for the operator."""
+    """Additional lines for the operator."""
     if row.error is not None:
         return [row.error]
     status = row.status

@@ -40,10 +40,10 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, str]) -> dict[str, str]:
-    """RocketMQ keys from the file, then from ``--set``, then from the flags with names of their own.
+    """RocketMQ keys from the file, then from ``--set``, then from flags with names of their own.
 
     Raises:
-        PropertiesError: the file is not properties text.
+        PropertiesError: the file is not in properties format.
     """
     from triomq_server.config import load_properties
     from triomq_server.plain_files import read_plain
@@ -51,7 +51,7 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
     values: dict[str, str] = {}
     if file:
         try:
-            # A shell passes `<(...)` as the open descriptor of a pipe, whose writer runs already.
+            # A shell passes `<(...)` as the open descriptor of a pipe, whose writer already runs.
             given = file.startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
             values.update(load_properties(Path(file).read_bytes() if given else read_plain(file)))
         except OSError as error:
@@ -60,13 +60,15 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
 
 
 def absolute(path: str) -> str:
-    """A path of the command line or of a configuration file, in full: the directory of a bare name is "" otherwise, and
-    cannot be opened. An empty one stays empty, which is refused with its key."""
+    """The absolute form of a path from the command line or a configuration file.
+
+    Otherwise the directory of a bare name is "", which cannot be opened. An empty path stays empty, and is refused
+    with its key."""
     return str(Path(path).absolute()) if path else ""
 
 
 def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:
-    """The values of ``--set KEY=VALUE``."""
+    """Parse the values of ``--set KEY=VALUE``."""
     values = {}
     for assignment in assigned:
         key, sign, value = assignment.partition("=")

@@ -23,15 +23,15 @@ IMPORTANT_KEYS = (
     "defaultTopicQueueNums", "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "rejectTransactionMessage",
     "enablePropertyFilter", "slaveReadEnable", "compat", "tls.server.mode",
 )  # fmt: skip
-"""What ``-m`` prints: the settings that operators look at."""
+"""The settings that ``-m`` prints, which operators look up."""
 
 
 def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, print_some: bool) -> None:
-    """Print settings and exit if that was asked for; the keys without effect follow as comments.
+    """Print settings and exit if an option asks for it; keys without effect follow as comments.
 
-    Settings of TLS that contradict each other end the command in any case.
+    TLS settings that contradict each other end the command in any case.
 
-    ``-p`` prints all of them, ``-m`` those that are not at their defaults.
+    ``-p`` prints all settings, ``-m`` those in `IMPORTANT_KEYS`.
     """
     from triomq_server.config import (
         WITHOUT_EFFECT,
@@ -63,7 +63,7 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
 
 
 def start_logging(level: str, warnings: list[str]) -> None:
-    """Log to standard error; the configuration's warnings come first."""
+    """Log to standard error, starting with the configuration's warnings."""
     from triomq_server.process.log_lines import LineFormatter
 
     handler = logging.StreamHandler(sys.stderr)
@@ -79,14 +79,15 @@ def run_server(
     config: BrokerConfig | NamesrvConfig,
     not_written: Sequence[str] = (),
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; an error that an operator can repair becomes one line. So does what a stop in
-    order could not write; the command has failed then, too.
+    """Run a server until SIGTERM or SIGINT; an error that an operator can fix becomes one line.
+
+    So does everything that an orderly stop could not write; the command has failed then, too.
 
     Args:
         serve: the server, to be started in a nursery; reports its addresses.
         ready: called with the addresses once it serves.
         config: its settings, for the text of errors.
-        not_written: what the disk has not taken at the stop, once `serve` has ended.
+        not_written: the items that the disk did not take at the stop, once `serve` has ended.
     """
     import gc
 
@@ -96,8 +97,8 @@ def run_server(
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            # What a start makes of its files lives until the end: it need not be visited by collections, of which each
-            # stops the loop, by 80 ms with 40,000 queues. A last one would find a hundred objects.
+            # Objects that a start makes from its files live until the end: collections need not visit them, each of
+            # which stops the loop, by 80 ms with 40,000 queues. A last one would find a hundred objects.
             gc.disable()
             try:
                 address = await nursery.start(serve)

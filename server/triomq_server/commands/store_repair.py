@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 _LARGEST_RECORD_BYTES = 1 << 24
-"""What is read to find out a record's size: RocketMQ's brokers give whole records only."""
+"""Bytes to read to find out a record's size: RocketMQ's brokers return only whole records."""
 
 _REQUESTS = {
     "config/topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -37,19 +37,19 @@ _REQUESTS = {
     "config/consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
     "config/delayOffset.json": RequestCode.GET_ALL_DELAY_OFFSET,
 }
-"""Which request is answered with each table."""
+"""The request for each table."""
 
 
 @attrs.frozen
 class Outcome:
-    """What became of one damaged place or table.
+    """The result for one damaged place or table.
 
     Attributes:
         what: the damage.
-        found: what the other broker has instead; empty if it has nothing that fits.
-        source: which one.
-        repaired: whether it has been written.
-        reasons: why others, or all, are of no use.
+        found: the replacement from the other broker; empty if it has none that fits.
+        source: the other broker.
+        repaired: whether the replacement has been written.
+        reasons: why other brokers, or all, are of no use.
     """
 
     what: str
@@ -64,19 +64,19 @@ class UnusableCopyError(Exception):
 
 
 class _NothingToCompareError(Exception):
-    """The two logs have no record in common by which the other broker's could be known."""
+    """The two logs have no common record by which to recognise the other broker's log."""
 
 
 @attrs.frozen
 class _Run:
-    """What one repair is about.
+    """The arguments and state of one repair.
 
     Attributes:
         root, sources, write, trust, open_link: as the arguments of `repair`.
         log: the log's directory.
-        survey: what the walk through the log has met.
-        proofs: by source, why its log is not a copy of this one, or cannot be compared, or empty; and whether its tables
-            may be taken.
+        survey: the findings of the walk through the log.
+        proofs: by source, the reason why its log is not a copy of this one or cannot be compared, or an empty text; and
+            whether its tables may be taken.
     """
 
     root: Path
@@ -89,7 +89,7 @@ class _Run:
     proofs: dict[str, tuple[str, bool]] = attrs.field(factory=dict)
 
     def queue_end(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last message of a queue; 0 if there is none. OSError."""
+        """The queue offset after the last message of a queue; 0 if it is empty. Raises OSError."""
         from triomq_server.store.stopped.log_repair import queue_end_on_disk
 
         end = self.survey.queue_ends.get((topic, queue_id))
@@ -180,15 +180,15 @@ async def repair(
     *,
     trust: bool = False,
 ) -> list[Outcome]:
-    """Repair what can be repaired; every damaged place and table has an outcome.
+    """Repair everything possible; every damaged place and table has an outcome.
 
     Args:
         root: the store's directory.
         sources: main ports of other brokers of the set.
-        log: the log's directory, if it is another than `commitlog` below.
-        write: whether to write; else only what would be written is found out.
-        open_link: the network.
-        trust: whether to take tables, and a log of which no record is sound, from brokers whose logs cannot be compared
+        log: the log's directory, if it is not `commitlog` below `root`.
+        write: whether to write; otherwise only determine what would be written.
+        open_link: opens links to the other brokers.
+        trust: whether to take tables, and a log without any sound record, from brokers whose logs cannot be compared
             with this one.
 
     Raises:
@@ -226,7 +226,7 @@ def _end_of(places: list[Place]) -> int:
 
 
 def _lost_end(end: int, end_by_queues: int) -> Outcome:
-    """The log lacks its end, which is not copied: another broker that has it is the better master."""
+    """Report that the log lacks its end, which is not copied: another broker that has it is the better master."""
     from triomq_server.store.stopped.checking import missing_end_text
 
     return Outcome(
@@ -238,7 +238,7 @@ def _lost_end(end: int, end_by_queues: int) -> Outcome:
 
 
 def _damaged_tables(root: Path) -> list[tuple[str, str]]:
-    """The tables that are missing, and the files that a start would refuse; what is wrong with each."""
+    """The missing tables, and the files that a start would refuse, each with its problem."""
     from triomq_server.broker.tables.table_files import MEMBERS, flaw_of_file, refused_files
 
     found = [(name, flaw) for name in MEMBERS if (flaw := flaw_of_file(root, name))]
@@ -249,7 +249,9 @@ def _damaged_tables(root: Path) -> list[tuple[str, str]]:
 
 
 async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Outcome | None:
-    """None if the copy has the same bytes: then it is the log's own mark at a file's end that was taken for damage."""
+    """Repair one place; None if the copy has the same bytes.
+
+    Then the log's own mark at a file's end was taken for damage."""
     from triomq_server.disk import RealDisk
     from triomq_server.store.stopped.log_repair import (
         is_same,
@@ -288,10 +290,10 @@ async def _repair_place(run: _Run, segments: list[Segment], place: Place) -> Out
 
 
 async def _fetch(run: _Run, link: Asking, segments: list[Segment], place: Place, spool: IO[bytes]) -> tuple[int, Place]:
-    """Copy a place's bytes from another broker into a file, and check them.
+    """Copy a place's bytes from another broker to a file, and check them.
 
     Returns:
-        The number of records, and the place; at the log's end, up to where its last record reaches.
+        The number of records, and the place; at the log's end, it reaches to the end of its last record.
     """
     from triomq_server.replication.log_copy import LogCopy
     from triomq_server.store.stopped.log_repair import Survey, flaw_of_copy, size_of_next
@@ -361,7 +363,7 @@ def _mapped(spool: IO[bytes]) -> Iterator[mmap.mmap]:
 
 @asynccontextmanager
 async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Asking]:
-    """A link to a broker. Raises UnusableCopyError if there is none."""
+    """Open a link to a broker. Raises UnusableCopyError if it fails."""
     from triomq_server.wire import LinkError, failure_reason
 
     with trio.CancelScope() as scope:
@@ -380,7 +382,7 @@ async def _opened(address: str, open_link: OpenLink) -> AsyncIterator[Asking]:
 
 
 async def _repair_table(run: _Run, segments: list[Segment], name: str, what: str) -> Outcome | None:
-    """None if the table is missing, and is empty on the other broker too."""
+    """Repair one table; None if it is missing, and empty on the other broker too."""
     from triomq_server.broker.tables.table_files import MEMBERS, UnusableTableError, received_table
     from triomq_server.disk import RealDisk
     from triomq_server.disk.config_files import ConfigFile
@@ -420,10 +422,10 @@ async def _prove_once(run: _Run, link: Asking, segments: list[Segment], source: 
     """Ask a broker once for the records that prove its log to be a copy of this one.
 
     Returns:
-        Empty if they do; why nothing can be compared if it is to be trusted all the same.
+        An empty text if they do; the reason why nothing can be compared if it is trusted nevertheless.
 
     Raises:
-        UnusableCopyError: it is another log, or nothing can be compared.
+        UnusableCopyError: it has another log, or nothing can be compared.
     """
     from triomq_server.wire import error_text
 
@@ -443,9 +445,9 @@ async def _prove_once(run: _Run, link: Asking, segments: list[Segment], source: 
 
 
 async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
-    """Compare the last records that both logs have, and others from all of the log.
+    """Compare the last records that both logs have, and others from all parts of the log.
 
-    Some may differ, in damage that is not known yet on either side: one of the last has to be the same, and half of all.
+    Some may differ, in damage that is still unknown on either side: one of the last must be the same, and half of all.
     """
     from triomq_server.replication.divergence import NotComparableError, RemoteLog
     from triomq_server.replication.log_copy import LogCopy
@@ -480,7 +482,7 @@ async def _prove(run: _Run, link: Asking, segments: list[Segment]) -> None:
 
 
 def _keep_aside(root: Path, name: str) -> None:
-    """Copy what cannot be read to `triomq/damaged`."""
+    """Copy an unreadable table to `triomq/damaged`."""
     folder = root / "triomq" / "damaged"
     for file in (root / name, root / f"{name}.bak"):
         if file.exists():

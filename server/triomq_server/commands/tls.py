@@ -22,7 +22,7 @@ _OPTION_OF = {
 
 
 def opener_given() -> Callable[[str], AbstractAsyncContextManager[Link]]:
-    """What opens the links of the running command.
+    """The function that opens links of the running command.
 
     Raises:
         click.UsageError: a file cannot be used, or options contradict each other.

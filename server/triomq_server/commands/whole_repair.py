@@ -28,7 +28,7 @@ _LOST_KINDS = ("lost", "record", "missing")
 def repair_from_log(
     directory: Path, log: Path | None, config_file: str | None, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Look at the store, ask, repair it, look again, and report. Exits with 1 if something is damaged still."""
+    """Check the store, ask, repair it, check again, and report. Exits with 1 if damage remains."""
     from triomq_server.disk import RealDisk, StoreLocked
     from triomq_server.disk.access import lock_store
     from triomq_server.store import StoreDamaged
@@ -62,7 +62,7 @@ async def _mend(directory: Path, config: StoreConfig, found: Findings) -> Path |
 
 
 def _settings(directory: Path, log: Path | None, config_file: str | None) -> StoreConfig:
-    """The broker's settings; without its file, the sizes of the files there are, and else the defaults."""
+    """The broker's settings; without its file, the sizes of existing files, and otherwise the defaults."""
     from triomq_server.config import BrokerConfig, ConfigError, PropertiesError
     from triomq_server.store.stopped.whole_repair import index_file_bytes
 
@@ -110,7 +110,7 @@ def _look(directory: Path, config: StoreConfig, *, as_json: bool) -> Findings:
 
 @contextmanager
 def _progress(*, as_json: bool) -> Iterator[Progress | None]:
-    """A bar on a terminal."""
+    """Show a progress bar on a terminal."""
     if as_json or not sys.stderr.isatty():
         yield None
         return
