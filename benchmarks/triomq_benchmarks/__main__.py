@@ -31,8 +31,8 @@ COMMANDS: Final = {
     "versus-java": "The same load, same run: our broker and the real one, our SDK and the Java client.",
     "workloads": "List the ready workloads.",
 }
-"""Each is the function of that name in the module of that name in `triomq_benchmarks.commands`, with underscores, or in
-one of its `FOLDERS`; and its short help, which a test compares with the command's own."""
+"""Command to short help. Each is the function of that name in the module of that name (with underscores) in
+`triomq_benchmarks.commands` or one of its `FOLDERS`; a test compares the help with the command's own."""
 
 FOLDERS: Final = {
     "measurements": ("consume", "failover", "growth", "ha", "hotpath", "spark-read", "versus-java"),
@@ -47,8 +47,8 @@ def _module_of(command: str) -> str:
 
 
 class _Loaded(click.Group):
-    """Imports a command when it is run or asked for its own help: all together import Arrow, Plotly and the data source,
-    for a second."""
+    """Imports a command only when it is run or asked for its own help: importing all of them, with Arrow, Plotly and
+    the data source, takes a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted(COMMANDS)

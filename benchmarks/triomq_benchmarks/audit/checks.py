@@ -46,7 +46,7 @@ class Defect(enum.StrEnum):
 
 
 class Place(NamedTuple):
-    """Where a message is stored."""
+    """The place of a stored message."""
 
     topic: str
     broker: str
@@ -64,7 +64,7 @@ Consumed: TypeAlias = tuple[int, str, str, int, int, int, str]
 """The same, and the group."""
 
 Given: TypeAlias = tuple[str, str, int, int, list[int]]
-"""A place that was acknowledged more than once: topic, broker, queue id, queue offset, the numbers of the messages."""
+"""A place that was acknowledged more than once: topic, broker, queue id, queue offset, the messages' numbers."""
 
 Seen: TypeAlias = tuple[int, int, int]
 """One consumption of a queue: worker, queue offset, number."""
@@ -72,13 +72,13 @@ Seen: TypeAlias = tuple[int, int, int]
 
 @attrs.frozen(order=True)
 class Example:
-    """One faulty message, for a human to look up.
+    """One faulty message, for a person to look up.
 
     Attributes:
-        number: of the message, `worker << 40 | sequence`; -1: unreadable.
-        group: of the consumers that noticed.
+        number: the message's number, `worker << 40 | sequence`; -1 if unreadable.
+        group: the group of the consumers that noticed.
         place: topic, broker, queue and offset.
-        detail: what was expected and what was found.
+        detail: the expected and the found values.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Example:
 
     @property
     def message(self) -> str:
-        """The number as people read it."""
+        """The number in readable form."""
         if self.number == UNREADABLE:
             return "unreadable"
         return f"{self.number >> _WORKER_BITS}:{self.number & (1 << _WORKER_BITS) - 1}"
@@ -96,15 +96,15 @@ class Example:
 
 @attrs.frozen(kw_only=True)
 class Findings:
-    """What an audit found; pieces are added with `+`.
+    """The findings of an audit; those of parts are added with `+`.
 
     Attributes:
-        acknowledged: messages that were acknowledged.
-        consumed: consumptions, of all groups.
-        counts: how often each defect was met.
-        examples: the first ten of each, by message number.
-        notes: why the ledger itself is incomplete; with such a note, nothing can be said about what is missing.
-        given_again: of the unexpected, acknowledgements of a place that was another message's.
+        acknowledged: number of acknowledged messages.
+        consumed: number of consumptions, over all groups.
+        counts: number of occurrences of each defect.
+        examples: the first ten of each defect, by message number.
+        notes: reasons why the ledger itself is incomplete; with any such note, missing messages cannot be determined.
+        given_again: how many of the unexpected are acknowledgements of a place that was another message's.
     """
 
     acknowledged: int = 0
@@ -116,20 +116,21 @@ class Findings:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker's ledger is there to its end."""
+        """Whether every worker's ledger is complete."""
         return not self.notes
 
     @property
     def clean(self) -> bool:
-        """Whether everything acknowledged was consumed once by each group, in order, unaltered, and nothing else."""
+        """Whether each group consumed every acknowledged message once, in order and unaltered, and nothing else."""
         return self.complete and not any(self.counts.values())
 
     def is_within(self, repeats: float, unanswered: int) -> bool:
-        """Whether nothing is wrong but what at-least-once delivery permits.
+        """Whether the only defects are those that at-least-once delivery permits.
 
         Args:
-            repeats: consumptions that may be repetitions: a send whose answer was late is sent again.
-            unanswered: messages that may be there unacknowledged: a send that failed for good may have been stored.
+            repeats: consumptions that may be repetitions: a send with a late answer is repeated.
+            unanswered: messages that may exist without acknowledgement: a send that failed for good may have been
+                stored.
         """
         counts = self.counts
         broken = any(counts[defect] for defect in (Defect.LOST, Defect.REORDERED, Defect.CORRUPT)) or self.given_again
@@ -170,12 +171,12 @@ class Findings:
         }
 
     def encode(self) -> bytes:
-        """As one value, to travel between processes."""
+        """Encode the findings into one value, to pass between processes."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Findings:
-        """What `encode` made."""
+        """Decode the output of `encode`."""
         return msgspec.msgpack.decode(data, type=cls)
 
 
@@ -184,7 +185,7 @@ def _first(examples: Iterable[Example]) -> tuple[Example, ...]:
 
 
 class _Defects:
-    """Counts faults, and keeps no more examples of them than it must."""
+    """Counts defects, and keeps only the examples that are needed."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(Defect, 0)
@@ -208,10 +209,10 @@ def check_messages(
     """Check some messages, each with all its consumptions.
 
     Args:
-        acknowledged: of these messages.
-        consumed: of these messages, by any group.  One whose head is unreadable carries the number of the message that
-            was acknowledged for its place, or -1 where there is none.
-        groups: each is to consume everything.
+        acknowledged: acknowledgements of these messages.
+        consumed: consumptions of these messages, by any group. One with an unreadable head has the number of the
+            message that was acknowledged for its place, or -1 if there is none.
+        groups: groups that must consume everything.
     """
     sent = {row[0]: row for row in acknowledged}
     first: dict[str, dict[int, Acknowledged]] = {group: {} for group in groups}
@@ -226,7 +227,7 @@ def check_messages(
     for group, got in first.items():
         for number, one in sent.items():
             came = got.get(number)
-            # Nearly always that is the whole check, so it comes first.
+            # Nearly always this is the whole check, so it is first.
             if came != one or (group, number) in again:
                 _check_message(defects, group, one, [came, *again.get((group, number), ())] if came else [])
         for number in got.keys() - sent.keys():
@@ -273,17 +274,18 @@ def check_places(given: Iterable[Given]) -> Findings:
 
 
 def check_order(seen: Iterable[Seen], group: str, topic: str, broker: str, queue_id: int) -> Findings:
-    """Check in which order one group consumed one queue.
+    """Check the order in which one group consumed one queue.
 
-    A queue changes hands when consumers come and go, and a new owner begins at the last committed offset; so each
-    worker's order counts for itself, and an offset that this worker has already seen is a repetition, no disorder.
+    A queue changes its owner when consumers join and leave, and a new owner starts at the last committed offset; so
+    each worker's order is checked separately, and an offset that the worker has already seen is a repetition, not
+    disorder.
 
     Args:
-        seen: worker by worker, each in the order of consumption.
-        group: that consumed.
-        topic: of the queue.
-        broker: of the queue.
-        queue_id: of the queue.
+        seen: consumptions by worker, each worker's in the order of consumption.
+        group: the consumer group.
+        topic: the queue's topic.
+        broker: the queue's broker.
+        queue_id: the queue's id.
     """
     defects = _Defects()
     worker, highest, passed = None, -1, set[int]()

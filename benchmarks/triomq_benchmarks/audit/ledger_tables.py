@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUCKET_ROWS = 400_000
-"""Acknowledged messages checked at once: about a hundred megabytes."""
+"""Number of acknowledged messages checked at once: about a hundred megabytes."""
 
 PLACE = ("topic", "broker", "queue_id", "queue_offset")
 MESSAGE_COLUMNS = ("number", *PLACE, "crc")
@@ -54,8 +54,8 @@ class LedgerFiles:
         acknowledged: the files of acknowledged messages.
         consumed: the files of consumed messages.
         groups: consumer groups, each of which consumes everything.
-        rows: of the larger of both kinds.
-        notes: what is missing, in words; empty for a ledger that is whole.
+        rows: number of rows of the larger of both kinds.
+        notes: missing parts, in words; empty for a complete ledger.
     """
 
     acknowledged: tuple[Path, ...]
@@ -66,10 +66,10 @@ class LedgerFiles:
 
 
 def find_ledger(folder: Path) -> LedgerFiles:
-    """The ledger below a run directory.
+    """Find the ledger below a run directory.
 
     Raises:
-        LedgerError: there is none, or a file is not ours.
+        LedgerError: it does not exist, or a file is not ours.
     """
     found = {kind: tuple(sorted((folder / kind).glob("worker-*.parquet"))) for kind in (ACKNOWLEDGED, CONSUMED)}
     if not any(found.values()):
@@ -91,7 +91,7 @@ def find_ledger(folder: Path) -> LedgerFiles:
 
 
 def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
-    """A file's metadata about its run, and how many rows it has."""
+    """A file's metadata about its run, and its number of rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,7 +106,7 @@ def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
 
 
 def audit_folder(folder: Path) -> Findings:
-    """Audit the ledger below a run directory, here and now; a million messages take a few seconds.
+    """Audit the ledger below a run directory in this process; a million messages take a few seconds.
 
     Raises:
         LedgerError: there is no ledger.
@@ -129,21 +129,21 @@ def write_findings(findings: Findings, folder: Path) -> None:
 
 
 def check_message_tables(acknowledged: pa.Table, consumed: pa.Table, groups: Sequence[str]) -> Findings:
-    """`check_messages` of tables that hold some messages and all their consumptions."""
+    """`check_messages` for tables with some messages and all their consumptions."""
     sent: Iterator[Acknowledged] = _rows(acknowledged, MESSAGE_COLUMNS)
     came: Iterator[Consumed] = _rows(consumed, (*MESSAGE_COLUMNS, "group"))
     return check_messages(sent, came, groups)
 
 
 def check_order_table(queue: pa.Table) -> Findings:
-    """`check_order` of a table with everything that one group consumed of one queue."""
+    """`check_order` for a table with all consumptions of one queue by one group."""
     ordered = queue.sort_by([("worker", "ascending"), ("position", "ascending")])
     group, topic, broker, queue_id = (ordered.column(name)[0].as_py() for name in QUEUE)
     return check_order(_rows(ordered, ("worker", "queue_offset", "number")), group, topic, broker, queue_id)
 
 
 def check_place_table(acknowledged: pa.Table) -> Findings:
-    """`check_places` of everything that was acknowledged."""
+    """`check_places` for a table of all acknowledgements."""
     import pyarrow.compute as pc
 
     counted = acknowledged.group_by(list(PLACE)).aggregate([("number", "count")])
@@ -157,8 +157,7 @@ def check_place_table(acknowledged: pa.Table) -> Findings:
 
 
 def name_unreadable(acknowledged: pa.Table, consumed: pa.Table) -> pa.Table:
-    """`consumed`, where a message with an unreadable head has the number acknowledged for its place, if there is
-    one."""
+    """`consumed`, with the number acknowledged for its place in each row with an unreadable head, if there is one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -179,7 +178,7 @@ def name_unreadable(acknowledged: pa.Table, consumed: pa.Table) -> pa.Table:
 
 
 def read_ledger(paths: Sequence[Path], kind: str) -> pa.Table:
-    """All rows of one kind, in one table."""
+    """All rows of one kind, as one table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -189,14 +188,14 @@ def read_ledger(paths: Sequence[Path], kind: str) -> pa.Table:
 
 
 def _buckets(acknowledged: pa.Table, consumed: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Both tables in pieces, all rows of a message in the same."""
+    """Split both tables into parts, with all rows of a message in the same part."""
     import pyarrow.compute as pc
 
     count = max(1, -(-max(acknowledged.num_rows, consumed.num_rows) // BUCKET_ROWS))
     if count == 1:
         yield acknowledged, consumed
         return
-    # Numbers begin with -1, and Arrow has no modulo: the low bits are as good, and a power of two of them.
+    # Numbers start with -1, and Arrow has no modulo: the low bits are as good, as there is a power of two of buckets.
     mask = (1 << (count - 1).bit_length()) - 1
     sides = [(table, pc.bit_wise_and(table.column("number"), mask)) for table in (acknowledged, consumed)]
     for bucket in range(mask + 1):
@@ -223,8 +222,7 @@ def _rows(table: pa.Table, names: Sequence[str]) -> Iterator[tuple]:  # type: ig
 
 
 def _values(column: pa.ChunkedArray) -> list[object]:
-    """A column without nulls as a list; ten times as fast as Arrow's own way, which makes an object of each value
-    first."""
+    """A column without nulls as a list, ten times as fast as Arrow's conversion, which makes an object per value."""
     import pyarrow as pa
 
     if pa.types.is_string(column.type):

@@ -23,8 +23,7 @@ _DONE = "done"
 
 
 class ToolUnavailableError(Exception):
-    """A tool is missing, or its packages cannot be downloaded; the message says which, for a reader or a test's skip
-    reason."""
+    """A tool is missing, or its packages cannot be downloaded; the message says which, also for tests' skip reasons."""
 
 
 def find_tool(name: str) -> str:
@@ -40,10 +39,10 @@ def find_tool(name: str) -> str:
 
 
 def cache_folder(key: str) -> Path:
-    """A folder of ours that outlives the process; readable by this user alone.
+    """A cache folder that outlives the process; only this user can read it.
 
     Raises:
-        ToolUnavailableError: it is another user's, who could have put programs there that this one would run.
+        ToolUnavailableError: it belongs to another user, who could have put programs there that this one would run.
     """
     root = Path(tempfile.gettempdir()) / f"triomq-builds-{os.getuid()}"
     with suppress(FileExistsError):
@@ -67,7 +66,7 @@ def digest(paths: Sequence[Path], *extra: str) -> str:
 
 
 def version_of(path: Path) -> str:
-    """For a digest: changes when what a path names is installed again."""
+    """A text for a digest that changes when the program at a path is installed again."""
     return f"{path} {path.stat().st_mtime_ns if path.exists() else 0}"
 
 
@@ -75,7 +74,7 @@ def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None, limit_s
     """Run a build tool to its end.
 
     Raises:
-        ToolUnavailableError: it failed or took too long; the message ends with what it printed.
+        ToolUnavailableError: it failed or took too long; the message ends with its output.
     """
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, check=False, cwd=cwd)
@@ -87,7 +86,7 @@ def run_tool(argv: Sequence[str], what: str, *, cwd: Path | None = None, limit_s
 
 @contextmanager
 def building(folder: Path) -> Iterator[None]:
-    """One process at a time builds in a folder of the cache; the others wait, and then find it done."""
+    """Let only one process at a time build in a folder of the cache; the others wait, and then find it built."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -122,7 +121,10 @@ def go_driver_command() -> list[str]:
 
 
 def node_driver_command() -> list[str]:
-    """Install ali-ons beside its driver, and return the command that starts that. Raises ToolUnavailableError."""
+    """Install ali-ons next to its driver, and return the command that starts the driver.
+
+    Raises ToolUnavailableError.
+    """
     node, npm = find_tool("node"), find_tool("npm")
     sources = sorted((DRIVERS / "node").glob("*.js*"))
     argv = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"]

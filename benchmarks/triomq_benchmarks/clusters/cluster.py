@@ -33,11 +33,11 @@ T = TypeVar("T")
 READY_LIMIT_S = 60.0
 STOP_LIMIT_S = 30.0
 _LOOK_S = 0.05
-"""How often a wait in a thread checks whether its task in trio's loop was cancelled."""
+"""Interval at which a wait in a thread checks whether its task in trio's loop was cancelled."""
 
 
 class ClusterError(ChildError):
-    """A cluster did not start, or a node did not answer; the text says which and why."""
+    """A cluster did not start, or a node did not answer; the text names it and the cause."""
 
 
 @attrs.frozen
@@ -47,9 +47,9 @@ class Node:
     Attributes:
         name: `namesrv-1`, `broker-a`, `broker-a-s`.
         role: `namesrv`, `master` or `slave`.
-        pid: its process.
-        address: where it answers.
-        directory: its files.
+        pid: its process id.
+        address: the address at which it answers.
+        directory: the directory of its files.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Cluster(Protocol):
 
     @property
     def name_servers(self) -> str:
-        """What a client is opened with."""
+        """The addresses with which a client is opened."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -84,9 +84,9 @@ class Cluster(Protocol):
 
 @asynccontextmanager
 async def in_thread(context: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """What a blocking context manager yields; it is entered and left in a thread.
+    """Enter and leave a blocking context manager in a thread; yields its value.
 
-    Cancelling while it is entered ends its waits (`check_cancelled`), and it cleans up before this is left.
+    Cancellation while it is being entered ends its waits (`check_cancelled`), and it cleans up before this returns.
     """
     opened = await trio.to_thread.run_sync(context.__enter__)
     try:
@@ -104,9 +104,9 @@ class OurCluster(Child):
     """A running cluster of ours; made by `open_cluster`.
 
     Attributes:
-        name_servers: what a client is opened with.
+        name_servers: the addresses with which a client is opened.
         nodes: its processes by name.
-        ready_s: seconds from the start of the child, its interpreter included, until the last node could serve.
+        ready_s: seconds from the start of the child, its interpreter included, until the last node served.
     """
 
     def __init__(self, argv: Sequence[str], log: Path) -> None:
@@ -118,14 +118,14 @@ class OurCluster(Child):
         self._ended: set[str] = set()
 
     def wait_ready(self) -> None:
-        """Wait until every node serves. Raises ClusterError: one does not, or not in time."""
+        """Wait until every node serves. Raises ClusterError if one does not, or not in time."""
         event = self._wait_event("ready")
         self.name_servers = event["name_servers"]
         self.ready_s = event["ready_s"]
         self.nodes = {node["name"]: Node(**node) for node in event["nodes"]}
 
     def first(self, role: str) -> str:
-        """The name of the first node of a role: `namesrv`, `master` or `slave`."""
+        """The name of the first node with a role: `namesrv`, `master` or `slave`."""
         return next(name for name, node in sorted(self.nodes.items()) if node.role == role)
 
     def kill_node(self, name: str) -> None:
@@ -133,12 +133,12 @@ class OurCluster(Child):
         os.kill(self.nodes[name].pid, signal.SIGKILL)
 
     def wait_ended(self, name: str) -> None:
-        """Wait until a node that was killed is gone. Raises ClusterError: it is not."""
+        """Wait until a killed node has ended. Raises ClusterError if it has not."""
         while name not in self._ended:
             self._wait_event("ended")
 
     def start_node(self, name: str) -> None:
-        """Start a node that was killed, on the same directory and port, and wait until it serves.
+        """Start a killed node on the same directory and port, and wait until it serves.
 
         Raises:
             ClusterError: it was not killed, cannot be started, or was not ready in time.
@@ -152,18 +152,17 @@ class OurCluster(Child):
         self.nodes[name] = Node(**{field.name: event[field.name] for field in attrs.fields(Node)})
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """Close the child's standard input, which shuts its nodes down cleanly, and wait; then SIGTERM, then
-        SIGKILL."""
+        """Close the child's standard input, which shuts down its nodes cleanly, and wait; then SIGTERM and SIGKILL."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.close()
             self.process.wait(limit_s)
         except (BrokenPipeError, subprocess.TimeoutExpired):
-            pass  # `stop` of any child is what is left to try
+            pass  # only `Child.stop` is left to try
         return super().stop()
 
     def _wait_event(self, wanted: str) -> dict[str, Any]:
-        """The child's next event of a kind. Nodes that end meanwhile are noted."""
+        """The child's next event of a kind; nodes that end meanwhile are recorded."""
         deadline = time.perf_counter() + READY_LIMIT_S
         while True:
             event: dict[str, Any] = json.loads(self._line(wanted, deadline))
@@ -199,13 +198,13 @@ def open_cluster(
     """Run a cluster of ours for as long as the block lasts, in a temporary directory.
 
     Args:
-        masters: broker sets.
-        slaves: of each master.
+        masters: number of broker sets.
+        slaves: number of slaves of each master.
         sync_replication: whether sends wait for a slave.
         settings: RocketMQ keys of all brokers.
 
     Raises:
-        ClusterError: it was not ready in time, or cannot be started; the text says why.
+        ClusterError: it cannot be started, or was not ready in time; the text states the reason.
     """
     with tempfile.TemporaryDirectory(prefix="triomq-cluster-", ignore_cleanup_errors=True) as directory:
         argv = [
@@ -257,7 +256,7 @@ class JavaCluster:
         self.start_node(name)
 
     def kill_node(self, name: str) -> None:
-        """SIGKILL a broker, and wait until it is gone."""
+        """SIGKILL a broker, and wait until it has ended."""
         server = self._brokers[name].server
         assert server is not None
         server.kill()
@@ -282,7 +281,7 @@ def open_java_cluster(
     """Run a cluster of the real 4.9.7 for as long as the block lasts; the arguments are those of `open_cluster`.
 
     Raises:
-        ChildError: a server was not ready in time; the text quotes what it printed.
+        ChildError: a server was not ready in time; the text quotes its output.
     """
     with (
         tempfile.TemporaryDirectory(prefix="triomq-java-cluster-", ignore_cleanup_errors=True) as directory,
@@ -314,7 +313,7 @@ class SingleBroker:
     broker: Server
 
     def ensure_topic(self, name: str, queues: int) -> None:
-        """Create a topic and wait for its route; a topic with a route is left alone.
+        """Create a topic and wait for its route; a topic with a route is not changed.
 
         Clients differ in how long they wait for a topic that their first send creates: client-go fails at once.
         """
@@ -347,7 +346,7 @@ def open_single_broker(
     heap: str = "1g",
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[SingleBroker]:
-    """A name server and a broker of the given kind below `home`."""
+    """Run a name server and a broker of the given kind below `home`."""
     merged = {**PATIENT, **(settings or {})}
     with (
         namesrv(kind, home / "namesrv", java=java) as names,
@@ -369,7 +368,7 @@ class Pairing:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """The name in tables."""
         return f"{_KIND_NAMES[self.master]} → {_KIND_NAMES[self.slave]}"
 
 
@@ -400,7 +399,7 @@ def open_slave(
         "brokerName": name,
         "brokerRole": "SLAVE",
         "brokerId": 1,
-        # A Java slave that has to ask for the address first waits five seconds between looks.
+        # A Java slave that has to ask for the address first waits five seconds between attempts.
         "haMasterAddress": f"{host}:{int(port) + 1}",
     }
     with _killed_in_the_end(kind, home, name_servers, java, role) as server:
@@ -411,7 +410,7 @@ def open_slave(
 def _killed_in_the_end(
     kind: Kind, home: Path, name_servers: str, java: Java, settings: Mapping[str, object]
 ) -> Iterator[Server]:
-    """A broker that ends by SIGKILL: a clean shutdown of Java's takes seconds."""
+    """A broker that is ended with SIGKILL: a clean shutdown of Java's takes seconds."""
     with broker(kind, home, name_servers, java=java, heap="1g", settings=settings) as server:
         try:
             yield server

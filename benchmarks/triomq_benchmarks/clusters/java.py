@@ -16,12 +16,12 @@ from triomq_benchmarks.clusters.builds import DRIVERS, building, built, cache_fo
 
 POM = DRIVERS / "java" / "pom.xml"
 VERSION = "4.9.7"
-"""The version that the POM names."""
+"""The version in the POM."""
 
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dtls.server.mode=disabled")
-"""Options of a JVM that lives for minutes and whose speed is not measured: it never earns back what the second compiler
-and the parallel collector cost, half of its processor time. RocketMQ's servers make no RSA key for TLS then, which takes
-two thirds of what their start costs."""
+"""Options for a JVM that runs for minutes and whose speed is not measured: it would never recover the cost of the
+second compiler and the parallel collector, half of its processor time. With them, RocketMQ's servers make no RSA key
+for TLS, which takes two thirds of their start."""
 
 # RocketMQ 4.9 unmaps its files through internals that later Javas close by default.
 OPEN_MODULES = (
@@ -31,7 +31,7 @@ OPEN_MODULES = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
 
-# The servers refuse to start without these files, and so do the tools.
+# The servers and the tools refuse to start without these files.
 LOGBACK_FILES = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")
 # RocketMQ 5 reads the file that a system property names, with its own copy of logback. Without it, each start reads
 # hundreds of lines, and everything is logged.
@@ -52,11 +52,11 @@ class Java:
     """A Java with RocketMQ's jars.
 
     Attributes:
-        java: the `java` executable.
-        javac: the compiler beside it.
+        javac: the compiler in the same folder.
+        class_path: RocketMQ's jars, joined in Java's format.
         class_path: RocketMQ's jars, joined as Java requires.
-        archive: classes of these jars as another JVM has written them, for a quick start.
-        options: of every JVM that it starts.
+        archive: classes of these jars as written by another JVM, for a quick start.
+        options: options of every JVM that it starts.
     """
 
     java: str
@@ -76,7 +76,7 @@ class Java:
         properties: Mapping[str, str] | None = None,
         classes: Path | None = None,
     ) -> list[str]:
-        """The command line that runs `main_class` with everything it writes kept below `home`."""
+        """The command line that runs `main_class` with all its files kept below `home`."""
         system = {
             "user.home": str(home),
             "rocketmq.home.dir": str(home),
@@ -85,7 +85,7 @@ class Java:
             "java.net.preferIPv4Stack": "true",
             **(properties or {}),
         }
-        # An archive is for a class path that begins with its own.
+        # An archive is only for class paths that start with its own.
         path = self.class_path if classes is None else f"{self.class_path}{os.pathsep}{classes}"
         flags = [f"-D{name}={value}" for name, value in system.items()]
         if self.archive is not None:
@@ -101,10 +101,10 @@ class Java:
 
 
 def find_java(version: str = VERSION, options: Sequence[str] = ()) -> Java:
-    """Find Java and the jars of a version of RocketMQ; the options are for every JVM that it starts.
+    """Find Java and the jars of a version of RocketMQ.
 
     Raises:
-        ToolUnavailableError: with the reason.
+        ToolUnavailableError: they are not available; the message has the reason.
     """
     java, javac, mvn = find_tool("java"), find_tool("javac"), find_tool("mvn")
     return Java(java=java, javac=javac, class_path=_resolve(mvn, version), options=options)
@@ -130,7 +130,7 @@ def _class_path(mvn: str, version: str, remembered: Path) -> str:
 
 
 def prepare_home(home: Path) -> Path:
-    """Give a Java process its ROCKETMQ_HOME: the logback files it insists on, logging warnings into `home`/logs."""
+    """Set up a Java process's ROCKETMQ_HOME: the logback files that it needs, with warnings logged to `home`/logs."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     (home / "logs").mkdir(exist_ok=True)
     for name in (*LOGBACK_FILES, LOGBACK_FILE_5):

@@ -29,7 +29,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ChildError(Exception):
-    """A child process died, did not get ready or did not answer in time; the message quotes what it printed."""
+    """A child process died, did not get ready or did not answer in time; the message quotes its output."""
 
 
 def check_cancelled() -> None:
@@ -37,16 +37,16 @@ def check_cancelled() -> None:
     try:
         trio.from_thread.check_cancelled()
     except RuntimeError:
-        return  # no thread of trio's
+        return  # not a thread of trio
 
 
 @attrs.frozen
 class Memory:
-    """Resident memory in bytes, as `/proc/<pid>/status` gives it.
+    """Resident memory in bytes, from `/proc/<pid>/status`.
 
     Attributes:
         total_bytes: all resident pages.
-        own_bytes: without pages of mapped files (a store that is mapped counts as resident as soon as it is touched).
+        own_bytes: without pages of mapped files (a mapped store counts as resident as soon as it is touched).
     """
 
     total_bytes: int
@@ -54,12 +54,12 @@ class Memory:
 
 
 class Child:
-    """A process that we started, its output in a file."""
+    """A process that we started, with its output in a file."""
 
     def __init__(
         self, name: str, argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, pipes: bool = False
     ) -> None:
-        """Start `argv`; with `pipes`, its standard input and output are ours and only its errors go to `log`."""
+        """Start `argv`; with `pipes`, its standard input and output are ours and `log` has only its errors."""
         self.name = name
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ class Child:
         return self.process.poll() is None
 
     def output(self) -> str:
-        """The end of what the child has printed."""
+        """The end of the child's output."""
         return self.log.read_text(errors="replace")[-3000:] if self.log.exists() else ""
 
     def failure(self, what: str) -> ChildError:
@@ -127,7 +127,7 @@ class Child:
         return Memory(total_bytes=pages["VmRSS"], own_bytes=pages["RssAnon"])
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """SIGTERM, wait, SIGKILL if it does not go; return the exit code (negative: the signal)."""
+        """Send SIGTERM, wait, and send SIGKILL if it still runs; return the exit code (negative: the signal)."""
         if self.alive:
             self.process.terminate()
             try:
@@ -137,7 +137,7 @@ class Child:
         return self._reap()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would end it, and wait until it is gone."""
+        """Send SIGKILL, like a crash, and wait until it has ended."""
         if self.alive:
             self.process.send_signal(signal.SIGKILL)
         self._reap()
@@ -149,7 +149,7 @@ class Child:
                 try:
                     pipe.close()
                 except BrokenPipeError:
-                    pass  # it no longer reads what is still buffered
+                    pass  # it no longer reads the buffered rest
         return code
 
     def __enter__(self) -> Self:
@@ -177,7 +177,7 @@ class Driver(Child):
 
         Raises:
             DriverError: the answer has an `error`.
-            ChildError: the driver died or did not answer within `limit_s`; it cannot be used any more.
+            ChildError: the driver died or did not answer within `limit_s`; it can no longer be used.
         """
         stdin = self.process.stdin
         assert stdin is not None
@@ -212,11 +212,11 @@ class Driver(Child):
 
 @contextmanager
 def reserved_port(*beside: int) -> Iterator[int]:
-    """A free port of the loopback interface, reserved in the block, as are its neighbours at the distances `beside`.
+    """Reserve a free loopback port, and its neighbours at the distances `beside`, while the block lasts.
 
-    A search for a port in the same way, in any process, gets another one; so a server may start late, end and
-    start again. It must set SO_REUSEADDR, as most do. The port lies below those that systems give to outgoing
-    connections: one of these could take it before the server does.
+    The same search in any process finds another port; so a server may start late, end and start again. It must set
+    SO_REUSEADDR, as most do. The port is below those that systems use for outgoing connections: one of these could take
+    it before the server does.
 
     Raises:
         OSError: none was found.
@@ -227,7 +227,7 @@ def reserved_port(*beside: int) -> Iterator[int]:
         with ExitStack() as stack:
             try:
                 for distance in (0, *beside):
-                    # Exclusive until it is bound; from then on a server may listen there, for this socket does not.
+                    # Exclusive until it is bound; then a server may listen on it, because this socket does not.
                     link = stack.enter_context(socket.socket())
                     link.bind(("127.0.0.1", port + distance))
                     link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -240,11 +240,11 @@ def reserved_port(*beside: int) -> Iterator[int]:
 
 @contextmanager
 def kept_port(port: int, *beside: int) -> Iterator[int]:
-    """The same for a known port, whose server may be running: nobody takes it while that restarts."""
+    """Reserve a known port, whose server may be running, so that no other process takes it during a restart."""
     with ExitStack() as stack:
         for distance in (0, *beside):
             link = stack.enter_context(socket.socket())
             link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):  # its server listens, and keeps it by that
+            with suppress(OSError):  # its server listens, and so keeps the port
                 link.bind(("127.0.0.1", port + distance))
         yield port

@@ -24,11 +24,11 @@ QUEUES = 4
 
 
 class NoAnswerError(ChildError):
-    """A server did not answer; the text says which and why."""
+    """A server did not answer; the text names it and the cause."""
 
 
 async def ask(address: str, command: Command) -> Command:
-    """One request and its answer.
+    """Send one request and return its answer.
 
     Raises:
         NoAnswerError: no answer within 20 s.
@@ -48,20 +48,20 @@ async def ask(address: str, command: Command) -> Command:
 
 
 async def max_offset(address: str, topic: str, queue_id: int) -> int:
-    """The end of a queue on one broker; 0 where the broker does not have the topic."""
+    """The end of a queue on one broker; 0 if the broker does not have the topic."""
     fields = {"topic": topic, "queueId": str(queue_id)}
     answer = await ask(address, Command.request(RequestCode.GET_MAX_OFFSET, fields=fields))
     return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
 
 async def knows_topic(address: str, topic: str) -> bool:
-    """Whether a broker has the topic's configuration, without which it serves no pull of it."""
+    """Whether a broker has the topic's configuration, which it needs to serve pulls of it."""
     answer = await ask(address, Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
     return f'"{topic}":'.encode() in answer.body
 
 
 async def log_bytes(address: str) -> int:
-    """How many bytes of commit log a broker holds."""
+    """The size of a broker's commit log in bytes."""
     answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     if answer.code != ResponseCode.SUCCESS:
         raise NoAnswerError(f"{address} does not report how long its log is: code {answer.code}, {answer.remark}")
@@ -72,7 +72,7 @@ async def log_bytes(address: str) -> int:
 def ask_blocking(
     address: str, code: int, fields: Mapping[str, str] | None = None, limit_s: float = ANSWER_LIMIT_S
 ) -> Command:
-    """One request and its answer.
+    """Send one request and return its answer, blocking.
 
     Raises:
         OSError: nothing listens there, the link broke, or no answer came within `limit_s`.
@@ -91,12 +91,12 @@ def ask_blocking(
 
 
 def log_end(address: str) -> int:
-    """The physical offset at which a broker's log ends.
+    """The physical offset of the end of a broker's log.
 
     A Java broker sometimes refuses while its statistics are empty: the request is repeated for 20 s.
 
     Raises:
-        OSError: it does not answer, or not with that.
+        OSError: it does not answer, or its answer lacks the offset.
     """
     for _ in range(LOG_END_ATTEMPTS):
         answer = ask_blocking(address, RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -107,10 +107,10 @@ def log_end(address: str) -> int:
 
 
 def queue_ends(address: str, topic: str) -> list[int]:
-    """How many messages a broker has in each of the topic's queues.
+    """The number of messages in each of the topic's queues on a broker.
 
     Raises:
-        OSError: it does not answer, or not with that.
+        OSError: it does not answer, or its answer lacks the offsets.
     """
     ends = []
     for queue_id in range(QUEUES):

@@ -23,13 +23,13 @@ NAMESRV_MAIN = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER_MAIN = "org.apache.rocketmq.broker.BrokerStartup"
 
 
-# 4.9 refuses what has waited 200 ms; while its JVM is cold, or the machine loaded, that would make every sample
-# useless.
+# 4.9 refuses requests that have waited 200 ms; while its JVM is cold, or the machine loaded, that would make every
+# sample useless.
 PATIENT = {"waitTimeMillsInSendQueue": 10_000}
 
 
 _BROKER_PORTS = (-2, 1)
-"""Where a broker listens too: the second client port and replication, relative to its port."""
+"""Distances of a broker's other ports from its main port: the second client port and replication."""
 
 
 class Kind(StrEnum):
@@ -43,7 +43,7 @@ class Server(Child):
     """A running name server or broker.
 
     Attributes:
-        address: `127.0.0.1:port` where it answers.
+        address: `127.0.0.1:port` at which it answers.
         first_answer_s: seconds from the start of the process to its first answer.
     """
 
@@ -86,7 +86,7 @@ def _command(
 
 
 def _environment(kind: Kind) -> dict[str, str] | None:
-    """Ours starts from byte code, as an installed package does, also where a checkout is set not to keep any."""
+    """The environment of a server: ours starts from byte code, like an installed package, even from a checkout."""
     if kind is Kind.OURS and os.environ.get("PYTHONDONTWRITEBYTECODE"):
         return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(cache_folder("byte-code"))}
     return None
@@ -102,15 +102,15 @@ def namesrv(
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A name server of the given kind, ready to serve; `home` holds all it writes.
+    """Run a name server of the given kind; it is ready to serve, and `home` has all its files.
 
     Args:
         kind: ours or the real one.
-        home: its folder, may exist from an earlier run.
+        home: its folder, which may exist from an earlier run.
         java: needed for the real one.
         heap: the Java heap, as for `-Xmx`.
-        settings: further RocketMQ configuration keys.
-        properties: further Java system properties.
+        settings: additional RocketMQ configuration keys.
+        properties: additional Java system properties.
     """
     with reserved_port() as port:
         files = {"kvConfigPath": home / "kvConfig.json", "configStorePath": home / "namesrv.properties"}
@@ -138,7 +138,7 @@ def broker_settings(name_servers: str, home: Path, port: int, extra: Mapping[str
         "brokerIP2": "127.0.0.1",
         "listenPort": port,
         "storePathRootDir": home / "store",
-        # Scratch folders share a disk with everything else: only a really full one may stop the broker.
+        # Scratch folders share their disk with other programs: only a nearly full one may stop the broker.
         "diskMaxUsedSpaceRatio": 95,
         "diskSpaceWarningLevelRatio": 0.99,
         "diskSpaceCleanForciblyRatio": 0.98,
@@ -158,14 +158,14 @@ def broker(
     settings: Mapping[str, object] | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """A broker of the given kind, registered at `name_servers` and ready to serve; its store is `home`/store.
+    """Run a broker of the given kind, registered at `name_servers` and ready to serve; its store is `home`/store.
 
-    The arguments are those of `namesrv`; `port`: where to listen, for a broker that restarts.
+    The arguments are those of `namesrv`; `port` is the port to listen on, for a broker that restarts.
     """
     reserved = reserved_port(*_BROKER_PORTS) if port is None else kept_port(port, *_BROKER_PORTS)
     with reserved as port:
         config = write_properties(home / "broker.conf", broker_settings(name_servers, home, port, settings or {}))
-        # 4.9 has only system properties for these two.
+        # In 4.9 these two are system properties only.
         system = {
             "rocketmq.broker.diskSpaceWarningLevelRatio": "0.99",
             "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.98",

@@ -9,10 +9,10 @@ import click
 
 
 class NumberRange(click.FloatRange):
-    """As click's own, which takes `nan` for a number in any range: no comparison with it is true."""
+    """Like click's own range, but refuses `nan`, which click accepts in any range: no comparison with it is true."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; anything else fails the command."""
+        """Convert to a number; anything else fails the command."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)

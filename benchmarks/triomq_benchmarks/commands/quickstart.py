@@ -28,7 +28,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
 
     Exit code 0: nothing lost, nothing changed. 1: something was, or the run could not be finished.
     """
-    # Only a run needs to draw.
+    # Only an actual run needs the drawing code.
     try:
         from triomq_benchmarks.demo.quickstart_output import as_object, progress_on, table_of
     except ModuleNotFoundError as error:
@@ -53,7 +53,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
 
 
 async def _until_signal(data: DataSet, progress: Progress) -> QuickstartFigures | None:
-    """The run, or None after SIGINT or SIGTERM; both end the cluster cleanly."""
+    """Run it; None after SIGINT or SIGTERM. Both end the cluster cleanly."""
     figures = None
     with trio.CancelScope() as scope:
         async with on_interrupt(scope.cancel):

@@ -35,14 +35,14 @@ def spark_cluster(workers: int, cores: int, memory: str, as_json: bool) -> None:
             await trio.sleep_forever()
 
     async def until_signal() -> None:
-        """From the first process on, a signal ends all of them."""
+        """End all processes at a signal, from the first process on."""
         with trio.open_signal_receiver(*ending_signals()) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve)
                 async for _number in signals:
                     break
                 nursery.cancel_scope.cancel()
-            # Signals that come while it ends have no further effect.
+            # Signals that arrive during the end have no further effect.
             with trio.move_on_after(0):
                 async for _number in signals:
                     continue

@@ -13,11 +13,11 @@ from triomq_benchmarks.run.ending_signals import ending_signals
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise in the block what SIGINT does there; the process ends with 128 and the signal's number
-    then, as shells have it.
+    """Make SIGTERM and SIGHUP raise in the block like SIGINT; the process then ends with 128 plus the signal's number,
+    as in shells.
 
-    SIGINT raises KeyboardInterrupt in the block, also where a shell has it ignored, as in its background jobs: only so
-    does trio take care that it comes at a place where it may.
+    SIGINT raises KeyboardInterrupt in the block, even if a shell ignores it, as in its background jobs: only then does
+    trio raise it at a safe place.
     """
     ended_by: int | None = None
 
@@ -42,5 +42,5 @@ def interrupted_by_signals() -> Iterator[None]:
         raise
     finally:
         for number, handler in before.items():
-            if handler is not None:  # one that Python has not installed
+            if handler is not None:  # a handler that Python has not installed cannot be restored
                 signal.signal(number, handler)

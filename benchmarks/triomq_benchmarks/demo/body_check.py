@@ -22,13 +22,13 @@ def digest(body: bytes | memoryview) -> int:
 
 @attrs.frozen
 class Comparison:
-    """How sent and received compare.
+    """The comparison of sent and received messages.
 
     Attributes:
-      acknowledged: messages whose acknowledgement arrived.
-      received: messages that came back.
+      acknowledged: number of messages with an acknowledgement.
+      received: number of messages read back.
       missing: acknowledged, but not received.
-      differing: received with another body than acknowledged for that place.
+      differing: received with a body other than the one acknowledged for that place.
       repeated: received more than once from the same place.
       unknown: received from places that were never acknowledged; a retried send may leave one.
     """
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def clean(self) -> bool:
-        """Whether everything acknowledged came back once and as it was, and nothing else."""
+        """Whether every acknowledged message was received once and unaltered, and nothing else."""
         return not (self.missing or self.differing or self.repeated or self.unknown)
 
 
@@ -56,17 +56,17 @@ class BodyCheck:
         self._collisions = 0
 
     def acknowledge(self, queue: object, offset: int, body_digest: int) -> None:
-        """A send of this body was acknowledged with this place."""
+        """Record that a send of this body was acknowledged with this place."""
         if not _put(self._acknowledged, queue, offset, body_digest):
             self._collisions += 1
 
     def receive(self, queue: object, offset: int, body_digest: int) -> None:
-        """This body came back from this place."""
+        """Record that this body was received from this place."""
         if not _put(self._received, queue, offset, body_digest):
             self._repeated += 1
 
     def ends(self) -> dict[object, int]:
-        """For every queue the offset behind its last acknowledged message."""
+        """The offset after the last acknowledged message, by queue."""
         return {queue: len(column) for queue, column in self._acknowledged.items()}
 
     def compare(self) -> Comparison:

@@ -21,7 +21,7 @@ from triomq_benchmarks.workload.flights import Batch, DataSet
 MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUES = 8
 IN_FLIGHT = 256
-"""Sends under way at once: enough to keep the broker busy, few enough that latencies mean something."""
+"""Maximum number of sends in flight: enough to keep the broker busy, few enough for meaningful latencies."""
 ROUTE_LIMIT_S = 10.0
 CATCH_UP_LIMIT_S = 60.0
 FIRST_MESSAGE_LIMIT_S = 30.0
@@ -29,7 +29,7 @@ MESSAGES_PER_PULL = 32
 
 
 class QuickstartError(Exception):
-    """The run could not be finished; the text says where it stopped."""
+    """The run could not be finished; the text states where it stopped."""
 
 
 class _Sent:
@@ -110,13 +110,13 @@ class Quickstart:
             raise QuickstartError("there was nothing to send")
 
     async def _next_of(self, batches: Iterator[Batch]) -> Batch:
-        """The next rows, none at the end. A source that may take its time is read in a thread."""
+        """The next rows, empty at the end. A source that may be slow is read in a thread."""
         if self.data.live:
             return await trio.to_thread.run_sync(next, batches, [], abandon_on_cancel=True)
         return next(batches, [])
 
     async def _wait_for_slave(self, cluster: OurCluster) -> None:
-        """Until all queues end where the master's end, and the slave knows the topic."""
+        """Wait until all queues end where the master's end, and the slave knows the topic."""
         topic = self.data.topic
         master, slave = cluster.nodes[MASTER].address, cluster.nodes[SLAVE].address
         ends = {queue_id: await max_offset(master, topic, queue_id) for queue_id in range(QUEUES)}
@@ -158,7 +158,7 @@ class Quickstart:
         killed: float,
         limit: trio.CancelScope,
     ) -> None:
-        """Pull one queue to its end; every message that comes moves the deadline of all."""
+        """Pull one queue to its end; every received message extends the deadline of all queues."""
         figures, body_check = self.figures, self.body_check
         offset = 0
         while offset < end:
@@ -166,7 +166,7 @@ class Quickstart:
             figures.pulls += 1
             offset = result.next_offset
             if not result.messages:
-                # Nothing yet, perhaps because the route is being changed: not in a busy loop.
+                # Nothing yet, perhaps because the route is changing: do not loop without a pause.
                 await trio.sleep(0.01)
                 continue
             now = trio.current_time()

@@ -12,7 +12,7 @@ from triomq_benchmarks.demo.body_check import Comparison
 
 @attrs.define
 class QuickstartFigures:
-    """What a run showed; times in seconds, latencies in nanoseconds."""
+    """The figures of a run; times in seconds, latencies in nanoseconds."""
 
     data: str
     rows: int = 0
@@ -33,7 +33,7 @@ class QuickstartFigures:
 
     @property
     def clean(self) -> bool:
-        """Whether every row was acknowledged and came back once, as it was, from the slave."""
+        """Whether every row was acknowledged, and received once and unaltered from the slave."""
         comparison = self.comparison
         return (
             comparison is not None
@@ -44,4 +44,4 @@ class QuickstartFigures:
 
 
 Progress = Callable[[str, int, int | None], None]
-"""Gets what is being done, how far it is, and how far it will go (None: not known)."""
+"""Takes the current step, its progress, and the total (None if unknown)."""

@@ -22,11 +22,11 @@ MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUES = 2
 BODY_BYTES = 16 * 1024
 LAG_SHARE = 0.8
-"""How much is sent while the consumer is slow, of the memory: twice the share from which on the master sends readers
-away."""
+"""Amount sent while the consumer is slow, as a share of the memory: twice the share at which the master starts to send
+readers away."""
 KEPT_UP_MESSAGES = 20
 SENT_BETWEEN_PULLS = 16
-"""Messages sent to each queue while the slow consumer takes one: from pull to pull it is further behind."""
+"""Messages sent to each queue per message of the slow consumer: from pull to pull it is further behind."""
 LIMIT_S = 300.0
 
 KEEPING_UP, FALLING_BEHIND, CATCHING_UP, CAUGHT_UP = "keeps up", "falls behind", "catches up", "keeps up again"
@@ -53,11 +53,11 @@ class Stretch:
 
 
 class Demo:
-    """One run against a running cluster.
+    """One run on a running cluster.
 
     Args:
       cluster: a master and a slave.
-      memory_bytes: what the brokers were configured to take their memory for.
+      memory_bytes: the brokers' configured memory.
     """
 
     def __init__(self, cluster: OurCluster, memory_bytes: int) -> None:
@@ -70,10 +70,10 @@ class Demo:
         self.stretches: list[Stretch] = []
 
     async def run(self) -> list[Stretch]:
-        """All four phases.
+        """Run all four phases.
 
         Raises:
-          ClusterError: it did not get through in time.
+          ClusterError: it was not finished in time.
         """
         with trio.move_on_after(LIMIT_S):
             async with triomq.open_client(self._name_servers) as client:
@@ -111,10 +111,10 @@ class Demo:
                 self._ends[queue] = result.queue_offset + 1
 
     async def _fall_behind(self, producer: triomq.Producer, consumer: triomq.PullConsumer) -> None:
-        """The consumer takes one message of each queue now and then, while the producer sends many.
+        """Let the consumer take one message of each queue now and then, while the producer sends many.
 
-        Both brokers reckon how far a reader is behind from the end of their own copy. They agree because a pull waits
-        until the slave has everything; else a slave whose copy lags would send the reader back too early.
+        Both brokers compute a reader's distance from the end of their own copy. They agree because a pull waits until
+        the slave has everything; otherwise a slave whose copy lags would send the reader back too early.
         """
         for _ in range(self._lag_messages // QUEUES // SENT_BETWEEN_PULLS):
             await self._send(producer, SENT_BETWEEN_PULLS)
@@ -160,10 +160,10 @@ def _queue(number: int) -> triomq.MessageQueue:
 
 
 async def show_redirect(memory_bytes: int) -> list[Stretch]:
-    """Start a cluster with so little memory, and run the demonstration on it.
+    """Start a cluster with this little memory, and run the demonstration on it.
 
     Raises:
-      ClusterError: the cluster did not start, or did not get through in time.
+      ClusterError: the cluster did not start, or the run was not finished in time.
     """
     settings = {"memoryBytes": str(memory_bytes), "slaveReadEnable": "true"}
     async with in_thread(open_cluster(settings=settings)) as cluster:
@@ -171,7 +171,7 @@ async def show_redirect(memory_bytes: int) -> list[Stretch]:
 
 
 def order_of_brokers(stretches: list[Stretch], queue: int) -> list[str]:
-    """Who served a queue, one entry per change."""
+    """The brokers that served a queue, one entry per change."""
     order: list[str] = []
     for stretch in stretches:
         if stretch.queue == queue and order[-1:] != [stretch.served_by]:

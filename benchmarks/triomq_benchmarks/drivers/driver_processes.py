@@ -22,10 +22,10 @@ from triomq_benchmarks.clusters.java import Java, prepare_home
 from triomq_benchmarks.clusters.processes import Driver
 from triomq_benchmarks.drivers.scenarios import Scenario
 
-# What a driver may take beyond the time it was given: filling sockets, connecting 64 clients, the last answers.
+# Extra time for a driver beyond its given time: filling sockets, connecting 64 clients, the last answers.
 GRACE_S = 60.0
 LONGEST_S = 30.0
-"""No sample is made longer than this in the hope for a first message."""
+"""Upper bound for extending a sample that waits for a first message."""
 TOPIC = "bench"
 QUEUES = 4
 BROKER_NAME = "broker-a"
@@ -36,13 +36,13 @@ class Sample:
     """One run of one scenario.
 
     Attributes:
-        messages: answered with success, or pulled.
-        seconds: as the driver measured them, first request to last answer.
-        failures: answers other than success.
+        messages: number of messages sent with success, or pulled.
+        seconds: duration measured by the driver, from first request to last answer.
+        failures: number of answers other than success.
         p50_us: median time of one request in microseconds.
         p99_us: its 99th percentile.
         broker_cpu_s: CPU seconds of the broker process.
-        client_cpu_s: CPU seconds of the driver process, as it measured them around the load.
+        client_cpu_s: CPU seconds of the driver process during the load, measured by itself.
     """
 
     messages: int
@@ -70,7 +70,7 @@ class Sample:
 
 
 class LoadError(Exception):
-    """A sample in which sends or pulls failed: its figures would mean nothing."""
+    """A sample in which sends or pulls failed, so that its figures have no meaning."""
 
 
 @attrs.frozen
@@ -88,10 +88,10 @@ class Load:
     driver: Driver
 
     def run(self, target: SingleBroker, scenario: Scenario, body_bytes: int, seconds: float) -> Sample:
-        """Run `scenario` once; longer, if the machine is so busy that not one message came through.
+        """Run `scenario` once; longer, if the machine is so busy that no message was answered.
 
         Raises:
-            LoadError: something failed on the way.
+            LoadError: a send or pull failed.
             ChildError: the driver died or hangs.
         """
         target.ensure_topic(topic(body_bytes), QUEUES)
@@ -117,7 +117,7 @@ class Load:
             "brokerName": BROKER_NAME,
             "topic": topic(body_bytes),
             "queues": QUEUES,
-            "sendFirst": True,  # client-go alone reads this
+            "sendFirst": True,  # only client-go reads this
         }
         before = target.broker.cpu_s()
         answer = self.driver.call(command, seconds + GRACE_S)
@@ -125,7 +125,7 @@ class Load:
 
 
 def topic(body_bytes: int) -> str:
-    """The topic of one size of bodies: a drain of it pulls bodies of that size alone."""
+    """The topic for one body size: a drain of it pulls only bodies of that size."""
     return f"{TOPIC}-{body_bytes}"
 
 

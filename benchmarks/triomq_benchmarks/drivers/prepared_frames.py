@@ -30,10 +30,10 @@ _SUCCESS = b'"code":0,'
 
 @attrs.frozen
 class Moved:
-    """What went over a link.
+    """The traffic of a link.
 
-    Attributes:
-        messages: sent and stored, or pulled.
+    messages: number of messages sent and stored, or pulled.
+        requests: number of frames sent.
         requests: frames sent.
         seconds: from the first request to the last answer.
     """
@@ -44,7 +44,7 @@ class Moved:
 
 
 class AnswerError(Exception):
-    """The broker answered something else than success."""
+    """The broker's answer was not success."""
 
 
 def _properties(number: int) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 
 DIGITS_MOST = 15
-"""A float has no more decimal digits."""
+"""Maximum number of decimal digits in a float."""
 
 EQUAL_WITHIN = 1e-9
-"""Relative; a smaller difference comes from the arithmetic, as in 0.3 / 3."""
+"""Relative; smaller differences are arithmetic errors, as in 0.3 / 3."""
 
 
 def beside(value: float, limit: float, digits: int) -> str:
-    """A figure rounded so that it still lies on its own side of a limit: 0.996 beside 1 is not "1.00".
+    """Round a figure so that it stays on its own side of a limit: 0.996 next to 1 is not "1.00".
 
     Args:
-        value: what was measured.
-        limit: what it is compared with.
-        digits: behind the point, where that is enough.
+        value: the measured value.
+        limit: the limit that it is compared with.
+        digits: decimal places, if that many are enough.
     """
     if math.isclose(value, limit, rel_tol=EQUAL_WITHIN):
         return f"{value:.{digits}f}"

@@ -16,14 +16,14 @@ import attrs
 from hdrh.histogram import HdrHistogram
 
 MONITOR = -1
-"""The worker number of rows that come from the observer of the brokers instead of a load generator."""
+"""The worker number in rows from the observer of the brokers instead of a load generator."""
 
 LONGEST_US = 3_600_000_000
-"""The longest latency that is distinguished from longer ones: an hour."""
+"""Upper bound of recorded latencies, an hour; longer ones count as this."""
 
 SIGNIFICANT_DIGITS = 3
 HISTOGRAMS = ("intended_to_ack", "actual_to_ack", "lateness", "intended_to_consumed")
-"""The fields of a row that are histograms, all of microseconds."""
+"""The row fields that are histograms, all in microseconds."""
 
 _COUNTERS = ("sent", "acked", "errors", "consumed", "sent_bytes", "consumed_bytes", "from_master", "from_slave")
 _FOLDED_AT_ONCE = 256
@@ -31,28 +31,28 @@ _FOLDED_AT_ONCE = 256
 
 @attrs.frozen(kw_only=True)
 class IntervalRow:
-    """What happened within one second, as one worker saw it.
+    """The events of one second, as one worker saw them.
 
     Attributes:
         worker: number of the load generator, from 0; `MONITOR` for the observer of the brokers.
-        second: whole seconds since the measured part began; negative: warm-up, in no total and no percentile.
+        second: whole seconds since the measured part began; negative values are warm-up, in no total and no percentile.
         sent: messages handed to the client library in this second.
-        acked: messages whose acknowledgement came in this second.
+        acked: messages whose acknowledgement arrived in this second.
         errors: sends that failed for good in this second.
-        consumed: messages a consumer got in this second.
-        sent_bytes: bodies of `sent`.
-        consumed_bytes: bodies of `consumed`.
-        from_master: of `consumed`, those that a master served.
-        from_slave: of `consumed`, those that a slave served.
+        consumed: messages received by consumers in this second.
+        sent_bytes: size of the bodies of `sent`.
+        consumed_bytes: size of the bodies of `consumed`.
+        from_master: those of `consumed` that a master served.
+        from_slave: those of `consumed` that a slave served.
         held_s: seconds in which a producer could not send because all its permitted sends were unanswered
             (back-pressure), summed over the worker's producers.
-        backlog: messages between the consumers' places and the ends of their queues, at the last look in this second;
-            None where it was not measured.
-        replication_lag_bytes: by how much the slowest slave's log is behind its master's, at the same look; None where it
-            was not measured.
+        backlog: messages between the consumers' positions and the ends of their queues, as last measured in this
+            second; None if not measured.
+        replication_lag_bytes: distance of the slowest slave's log from its master's, measured at the same time; None if
+            not measured.
         intended_to_ack: from the intended instant to the acknowledgement, of the messages intended for this second.
         actual_to_ack: from the call to the acknowledgement, of the same messages.
-        lateness: by how much the generator itself was late with them (see `generator/pace.py`).
+        lateness: delay of these messages caused by the generator itself (see `generator/pace.py`).
         intended_to_consumed: from the intended instant to the consumer, of the messages intended for this second.
     """
 
@@ -76,17 +76,17 @@ class IntervalRow:
 
     @property
     def is_warm_up(self) -> bool:
-        """Whether this second does not count."""
+        """Whether the second is warm-up, which does not count."""
         return self.second < 0
 
 
 def new_histogram() -> HdrHistogram:
-    """An empty histogram of microseconds, of the shape all of ours have."""
+    """An empty histogram of microseconds, in the shape of all ours."""
     return HdrHistogram(1, LONGEST_US, SIGNIFICANT_DIGITS)
 
 
 def fold(histogram: HdrHistogram, microseconds: Iterable[int]) -> Iterator[None]:
-    """Record values, yielding now and then so that the caller may let others run; exhaust it."""
+    """Record values; yields now and then so that the caller can let other tasks run. Exhaust it."""
     record = histogram.record_value
     for number, (value, count) in enumerate(Counter(microseconds).items()):
         record(min(max(value, 1), LONGEST_US), count)
@@ -95,18 +95,18 @@ def fold(histogram: HdrHistogram, microseconds: Iterable[int]) -> Iterator[None]
 
 
 def encode(histogram: HdrHistogram) -> bytes:
-    """Base64 of the compressed histogram; empty for one without values."""
+    """Base64 of the compressed histogram; empty if it has no values."""
     encoded: bytes = histogram.encode() if histogram.get_total_count() else b""
     return encoded
 
 
 def histogram_of(rows: Iterable[IntervalRow], field: str, *, warm_up: bool = False) -> HdrHistogram:
-    """The sum of one histogram over rows.
+    """Add one histogram over rows.
 
     Args:
-        rows: of any workers and seconds.
+        rows: rows of any workers and seconds.
         field: one of `HISTOGRAMS`.
-        warm_up: whether seconds of warm-up count too.
+        warm_up: whether to include warm-up seconds.
     """
     if field not in HISTOGRAMS:
         raise ValueError(f"{field} is not a histogram; there are {', '.join(HISTOGRAMS)}")
@@ -119,11 +119,11 @@ def histogram_of(rows: Iterable[IntervalRow], field: str, *, warm_up: bool = Fal
 
 
 def add(rows: Iterable[IntervalRow], *, worker: int | None = None) -> IntervalRow:
-    """One row for all of `rows`: counters and histograms added, the latest look at each gauge of each worker added.
+    """Add `rows` to one: counters and histograms are added, and the last value of each gauge of each worker.
 
     Args:
-        rows: at least one, of one second.
-        worker: the number the sum gets; default: the first row's.
+        rows: at least one row, all of one second.
+        worker: the worker number of the sum; default: the first row's.
     """
     several = list(rows)
     first = several[0]
@@ -144,7 +144,7 @@ def add(rows: Iterable[IntervalRow], *, worker: int | None = None) -> IntervalRo
 
 
 def by_second(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
-    """One row per second over all workers, in order of time; its worker is 0."""
+    """One row per second over all workers, in order of time; its worker number is 0."""
     groups: defaultdict[int, list[IntervalRow]] = defaultdict(list)
     for row in rows:
         groups[row.second].append(row)
@@ -152,11 +152,10 @@ def by_second(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
 
 
 def every_second(rows: Sequence[IntervalRow]) -> list[IntervalRow]:
-    """Rows of single seconds with an empty one for each second between them that has none: nothing happened, and that
-    counts.
+    """Fill gaps between rows of single seconds with empty rows: nothing happened then, and that counts.
 
     Args:
-        rows: at most one of each second, as `by_second` gives them.
+        rows: at most one row per second, as returned by `by_second`.
     """
     by_number = {row.second: row for row in rows}
     seconds = range(min(by_number), max(by_number) + 1) if by_number else ()
@@ -164,14 +163,14 @@ def every_second(rows: Sequence[IntervalRow]) -> list[IntervalRow]:
 
 
 def _gauge(rows: list[IntervalRow], name: str) -> int | None:
-    """The sum over workers of the last value of each; None if there is none."""
+    """The sum of the workers' last values; None if there are none."""
     last = {row.worker: getattr(row, name) for row in rows if getattr(row, name) is not None}
     return sum(last.values()) if last else None
 
 
 @attrs.frozen
 class Quantiles:
-    """A histogram in figures, all in milliseconds; zeros where nothing was recorded."""
+    """The figures of a histogram, all in milliseconds; zeros if nothing was recorded."""
 
     count: int
     mean_ms: float
@@ -184,10 +183,10 @@ class Quantiles:
 
 
 def recorded(histogram: HdrHistogram) -> list[tuple[int, int]]:
-    """What a histogram holds: the lowest value of each class that has any, ascending, and how many.
+    """A histogram's non-empty classes: the lowest value of each, ascending, and its count.
 
-    The library looks at each of its 44 thousand classes with several calls for every question; for a generator that
-    reports a second's percentiles while messages are due, that is a tenth of a second too long.
+    The library visits each of its 44 thousand classes with several calls for every query; for a generator that reports
+    a second's percentiles while messages are due, that is a tenth of a second too long.
     """
     if not histogram.get_total_count():
         return []
@@ -197,15 +196,15 @@ def recorded(histogram: HdrHistogram) -> list[tuple[int, int]]:
 
 
 def above(histogram: HdrHistogram, limit: float) -> int:
-    """How many recorded values are above `limit`, to the histogram's three digits."""
+    """Number of recorded values above `limit`, to the histogram's three digits."""
     return sum(count for value, count in recorded(histogram) if value > limit)
 
 
 def at_percentiles(histogram: HdrHistogram, percentiles: Sequence[float]) -> list[int]:
-    """The values at percentiles, as the library's `get_value_at_percentile` gives each, in one pass.
+    """The values at percentiles, equal to the library's `get_value_at_percentile`, in one pass.
 
     Args:
-        histogram: with at least one value.
+        histogram: a histogram with at least one value.
         percentiles: ascending.
     """
     found: list[int] = []
@@ -220,12 +219,12 @@ def at_percentiles(histogram: HdrHistogram, percentiles: Sequence[float]) -> lis
 
 
 def quantiles(histogram: HdrHistogram) -> Quantiles:
-    """The percentiles people ask for."""
+    """The most used percentiles."""
     count = histogram.get_total_count()
     if not count:
         return Quantiles(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     p50, p90, p99, p999, p9999, longest = at_percentiles(histogram, (50, 90, 99, 99.9, 99.99, 100))
-    # A class counts as its middle, as in the library's own mean.
+    # A class counts as its middle, as in the library's mean.
     classes = [(value, histogram.get_highest_equivalent_value(value), times) for value, times in recorded(histogram)]
     total = sum((lowest + (highest - lowest + 1) // 2) * times for lowest, highest, times in classes)
     return Quantiles(

@@ -21,7 +21,7 @@ class Latency:
 
 
 def summarise(nanoseconds: Iterable[int]) -> Latency:
-    """Quantiles of `nanoseconds`; zeros if there are none."""
+    """Compute quantiles of `nanoseconds`; zeros if there are none."""
     histogram = HdrHistogram(1, LONGEST_US * 10, SIGNIFICANT_DIGITS)
     for taken in nanoseconds:
         # Tenths of a microsecond: a prepared frame on loopback is answered in less than fifty.

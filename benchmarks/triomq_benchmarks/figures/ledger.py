@@ -29,13 +29,13 @@ ACKNOWLEDGED: Final = "acknowledged"
 CONSUMED: Final = "consumed"
 
 BATCH_ROWS: Final = 2048
-"""Messages per hand-over to the ledger's thread: its longest hold of the interpreter is about a millisecond."""
+"""Messages per batch for the ledger's thread, which then holds the interpreter for at most about a millisecond."""
 
 PART_ROWS: Final = 65_536
 """Messages per Parquet file."""
 
 WAITING_BATCHES_MAX: Final = 64
-"""Hand-overs that may wait for the thread; when the disk cannot keep up, the caller waits instead of filling memory."""
+"""Maximum number of waiting batches; when the disk cannot keep up, the caller waits instead of filling memory."""
 
 KEY_WORKERS: Final = b"triomq.workers"
 KEY_WORKER: Final = b"triomq.worker"
@@ -47,15 +47,15 @@ _CONSUMED_FIELDS: Final = 7
 _log = logging.getLogger(__name__)
 
 Sink = Callable[[str, bytes], None]
-"""Keeps one file: its name relative to the run directory, and its content.  Called in the ledger's thread."""
+"""Keeps one file: takes its name relative to the run directory, and its content. Called in the ledger's thread."""
 
 
 class LedgerError(Exception):
-    """The ledger could not be written: the audit would be worthless, so the run ends."""
+    """The ledger could not be written: the audit would have no value, so the run ends."""
 
 
 def folder_sink(folder: Path) -> Sink:
-    """Write files below `folder`, each whole or not at all."""
+    """A sink that writes files below `folder`, each whole or not at all."""
 
     def keep(name: str, content: bytes) -> None:
         path = folder / name
@@ -68,7 +68,7 @@ def folder_sink(folder: Path) -> Sink:
 
 
 def remove_ledger(folder: Path) -> None:
-    """Remove the ledger below `folder`, as of a run that was killed: an audit takes all its files for one run.
+    """Remove the ledger below `folder`, such as that of a killed run: an audit counts all its files as one run.
 
     Raises:
         LedgerError: it cannot be removed.
@@ -86,12 +86,12 @@ def remove_ledger(folder: Path) -> None:
 
 @contextmanager
 def open_ledger(sink: Sink, *, worker: int, workers: int, groups: Sequence[str]) -> Iterator[ParquetLedger]:
-    """A ledger for as long as the block lasts; afterwards everything is with the sink.
+    """Open a ledger while the block lasts; afterwards everything has been passed to the sink.
 
     Args:
-        sink: where files go, for example `folder_sink(run_directory)`.
+        sink: takes the files, for example `folder_sink(run_directory)`.
         worker: number of the load generator.
-        workers: how many there are.
+        workers: number of load generators.
         groups: consumer groups that consume everything.
 
     Raises:
@@ -102,7 +102,7 @@ def open_ledger(sink: Sink, *, worker: int, workers: int, groups: Sequence[str])
     try:
         yield ledger
     except BaseException:
-        # The worker was ended early: what it has is kept, but nothing says that it is all.
+        # The worker was ended early: its rows are kept, but not marked as complete.
         ledger.close(complete=False)
         raise
     ledger.close(complete=True)
@@ -111,7 +111,7 @@ def open_ledger(sink: Sink, *, worker: int, workers: int, groups: Sequence[str])
 
 @attrs.define
 class _Column:
-    """What waits for its Parquet file, of one kind."""
+    """Rows of one kind that wait for their Parquet file."""
 
     kind: str
     batches: list[pa.RecordBatch] = attrs.field(factory=list)
@@ -121,7 +121,7 @@ class _Column:
 
 
 class ParquetLedger:
-    """The rows of one worker; see `open_ledger`.  `acknowledged` and `consumed` are for one thread, the loop's."""
+    """The rows of one worker; see `open_ledger`. Only one thread, the loop's, calls `acknowledged` and `consumed`."""
 
     def __init__(self, sink: Sink, *, worker: int, workers: int, groups: Sequence[str]) -> None:
         self._sink = sink
@@ -142,7 +142,7 @@ class ParquetLedger:
         self._thread.start()
 
     def acknowledged(self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int) -> None:
-        """A broker has taken a message; `crc` is CRC-32 of its whole body."""
+        """Record that a broker has taken a message; `crc` is CRC-32 of its whole body."""
         rows = self._acknowledged
         rows += (number, topic, broker, queue_id, queue_offset, crc)
         if len(rows) >= BATCH_ROWS * _ACKNOWLEDGED_FIELDS:
@@ -152,7 +152,7 @@ class ParquetLedger:
     def consumed(
         self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int, group: str
     ) -> None:
-        """A consumer got a message; `number` is -1 where its head cannot be read."""
+        """Record that a consumer got a message; `number` is -1 if its head cannot be read."""
         rows = self._consumed
         rows += (number, topic, broker, queue_id, queue_offset, crc, group)
         if len(rows) >= BATCH_ROWS * _CONSUMED_FIELDS:
@@ -160,13 +160,12 @@ class ParquetLedger:
             self._hand_over((CONSUMED, rows))
 
     def flush(self) -> None:
-        """Begin to write what has come so far, without waiting for it; called now and then, it bounds what a kill
-        loses."""
+        """Start to write all rows so far, without waiting. Periodic calls bound the loss if the process is killed."""
         self._hand_over_rest()
         self._hand_over(False)
 
     def check(self) -> None:
-        """Raise what the thread met.
+        """Raise the thread's error, if any.
 
         Raises:
             LedgerError: files could not be kept.
@@ -177,10 +176,10 @@ class ParquetLedger:
             )
 
     def close(self, *, complete: bool) -> None:
-        """Write what is left and end the thread.
+        """Write the remaining rows and end the thread.
 
         Args:
-            complete: whether the worker has come to its end, which its last files then say.
+            complete: whether the worker has finished, which is recorded in its last files.
         """
         self._hand_over_rest()
         if complete:
@@ -199,7 +198,7 @@ class ParquetLedger:
         self._handed.put(task)
 
     def _write(self) -> None:
-        """The thread: rows are collected, `False` writes them, `True` writes them as the last, None ends it."""
+        """The thread: it collects rows; `False` writes them, `True` writes them as the last ones, None ends it."""
         columns = {kind: _Column(kind) for kind in (ACKNOWLEDGED, CONSUMED)}
         while (task := self._handed.get()) is not None:
             if self._failure is not None:
@@ -249,7 +248,7 @@ class ParquetLedger:
 
 
 def ledger_schema(kind: str) -> pa.Schema:
-    """The columns of `acknowledged` or `consumed` files; `position` counts a worker's rows in the order they came."""
+    """The columns of `acknowledged` or `consumed` files; `position` counts a worker's rows in order of arrival."""
     import pyarrow as pa
 
     name = pa.dictionary(pa.int32(), pa.string())
@@ -267,7 +266,7 @@ def ledger_schema(kind: str) -> pa.Schema:
 
 
 def _record_batch(kind: str, rows: list[object], worker: int, position: int) -> pa.RecordBatch:
-    """Columns of a flat list; integers by way of typed arrays, which Arrow takes as they are."""
+    """Build columns from a flat list; integers through typed arrays, which Arrow uses without conversion."""
     import pyarrow as pa
 
     width = _CONSUMED_FIELDS if kind == CONSUMED else _ACKNOWLEDGED_FIELDS

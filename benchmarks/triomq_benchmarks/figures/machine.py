@@ -26,7 +26,7 @@ def this_machine() -> Machine:
 
 
 def surroundings() -> dict[str, object]:
-    """What this machine does besides, now: its load, and the memory that is free to take."""
+    """The other load on this machine now: its load average, and its available memory."""
     found: dict[str, object] = {"load_average_1_minute": round(os.getloadavg()[0], 2)}
     try:
         lines = (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -34,16 +34,16 @@ def surroundings() -> dict[str, object]:
             int(value.split()[0]) * 1024 for name, _, value in lines if name == "MemAvailable"
         )
     except (OSError, StopIteration):
-        pass  # no Linux: the load alone is recorded
+        pass  # not Linux: only the load is recorded
     return found
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit of the checkout that a folder belongs to, with `+` where files were changed; None: it is none."""
+    """The commit of a folder's checkout, with `+` if files were changed; None if there is no checkout."""
     git = shutil.which("git")
     if git is None:
         return None
-    # What is only installed below some checkout is not of its commits.
+    # A folder that is only installed below some checkout is not part of its commits.
     commands = ("ls-files --error-unmatch .", "rev-parse HEAD", "status --porcelain --untracked-files=no")
     asked = [(git, "-C", str(folder), *command.split()) for command in commands]
     try:

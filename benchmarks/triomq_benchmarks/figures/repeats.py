@@ -15,16 +15,16 @@ from statistics import NormalDist, median
 import attrs
 
 ALPHA = 0.004
-"""How often a comparison of a side with itself may call any of its measures different: 2 of 500."""
+"""Probability that a comparison of a side with itself reports any of its measures as different: 2 of 500."""
 
 PRIMARY_SHARE = 0.5
-"""The part of `ALPHA` that is the first measure's own; the others share the rest."""
+"""The first measure's own part of `ALPHA`; the others share the rest."""
 
 POWER = 0.97
-"""How often a difference of the wanted size is to be found."""
+"""Probability with which a difference of the wanted size is found."""
 
 ROUNDS_LEAST = 10
-"""With fewer rounds even ratios that all lie on one side may be chance."""
+"""With fewer rounds, even ratios that are all on one side may be chance."""
 
 _EXACT_MAX = 60
 _INTERVAL = 0.95
@@ -36,11 +36,11 @@ class Difference:
     """One measure over all rounds.
 
     Attributes:
-        ratio: B : A, the middle of the rounds' ratios (Hodges and Lehmann's).
+        ratio: B : A, the Hodges-Lehmann estimate of the rounds' ratios.
         low: lower end of its 95 % interval.
         high: upper end.
-        p: how often chance alone makes a difference like this.
-        is_real: whether that is rare enough, for all measures together.
+        p: probability that chance alone makes such a difference.
+        is_real: whether that is improbable enough, for all measures together.
     """
 
     ratio: float
@@ -52,7 +52,7 @@ class Difference:
 
 @functools.lru_cache(maxsize=64)
 def _at_most(rounds: int) -> Sequence[float]:
-    """How probable each sum of positive ranks is, or a smaller one; for so many rounds, without a difference."""
+    """Probabilities that the sum of positive ranks is at most each value, for `rounds` rounds without a difference."""
     ways = [1]
     for rank in range(1, rounds + 1):
         longer = ways + [0] * rank
@@ -68,7 +68,7 @@ def _at_most(rounds: int) -> Sequence[float]:
 
 
 def p_value(logarithms: Sequence[float]) -> float:
-    """How often chance alone makes logarithms of ratios as one-sided as these, on either side."""
+    """Probability that chance alone makes logarithms of ratios as one-sided as these, on either side."""
     known = sorted((each for each in logarithms if each), key=abs)
     rounds = len(known)
     if not rounds:
@@ -83,19 +83,19 @@ def p_value(logarithms: Sequence[float]) -> float:
         place = end
     smaller = min(positive, rounds * (rounds + 1) / 2 - positive)
     if rounds <= _EXACT_MAX:
-        # Half ranks, of equal amounts, count as the next higher sum: no p is smaller than it is.
+        # Half ranks, of equal amounts, count as the next higher sum, so that no p is too small.
         return min(1.0, 2 * _at_most(rounds)[math.ceil(smaller)])
     spread = math.sqrt(rounds * (rounds + 1) * (2 * rounds + 1) / 24)
     return min(1.0, 2 * _NORMAL.cdf((smaller + 0.5 - rounds * (rounds + 1) / 4) / spread))
 
 
 def _walsh(logarithms: Sequence[float]) -> list[float]:
-    """The means of all pairs, each with itself too, ascending."""
+    """The means of all pairs, including each value with itself, ascending."""
     return sorted((one + other) / 2 for place, one in enumerate(logarithms) for other in logarithms[place:])
 
 
 def _ends(means: Sequence[float], rounds: int, outside: float) -> tuple[float, float]:
-    """The interval of the middle that leaves out so much of the probability, of both sides together."""
+    """The interval of the middle that leaves out the probability `outside`, of both sides together."""
     spread = math.sqrt(rounds * (rounds + 1) * (2 * rounds + 1) / 24)
     cut = round(rounds * (rounds + 1) / 4 + _NORMAL.inv_cdf(outside / 2) * spread)
     cut = min(max(cut, 0), (len(means) - 1) // 2)
@@ -103,19 +103,19 @@ def _ends(means: Sequence[float], rounds: int, outside: float) -> tuple[float, f
 
 
 def difference(logarithms: Sequence[float]) -> Difference:
-    """What the rounds' logarithms of B : A say about one measure, of itself; at least one."""
+    """The difference of one measure by itself, from the rounds' logarithms of B : A; at least one."""
     means = _walsh(logarithms)
     low, high = _ends(means, len(logarithms), 1 - _INTERVAL)
     return Difference(ratio=math.exp(median(means)), low=math.exp(low), high=math.exp(high), p=p_value(logarithms))
 
 
 def differences(measures: Mapping[str, Sequence[float]]) -> dict[str, Difference]:
-    """Each measure, with a decision on which real differences there are in all of them together.
+    """Compute each measure's difference, and decide for all of them together which are real.
 
     Half of `ALPHA` is for the first measure; the others share the rest by Holm's method.
 
     Args:
-        measures: the rounds' logarithms of B : A, by measure, that which matters first.
+        measures: the rounds' logarithms of B : A, by measure, the most important first.
     """
     found = {name: difference(values) for name, values in measures.items() if values}
     names = list(found)
@@ -129,22 +129,22 @@ def differences(measures: Mapping[str, Sequence[float]]) -> dict[str, Difference
 
 
 def rounds_needed(logarithms: Sequence[float], wanted: float) -> int:
-    """How many rounds find a difference of the first measure with the probability `POWER`.
+    """The number of rounds that find a difference of the first measure with probability `POWER`.
 
-    From the width of the interval that the rounds so far give, which knows heavy tails.
+    Computed from the width of the interval of the rounds so far, which takes heavy tails into account.
 
     Args:
-        logarithms: of B : A in the rounds so far.
-        wanted: the relative difference that must be found, for example 0.05.
+        logarithms: the logarithms of B : A in the rounds so far.
+        wanted: the relative difference to be found, for example 0.05.
     """
     rounds = len(logarithms)
     if rounds < ROUNDS_LEAST:
         return ROUNDS_LEAST
     within = 2 * _NORMAL.cdf(1) - 1
     low, high = _ends(_walsh(logarithms), rounds, 1 - within)
-    # The half width is one standard error of the middle.
+    # Half the width is one standard error of the middle.
     scale = (high - low) / 2 * math.sqrt(rounds)
-    # The scatter that so few rounds show scatters too.
+    # The scatter measured in so few rounds varies too.
     scale *= 1 + 1.8 / math.sqrt(2 * rounds)
     distance = _NORMAL.inv_cdf(1 - ALPHA * PRIMARY_SHARE / 2) + _NORMAL.inv_cdf(POWER)
     return max(ROUNDS_LEAST, math.ceil((distance * scale / math.log1p(wanted)) ** 2) + 2)

@@ -12,20 +12,20 @@ from statistics import median
 import attrs
 
 GENERATORS, MACHINE = "load generators", "machine"
-"""All load generators of this machine together; everything that runs on it."""
+"""All load generators on this machine together; all processes on it."""
 
 
 @attrs.frozen(kw_only=True)
 class ResourceRow:
-    """What one process, or several together, used in one second.
+    """The resources used in one second by one or several processes.
 
     Attributes:
         who: a node's name, `GENERATORS` or `MACHINE`.
         second: whole seconds since the measured part began; negative: warm-up.
         cpu_cores: CPU seconds per second, user and system.
-        memory_bytes: resident at the end of the second; of the machine: what is not available.
-        read_bytes: per second, from disks; of the machine: 0, for it is not measured.
-        written_bytes: per second, to disks; of the machine: 0, for it is not measured.
+        memory_bytes: resident at the end of the second; for the machine: unavailable memory.
+        read_bytes: per second, from disks; 0 for the machine, where it is not measured.
+        written_bytes: per second, to disks; 0 for the machine, where it is not measured.
     """
 
     who: str
@@ -38,11 +38,11 @@ class ResourceRow:
 
 @attrs.frozen(kw_only=True)
 class Use:
-    """What a process, or several together, used over the measured part.
+    """The resources used over the measured part by one or several processes.
 
     Attributes:
-        cpu_cores: the median of the seconds.
-        memory_bytes: the highest.
+        cpu_cores: the median over the seconds.
+        memory_bytes: the maximum.
         written_bytes_per_s: the mean.
     """
 
@@ -52,7 +52,7 @@ class Use:
 
 
 def together(rows: Iterable[ResourceRow], who: str) -> list[ResourceRow]:
-    """One row per second: the sums over everybody in `rows`, in order of time."""
+    """One row per second: the sums over all of `rows`, in order of time."""
     seconds: defaultdict[int, list[ResourceRow]] = defaultdict(list)
     for row in rows:
         seconds[row.second].append(row)
@@ -70,12 +70,12 @@ def together(rows: Iterable[ResourceRow], who: str) -> list[ResourceRow]:
 
 
 def of_nodes(rows: Iterable[ResourceRow]) -> list[ResourceRow]:
-    """Those of the target's processes."""
+    """The rows of the target's processes."""
     return [row for row in rows if row.who not in (GENERATORS, MACHINE)]
 
 
 def use_of(rows: Sequence[ResourceRow], measured_s: float) -> Use | None:
-    """What rows of one process, or of several together, say of the measured part; None: nothing was measured."""
+    """The use over the measured part, from rows of one or several processes; None if nothing was measured."""
     counted = [row for row in rows if 0 <= row.second < measured_s]
     if not counted:
         return None

@@ -41,7 +41,7 @@ class _Audit(TypedDict, total=False):
 
 
 class _Parts(TypedDict, total=False):
-    """What readers of a result rely on in the parts that have no class."""
+    """The parts of a result without a class of their own, as far as readers rely on them."""
 
     target_details: _Details
     audit: _Audit | None
@@ -63,7 +63,7 @@ def write_run(result: RunResult, folder: Path) -> None:
 
 
 def as_dict(result: RunResult) -> dict[str, Any]:
-    """Everything but the rows, with the percentiles worked out, as JSON has it (no infinities)."""
+    """Everything except the rows, with computed percentiles, in JSON's terms (no infinities)."""
     plain = attrs.asdict(result, filter=lambda attribute, _value: attribute.name not in _IN_TABLES)
     plain["quantiles"] = {name: attrs.asdict(each) for name, each in result.quantiles().items()}
     return {"format": FORMAT, **_finite(plain)}
@@ -80,7 +80,7 @@ def _finite(value: Any) -> Any:
 
 
 def why_taken(folders: Iterable[Path]) -> str | None:
-    """Why no run can be written to some folders: the first one with a result of an earlier run; None if none has one.
+    """The reason why no run can be written to some folders: the first with the result of an earlier run; else None.
 
     A run would replace some of the files there and leave others, which do not belong together.
     """
@@ -89,14 +89,14 @@ def why_taken(folders: Iterable[Path]) -> str | None:
 
 
 class FolderInUseError(Exception):
-    """Another run writes to a folder, or it cannot be made; the message says so."""
+    """Another run writes to a folder, or it cannot be made; the message says which."""
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a folder for as long as the block lasts; they would remove this one's files.
+    """Keep other runs out of a folder while the block lasts; they would remove this one's files.
 
-    Folders that do not exist are made, and removed at the end if nothing is in them. The lock is the kernel's, of the folder
+    Missing folders are created, and removed at the end if they are empty. The lock is the kernel's, on the folder
     itself: it leaves no file, and ends with the process.
 
     Raises:
@@ -122,7 +122,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def read_run(folder: Path) -> RunResult:
-    """What `write_run` wrote.
+    """Read the files of `write_run`.
 
     Raises:
         RunUnreadableError: there is no run, it is damaged, or another version wrote it.
@@ -145,7 +145,7 @@ def read_run(folder: Path) -> RunResult:
 
 
 def read_audit(path: Path) -> Mapping[str, object]:
-    """The file that an audit wrote.
+    """Read the file written by an audit.
 
     Raises:
         FileNotFoundError: there is none.

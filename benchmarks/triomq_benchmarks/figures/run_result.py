@@ -16,29 +16,29 @@ from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, Quantil
 from triomq_benchmarks.figures.resources import ResourceRow
 
 FORMAT = 3
-"""Version of the files' layout; it grows when a field changes its meaning."""
+"""Version of the files' layout; it increases when a field changes its meaning."""
 
 
 class RunStatus(enum.StrEnum):
-    """How a run ended, in one word."""
+    """The end of a run, in one word."""
 
     PASSED = "passed"
     AUDIT_FAILED = "audit failed"
     """Messages were lost, repeated, reordered or altered."""
     NODE_ENDED = "node ended"
-    """A process of the target ended, and not by a fault of the workload."""
+    """A process of the target ended, but not because of a fault in the workload."""
     ERRORS = "errors"
     """More sends failed than the workload permits."""
     THRESHOLD_FAILED = "threshold failed"
     GENERATOR_LATE = "generator late"
-    """The load generator, not the broker, was late: the figures describe this machine, and count for nothing."""
+    """The load generator, not the broker, was late: the figures describe this machine, and are not used."""
     INCOMPLETE = "incomplete"
-    """A worker died, or the run was interrupted: what there is, is partial."""
+    """A worker died, or the run was interrupted: all results are partial."""
 
 
 @attrs.frozen(kw_only=True)
 class Machine:
-    """Where a run ran."""
+    """The machine of a run."""
 
     host: str
     system: str
@@ -49,23 +49,24 @@ class Machine:
 
 @attrs.frozen(kw_only=True)
 class WorkerResult:
-    """One load generator at its end.
+    """The result of one load generator.
 
     Attributes:
         worker: its number, from 0.
-        host: where it ran.
-        pid: its process.
+        host: its machine.
+        pid: its process id.
         sent: messages handed to the client library, warm-up included; so are the next three.
         acked: acknowledged messages.
         errors: sends that failed for good.
-        consumed: messages its consumers got.
-        last_consumed_s: when the last message was consumed, in seconds since the measured part began; None: none was.
-        unsent: messages that were meant to be sent but were not, because the run was over before their turn.
+        consumed: messages received by its consumers.
+        last_consumed_s: time of the last consumed message, in seconds since the measured part began; None if there was
+            none.
+        unsent: messages that were due but not sent, because the run was over before their turn.
         error_examples: error class -> the first such error's text.
-        error_counts: error class -> how many messages failed by it, and how many pulls.
-        clock_offset_ms: this worker's wall clock minus the driver's, as estimated; None where both are one clock.
+        error_counts: error class -> number of messages that failed by it, and of pulls.
+        clock_offset_ms: this worker's wall clock minus the driver's, as estimated; None if both are the same clock.
         clock_error_ms: half the width of that estimate.
-        failure: why it ended early; None: it did not.
+        failure: the reason for an early end; None if there was none.
     """
 
     worker: int
@@ -85,7 +86,7 @@ class WorkerResult:
 
 
 BEYOND_LEAST = 10
-"""A percentile needs so many messages beyond it."""
+"""Minimum number of messages beyond a percentile."""
 
 _FROM_INTENDED = ("intended_to_ack", "intended_to_consumed")
 _PERCENTILES = {
@@ -93,10 +94,10 @@ _PERCENTILES = {
 }  # fmt: skip
 
 ENDED = "process ended"
-"""What happened to a node whose process was gone without a fault of the workload."""
+"""The event of a node whose process ended without a fault in the workload."""
 
 STOPPED = "process stopped"
-"""What happened to a node whose process was stopped (SIGSTOP) without a fault of the workload."""
+"""The event of a node whose process was stopped (SIGSTOP) without a fault in the workload."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,10 +105,10 @@ class FaultInstant:
     """A fault that was injected, or the unexpected end of a process.
 
     Attributes:
-        what: as the workload names it, for example `kill master`; or `ENDED`.
-        node: which node it met.
+        what: its name in the workload, for example `kill master`; or `ENDED`.
+        node: the node that it affected.
         second: seconds since the measured part began.
-        until: when it was over, where it ends (a pause, a restart, a cut).
+        until: its end, for faults that have one (a pause, a restart, a cut).
     """
 
     what: str
@@ -118,12 +119,12 @@ class FaultInstant:
 
 @attrs.frozen(kw_only=True)
 class ThresholdResult:
-    """One threshold of the workload, and what was measured.
+    """One threshold of the workload, with the measured value.
 
     Attributes:
         text: the threshold.
-        measured: in the measure's unit.
-        passed: whether it was kept.
+        measured: the value in the measure's unit.
+        passed: whether the threshold was met.
         limit: the threshold's limit; None in files of versions that did not write it.
     """
 
@@ -134,7 +135,7 @@ class ThresholdResult:
 
     @property
     def measured_text(self) -> str:
-        """The measured value with as many digits as show on which side of the limit it lies."""
+        """The measured value with enough digits to show on which side of the limit it is."""
         if self.limit is None:
             return f"{self.measured:.15g}"
         text = beside(self.measured, self.limit, 3)
@@ -143,13 +144,13 @@ class ThresholdResult:
 
 @attrs.frozen(kw_only=True)
 class Decision:
-    """Whether a run passed, and why.
+    """Whether a run passed, and the reason.
 
     Attributes:
         status: passed, or how it failed.
         explanation: one sentence with the figures that decided.
-        notes: what else a reader must know, for example that the broker held the generator back.
-        is_late: whether the load generator was late, also where another status comes first.
+        notes: other important facts, for example that the broker held the generator back.
+        is_late: whether the load generator was late, even if another status takes precedence.
     """
 
     status: RunStatus
@@ -159,12 +160,12 @@ class Decision:
 
     @property
     def passed(self) -> bool:
-        """Whether a continuous-integration job should go on."""
+        """Whether a continuous-integration job should continue."""
         return self.status is RunStatus.PASSED
 
 
 def elapsed_s(rows: Iterable[IntervalRow], intended_s: float, ended_s: float | None = None) -> float:
-    """Length of the part of a measurement that there is, in seconds: until `ended_s`, or as long as there are rows."""
+    """Actual length of a measurement in seconds: until `ended_s`, or as long as there are rows."""
     if ended_s is not None:
         return min(intended_s, max(0.0, ended_s))
     return min(intended_s, max((row.second + 1.0 for row in rows if row.second >= 0), default=0.0))
@@ -172,32 +173,32 @@ def elapsed_s(rows: Iterable[IntervalRow], intended_s: float, ended_s: float | N
 
 @attrs.frozen(kw_only=True)
 class RunResult:
-    """One workload on one target.
+    """The result of one workload on one target.
 
     Attributes:
         run_id: unique, part of the topics' names.
         started_at: wall clock at the beginning of the measured part, ISO 8601 in UTC.
-        engine: `local`, `processes` or `spark`, with what it was given, for example `spark local[2]`.
-        target: label of what was measured: `ours`, `java` or an address.
-        target_details: roles and addresses of the brokers, versions where they report them.
+        engine: `local`, `processes` or `spark`, with its parameters, for example `spark local[2]`.
+        target: label of the measured target: `ours`, `java` or an address.
+        target_details: roles and addresses of the brokers, and versions if they report them.
         workload: every setting with its unit in its name, defaults included.
         loop: `open` or `closed`.
-        versions: of triomq, its dependencies that matter, the servers.
-        machine: where the driver ran.
-        seed: of everything that is drawn by chance.
-        measured_s: length of the measured part, as it was intended.
-        partial: whether the run ended before its end.
-        rows: all increments, workers and monitor.
-        workers: the load generators at their end.
-        faults: faults that were done.
-        thresholds: the workload's, with what was measured.
-        decision: whether it passed, and why.
+        versions: versions of triomq, its important dependencies, and the servers.
+        machine: the driver's machine.
+        seed: the seed of all random choices.
+        measured_s: intended length of the measured part.
+        partial: whether the run ended early.
+        rows: all increments of workers and monitor.
+        workers: the load generators' results.
+        faults: the injected faults.
+        thresholds: the workload's thresholds, with measured values.
+        decision: whether it passed, and the reason.
         audit: the audit's figures, if there was one (`audit.json`).
-        drained_s: seconds from the end of sending until consumers had everything; None: they did not, or there are
+        drained_s: seconds from the end of sending until consumers had everything; None if they did not, or if there are
             none.
-        ended_s: when the run was interrupted, in seconds since the measured part began; None: it was not.
-        resources: what the processes used of the machine, second by second.
-        surroundings: what else the machine did: its load and its free memory, before and after.
+        ended_s: time of an interruption, in seconds since the measured part began; None if there was none.
+        resources: the processes' use of the machine, second by second.
+        surroundings: other activity on the machine: its load and its free memory, before and after.
     """
 
     run_id: str
@@ -225,13 +226,13 @@ class RunResult:
 
     @property
     def elapsed_s(self) -> float:
-        """Length of the measured part as it was: shorter than intended where the run was cut short."""
+        """Actual length of the measured part: shorter than intended if the run was cut short."""
         return elapsed_s(self.rows, self.measured_s, self.ended_s) if self.partial else self.measured_s
 
     def unsupported(self, histogram: str) -> dict[str, str]:
-        """The percentiles of a histogram that say nothing about the broker: field of `Quantiles` -> why.
+        """The percentiles of a histogram that are not about the broker: field of `Quantiles` -> reason.
 
-        Too few messages lie beyond them, or the load generator itself was late with more of the messages than that.
+        Too few messages are beyond them, or the load generator itself was late with more messages than that.
         """
         count = histogram_of(self.rows, histogram).get_total_count()
         late = self._late_share_in(histogram)
@@ -245,16 +246,16 @@ class RunResult:
         return found if count else {}
 
     def supported_share(self, histogram: str) -> float:
-        """The smallest share of the longest times of a histogram whose beginning still says something of the broker."""
+        """The smallest share of a histogram's longest times whose start still is about the broker."""
         count = histogram_of(self.rows, histogram).get_total_count()
         return min(1.0, max(BEYOND_LEAST / count if count else 1.0, self._late_share_in(histogram)))
 
     def _late_share_in(self, histogram: str) -> float:
-        """The part of a histogram's messages that the generator itself may have made late."""
+        """The share of a histogram's messages that the generator itself may have delayed."""
         return self._late_share() if self.loop == "open" and histogram in _FROM_INTENDED else 0.0
 
     def _late_share(self) -> float:
-        """The part of the messages with which the generator was later than the workload's limit."""
+        """The share of messages for which the generator was later than the workload's limit."""
         limit_ms = self.workload.get("lateness_limit_ms")
         lateness = histogram_of(self.rows, "lateness")
         if not isinstance(limit_ms, int | float) or not lateness.get_total_count():
@@ -262,9 +263,9 @@ class RunResult:
         return above(lateness, limit_ms * 1000) / int(lateness.get_total_count())
 
     def quantiles(self) -> dict[str, Quantiles]:
-        """Each histogram over the whole measured part, in figures."""
+        """The figures of each histogram over the whole measured part."""
         return {field: quantiles(histogram_of(self.rows, field)) for field in HISTOGRAMS}
 
     def total(self, counter: str) -> int:
-        """A counter of the rows, over the measured part and what came after it."""
+        """The sum of a counter of the rows, over the measured part and everything after it."""
         return sum(getattr(row, counter) for row in self.rows if not row.is_warm_up)

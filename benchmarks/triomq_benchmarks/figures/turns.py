@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def turns(items: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
-    """The number of the round, and an item; each item once in each round."""
+    """Yield the number of the round and an item; each item occurs once in each round."""
     for number in range(rounds):
         for item in items if number % 2 == 0 else reversed(items):
             yield number, item

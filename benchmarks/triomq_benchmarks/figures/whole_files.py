@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give the path of a file beside it, which takes its place at the end of the block; if that fails, it is removed."""
+    """Yield the path of a temporary file, which replaces `path` at the end of the block unless the block fails."""
     unfinished = path.with_name(f"{path.name}.tmp")
     try:
         yield unfinished
