@@ -20,13 +20,13 @@ class Scenario:
     """One workload.
 
     Attributes:
-        name: how it is called in reports and on the command line.
+        name: its name in reports and on the command line.
         op: `send` or `drain` (pull a filled topic from its beginning).
-        links: connections to the broker, a client instance each.
+        links: connections to the broker, with one client instance each.
         in_flight: unanswered requests per link.
         mode: `sync` (each request waited for by its own thread or task) or `async` (callbacks).
         batch: messages per send request.
-        goal: throughput of ours divided by Java's that is asked for; None: no goal, shown for information.
+        goal: wanted throughput of ours divided by Java's; None: no goal, shown for information.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Scenario:
     goal: float | None = None
 
     def count(self, body_bytes: int) -> int:
-        """The most messages that one sample may send or pull."""
+        """Maximum number of messages that one sample may send or pull."""
         return max(self.links * self.in_flight * self.batch, min(COUNT_LIMIT, BYTES_LIMIT // (body_bytes + 256)))
 
     def command(self, body_bytes: int, seconds: float) -> dict[str, object]:

@@ -25,24 +25,24 @@ POLL_S = 1.0
 FILL_IN_FLIGHT = 512
 FILL_BATCH = 200
 STABLE_S = 1.0
-"""A stalled consumer whose count has not changed for so long has reached its limit."""
+"""A stalled consumer has reached its limit when its count has not changed for this time."""
 LOOK_S = 0.05
 
 
 class Command(msgspec.Struct, rename="camel", kw_only=True):
-    """What the benchmark asks for.
+    """A command of the benchmark.
 
     Attributes:
         op: `fill`, `push`, `lite` or `stall`.
         count: messages to send, or to consume.
-        body_bytes: of a sent message.
-        queues: of a filled topic; 0: as many as topics get by default, and messages in turns over them. Otherwise they are
-            sent in batches.
+        body_bytes: body size of sent messages.
+        queues: queues of a filled topic; with 0, the default number, with messages sent to them in turn. Otherwise
+            messages are sent in batches.
         group: a new one for each sample.
         pull_batch: messages per pull.
         concurrency: handlers of a push consumer.
-        max_seconds: an error after that.
-        limits: a stalled consumer's; empty: the default.
+        max_seconds: time limit, after which the command fails.
+        limits: limits of a stalled consumer; empty: the default.
     """
 
     op: str
@@ -58,15 +58,15 @@ class Command(msgspec.Struct, rename="camel", kw_only=True):
     limits: dict[str, int] = {}
 
 
-class TooSlow(Exception):  # noqa: N818 - named after the state one is in
+class TooSlow(Exception):  # noqa: N818 - named after the state
     """The messages were not received in time."""
 
 
 class Tally:
-    """What has been consumed, timed from the first message to the last that is wanted.
+    """Consumed messages, timed from the first message to the last wanted one.
 
     Args:
-        wanted: messages.
+        wanted: number of messages.
     """
 
     def __init__(self, wanted: int) -> None:
@@ -144,7 +144,7 @@ async def lite(command: Command) -> dict[str, object]:
 
 
 def count_all(tally: Tally, found: Sequence[triomq.ReceivedMessage]) -> None:
-    """One poll's messages."""
+    """Count the messages of one poll."""
     if found and not tally.begun:
         tally.begin()
     tally.bytes += sum([len(message.body) for message in found])
@@ -170,7 +170,7 @@ class _Sent:
 
 
 async def fill(command: Command) -> dict[str, object]:
-    """Send the messages that are to be consumed."""
+    """Send the messages to be consumed."""
     message = triomq.Message(command.topic, bytes(at % 251 for at in range(command.body_bytes)), tags="bench")
     async with (
         triomq.open_client(command.name_servers) as client,
@@ -209,9 +209,9 @@ async def _send_batches(producer: triomq.Producer, message: triomq.Message, comm
 
 
 async def stall(command: Command) -> dict[str, object]:
-    """A push consumer whose handlers do not return until it has reached its limit; then everything is consumed.
+    """Run a push consumer whose handlers block until it has reached its limit; then everything is consumed.
 
-    The answer gives resident memory: before, while the handlers were held, and the highest of all.
+    The answer has resident memory: before, while the handlers blocked, and the maximum.
     """
     limits = triomq.FlowLimits(**command.limits)
     tally = Tally(command.count)
@@ -239,7 +239,7 @@ async def stall(command: Command) -> dict[str, object]:
             await consumer.subscribe(command.topic)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: consumer.run(handle, concurrency=command.concurrency))
-                assigned = consumer._member.engine.queues  # noqa: SLF001 - what is held is measured inside
+                assigned = consumer._member.engine.queues  # noqa: SLF001 - held messages are measured inside
                 with trio.move_on_after(command.max_seconds):
                     held = await _stable(lambda: [each.process.count for each in assigned.values()])
                     stalled = status_bytes("VmRSS")
@@ -263,7 +263,7 @@ async def stall(command: Command) -> dict[str, object]:
 
 
 async def _stable(held: Callable[[], list[int]]) -> int:
-    """Wait until the numbers no longer change; their sum."""
+    """Wait until the numbers no longer change; returns their sum."""
     last: list[int] = []
     since = trio.current_time()
     while True:
@@ -276,7 +276,7 @@ async def _stable(held: Callable[[], list[int]]) -> int:
 
 
 def status_bytes(name: str) -> int:
-    """A line of `/proc/self/status` that is in kB."""
+    """The value in bytes of a line of `/proc/self/status` that is in kB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == name:

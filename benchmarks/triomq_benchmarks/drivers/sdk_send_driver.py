@@ -30,7 +30,7 @@ ROUTE_PAUSE_S = 0.1
 
 
 class Command(msgspec.Struct, rename="camel", kw_only=True):
-    """What the benchmark asks for; the fields are those of `Scenario.command` and `Load.run`."""
+    """A command of the benchmark; the fields are those of `Scenario.command` and `Load.run`."""
 
     op: str
     name_servers: str
@@ -46,14 +46,14 @@ class Command(msgspec.Struct, rename="camel", kw_only=True):
 
 @attrs.define
 class Tally:
-    """What a run has done so far.
+    """The progress of a run.
 
     Attributes:
-        left: requests that may still be begun.
+        left: number of requests that may still be started.
         deadline: on `time.perf_counter_ns`.
-        seconds: how long it took, first request to last answer.
-        cpu_s: CPU seconds of this process meanwhile, all threads.
-        nanoseconds: how long each answered request took.
+        seconds: duration from first request to last answer.
+        cpu_s: CPU seconds of this process in that time, all threads.
+        nanoseconds: duration of each answered request.
     """
 
     left: int
@@ -67,14 +67,14 @@ class Tally:
     nanoseconds: list[int] = attrs.field(factory=list)
 
     def more(self) -> bool:
-        """Whether another request may begin; counts it."""
+        """Whether another request may start; counts it."""
         if self.left <= 0 or time.perf_counter_ns() > self.deadline:
             return False
         self.left -= 1
         return True
 
     def failed(self, error: BaseException) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self.failures += 1
         if self.first_failure is None:
             self.first_failure = repr(error)
@@ -89,7 +89,7 @@ class Clients:
         self._consumers: dict[str, triomq.PullConsumer] = {}
 
     async def producers(self, name_servers: str, count: int) -> list[triomq.Producer]:
-        """`count` producers, each on a link of its own."""
+        """`count` producers, each with a separate link."""
         for number in range(count):
             if (name_servers, number) not in self._producers:
                 client = await self._stack.enter_async_context(triomq.open_client(name_servers))
@@ -117,14 +117,14 @@ class PendingSend:
         self.started = time.perf_counter_ns()
 
     def on_success(self, result: triomq.SendResult) -> None:  # noqa: ARG002 - the interface of SendCallback
-        """Stored."""
+        """Record that the message was stored."""
         tally = self.tally
         tally.nanoseconds.append(time.perf_counter_ns() - self.started)
         tally.messages += 1
         self.free.release()
 
     def on_exception(self, error: BaseException) -> None:
-        """Not stored."""
+        """Record that the message was not stored."""
         self.tally.failed(error)
         self.free.release()
 
@@ -202,7 +202,7 @@ async def _drain(command: Command, clients: Clients) -> dict[str, object]:
 
 
 async def _queues(consumer: triomq.PullConsumer, topic: str) -> list[triomq.MessageQueue]:
-    """The queues of a topic; one that was created by a send is registered at the name server with a delay."""
+    """The queues of a topic; one created by a send is registered with the name server after a delay."""
     for _ in range(ROUTE_TRIES):
         try:
             return await consumer.fetch_queues(topic)
@@ -235,7 +235,7 @@ async def _timed(run: Callable[[trio.Nursery], Awaitable[None]], tally: Tally) -
     cpu_before, before = time.process_time(), time.perf_counter()
     async with trio.open_nursery() as nursery:
         await run(nursery)
-    # Before anything is summed up: only the load itself counts.
+    # Before the results are computed: only the load itself counts.
     tally.seconds, tally.cpu_s = time.perf_counter() - before, time.process_time() - cpu_before
 
 
@@ -258,7 +258,7 @@ def _result(tally: Tally) -> dict[str, object]:
 
 
 async def lines() -> AsyncIterator[bytes]:
-    """What comes in, line by line."""
+    """Yield the lines of the input."""
     pending = b""
     async with trio.lowlevel.FdStream(sys.stdin.fileno()) as stdin:
         while data := await stdin.receive_some():

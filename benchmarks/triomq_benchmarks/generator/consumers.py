@@ -20,16 +20,16 @@ from triomq_protocol.checksum import crc32
 from triomq_protocol.names import MASTER_ID
 
 SUSPEND_S = 1.0
-"""How long a pull waits at the end of its queue; short, so that the end of a run is noticed."""
+"""Wait of a pull at the end of its queue; short, so that the end of a run is noticed."""
 
 ANSWER_S = 1.0
-"""How much longer than that an answer may take before it is unknown what is in the queue."""
+"""Additional time for an answer, after which the state of the queue counts as unknown."""
 
 ERROR_PAUSE_S = 0.1
 ASSIGNMENT_LIMIT_S = 15.0
 ASSIGNMENT_REST_S = 0.5
 PUSH_CONCURRENCY = 4
-"""Handlers of one push consumer; they only count, so more would not help."""
+"""Number of handlers of one push consumer; they only count, so more would not help."""
 
 
 class Consumed(Protocol):
@@ -38,7 +38,7 @@ class Consumed(Protocol):
     def consumed(
         self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int, group: str
     ) -> None:
-        """A consumer got a message."""
+        """Record that a consumer got a message."""
 
 
 class ReadTally:
@@ -51,7 +51,7 @@ class ReadTally:
         """Messages of other runs."""
         self.errors = 0
         self.last_at = -math.inf
-        """When the last message came, on trio's clock."""
+        """Time of the last message, on trio's clock."""
         self.error_examples: dict[str, str] = {}
         self.error_counts: Counter[str] = Counter()
 
@@ -60,9 +60,9 @@ class Consumers:
     """All consumers of a share; an asynchronous context manager opens and closes their clients.
 
     Args:
-        share: the part of the run this belongs to.
-        cells: where figures go.
-        ledger: gets every message.
+        share: the part of the run that it belongs to.
+        cells: takes the figures.
+        ledger: takes every message.
     """
 
     def __init__(self, share: Share, cells: SecondCells, ledger: Consumed | None) -> None:
@@ -73,9 +73,9 @@ class Consumers:
         self._ledger = ledger
         self._lags: dict[tuple[str, triomq.MessageQueue], int] = {}
         self._asked: dict[tuple[str, triomq.MessageQueue], float] = {}
-        """Since when pulls wait for their answers, on trio's clock."""
+        """Times since when pulls have waited for their answers, on trio's clock."""
         self._places: dict[tuple[str, triomq.MessageQueue], int] = {}
-        """How far pull consumers have read each queue."""
+        """The positions of pull consumers, by queue."""
         self._roles: dict[str, str] = {}
         self._clients: list[triomq.Client] = []
         self._pulled: list[tuple[triomq.PullConsumer, str, triomq.MessageQueue, int]] = []
@@ -96,9 +96,9 @@ class Consumers:
         await self._stack.aclose()
 
     def backlog(self) -> int | None:
-        """Messages before this worker's consumers, by the last pulls' answers; None: not known.
+        """Number of messages not yet pulled by this worker's consumers, from the last pulls' answers; None if unknown.
 
-        It is not known either while a broker does not answer a pull: messages may have come that are not known.
+        It is also unknown while a broker does not answer a pull: there may be new messages.
         """
         oldest = trio.current_time() - SUSPEND_S - ANSWER_S
         if any(since < oldest for since in self._asked.values()):
@@ -106,12 +106,12 @@ class Consumers:
         return sum(self._lags.values()) if self._lags else None
 
     async def has_all(self) -> bool | None:
-        """Whether pull consumers are at the ends of their queues; the brokers are asked for these now.
+        """Whether pull consumers are at the ends of their queues; asks the brokers for these now.
 
-        The answers to the last pulls are too old: a consumer that waits for a broker may have had none for long.
+        The answers to the last pulls are too old: a consumer that waits for a broker may not have had any for long.
 
         Returns:
-            False also where a broker does not answer; None: these are push consumers, whose positions are not known.
+            False also if a broker does not answer; None for push consumers, whose positions are unknown.
         """
         if not self._pulled:
             return None
@@ -124,7 +124,7 @@ class Consumers:
         return True
 
     async def _open(self, group: str, number: int) -> None:
-        # A client of its own for each: two consumers of one group in one client are one to the broker.
+        # Separate clients: two consumers of one group in one client count as one for the broker.
         client = await self._stack.enter_async_context(triomq.open_client(self._share.name_servers))
         self._clients.append(client)
         await self._learn_roles(client)
@@ -151,7 +151,7 @@ class Consumers:
         """Consume until cancelled.
 
         Args:
-            slow_from: where the time in which slow consumers are slow begins, on trio's clock.
+            slow_from: start of the time in which slow consumers are slow, on trio's clock.
         """
         async with trio.open_nursery() as nursery:
             for consumer, group, queue, offset in self._pulled:
@@ -262,7 +262,7 @@ class Consumers:
     async def _role_of(self, address: str) -> str | None:
         role = self._roles.get(address)
         if role is None:
-            # A broker that came or changed its role meanwhile; what the name server does not know stays unknown.
+            # A new broker, or one that changed its role; a broker that the name server does not know stays unknown.
             try:
                 await self._learn_roles(self._clients[0])
             except triomq.MQError as error:
@@ -275,7 +275,7 @@ class Consumers:
         return slow is not None and trio.current_time() < slow_from + slow.until_s
 
     async def _hold_back(self, slow_from: float) -> None:
-        """One message's pause of a slow consumer; its rate is that of all queues of its group together."""
+        """Pause a slow consumer after a message; its rate is that of all queues of its group together."""
         slow = self._workload.slow_consumer
         if slow is None or not self._is_slow(slow_from):
             return
@@ -291,17 +291,17 @@ class Consumers:
 
 
 class _RolesServed:
-    """A push consumer's pull hook: who served how many messages."""
+    """A push consumer's pull hook that counts messages by the role of the broker."""
 
     def __init__(self, cells: SecondCells, roles: dict[str, str]) -> None:
         self._cells = cells
         self._roles = roles
 
     def before_pull(self, context: triomq.plugins.PullContext) -> None:
-        """Nothing to see yet."""
+        """Do nothing yet."""
 
     def after_pull(self, _context: triomq.plugins.PullContext, outcome: triomq.PullResult | triomq.MQError) -> None:
-        """Count what came."""
+        """Count the received messages."""
         if isinstance(outcome, triomq.MQError) or not outcome.messages:
             return
         cell = self._cells.at(trio.current_time())

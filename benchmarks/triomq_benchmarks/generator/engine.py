@@ -17,56 +17,56 @@ from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.workload.workload import Workload
 
 OnRow = Callable[[IntervalRow], None]
-"""Gets an increment; called in the driver's own loop."""
+"""Takes an increment; called in the driver's own loop."""
 
 Ended = Callable[[WorkerResult], None]
-"""Gets a worker's result; called in the driver's own loop."""
+"""Takes a worker's result; called in the driver's own loop."""
 
 STOPPED = "it was stopped before its end"
 """The failure of a worker whose run was interrupted."""
 
 
 def most_workers(workload: Workload) -> int:
-    """How many load generators have something to do: each needs a producer or a consumer of its own."""
+    """Maximum number of useful load generators: each needs a producer or a consumer of its own."""
     return max(workload.producer_count, workload.consumers)
 
 
 class RowSums:
-    """Adds up a worker's rows, for a result that it cannot give itself when it dies or is stopped."""
+    """Adds up a worker's rows, for a result that a worker cannot report itself when it dies or is stopped."""
 
     def __init__(self, on_row: OnRow) -> None:
         self._on_row = on_row
         self._sums = dict.fromkeys(("sent", "acked", "errors", "consumed"), 0)
 
     def add(self, row: IntervalRow) -> None:
-        """Take a row and pass it on."""
+        """Add a row and pass it on."""
         for name in self._sums:
             self._sums[name] += getattr(row, name)
         self._on_row(row)
 
     def result(self, result: WorkerResult) -> WorkerResult:
-        """A result with the sums of the rows so far."""
+        """A result with the sums of all rows so far."""
         sums: dict[str, Any] = {**self._sums}
         return attrs.evolve(result, **sums)
 
 
 class EngineError(Exception):
-    """The load generators could not be started; the message names the cause and the cure."""
+    """The load generators could not be started; the message names the cause and the remedy."""
 
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """What the load generators of a run have in common; plain data that can be pickled.
+    """The common part of a run's load generators; plain data that can be pickled.
 
     Attributes:
         workload: the whole workload.
         name_servers: `host:port;host:port`.
-        topics: names of the topics, which exist.
+        topics: names of the topics, which already exist.
         groups: consumer groups; each consumes everything.
-        run_number: 32 bits that every message of this run carries, so that messages of other runs are recognised.
-        seed: of the whole run; the generator adds its index.
-        payload: the payload file's content; empty where there is none.
-        ledger: folder below which acknowledged and consumed messages are written; None: they are not.
+        run_number: 32 bits in every message of this run, which distinguish it from messages of other runs.
+        seed: seed of the whole run; the generator adds its index.
+        payload: the payload file's content; empty if there is none.
+        ledger: folder below which acknowledged and consumed messages are written; None if they are not.
     """
 
     workload: Workload
@@ -90,7 +90,7 @@ class Share(RunPlan):
 
     Attributes:
         index: number of this worker, from 0.
-        count: how many there are.
+        count: number of workers.
     """
 
     index: int
@@ -98,7 +98,7 @@ class Share(RunPlan):
 
 
 def check_workers(workload: Workload, workers: int) -> None:
-    """Raise EngineError if some of so many workers would have nothing to do."""
+    """Raise EngineError if any of this many workers would have nothing to do."""
     most = most_workers(workload)
     if workers > most:
         raise EngineError(
@@ -112,25 +112,25 @@ class Engine(Protocol):
 
     @property
     def label(self) -> str:
-        """For results, for example `processes 2`."""
+        """The label in results, for example `processes 2`."""
 
     @property
     def workers(self) -> int:
-        """How many load generators it runs."""
+        """Number of load generators that it runs."""
 
     async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
         """Run all shares to their end.
 
         Args:
-            plan: what to do.
-            on_row: gets every increment, soon after its second is over.
-            started: called once, as soon as the common start is agreed: the wall clock, in seconds since the epoch,
-                at which the measured part begins (second 0 of the rows).
-            ended: gets one result per worker before this ends, however it ends once there was a start; a worker that
-                died or was stopped is among them, with its `failure`.
+            plan: the plan to run.
+            on_row: takes every increment, soon after its second is over.
+            started: called once, when the common start is agreed: the wall clock, in seconds since the epoch, at which
+                the measured part begins (second 0 of the rows).
+            ended: takes one result per worker before this returns, however the run ends once it has started; a worker
+                that died or was stopped is included, with its `failure`.
 
         Raises:
-            EngineError: nothing could be started.
+            EngineError: the generators could not be started.
 
         Cancelling ends all generators; what they have reported is kept.
         """

@@ -13,7 +13,7 @@ import trio
 
 EVERY_S = 0.01
 GRAIN_S = 0.0012
-"""A loop's sleep ends on whole milliseconds; so much is not lag."""
+"""A loop's sleep ends on whole milliseconds; delays up to this are not lag."""
 
 
 class LoopLag:
@@ -24,12 +24,12 @@ class LoopLag:
         self._due = math.inf
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Measure until cancelled."""
         while True:
             self._due = trio.current_time() + EVERY_S + GRAIN_S
             await trio.sleep(EVERY_S)
             self._lost_s += max(0.0, trio.current_time() - self._due)
 
     def lost_s(self) -> float:
-        """Seconds lost so far, what is being lost right now included."""
+        """Seconds lost so far, including a loss that is still going on."""
         return self._lost_s + max(0.0, trio.current_time() - self._due)

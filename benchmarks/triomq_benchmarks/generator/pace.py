@@ -14,23 +14,23 @@ class Pace:
 
     def __init__(self) -> None:
         self._owed = 0
-        """How late the producer is because it was held back earlier."""
+        """Delay of the producer that is left from earlier back-pressure."""
 
     def arrive(self, late: int) -> int:
-        """Record that the producer is at its next message.
+        """Record that the producer has reached its next message.
 
         Args:
-            late: now, minus the instant at which this message was meant to be sent.
+            late: the current time minus the time at which this message was due.
 
         Returns:
-            How much of that is the generator's own doing.
+            The part of the delay that the generator itself caused.
         """
         if late <= self._owed:
-            # Catching up: what is left of the lateness comes from having been held back.
+            # Catching up: the remaining delay is a result of back-pressure.
             self._owed = max(0, late)
             return 0
         return late - self._owed
 
     def held(self, length: int) -> None:
-        """The producer had to wait so long for answers before it could send."""
+        """Record that the producer had to wait for answers for this time before it could send."""
         self._owed += length

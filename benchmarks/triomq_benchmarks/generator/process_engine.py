@@ -39,10 +39,10 @@ LINE_BYTES_MAX: Final = 1 << 24
 
 
 class ProcessEngine:
-    """Several load generators, each a process of its own, with one common start.
+    """Several load generators, each in a separate process, with one common start.
 
     Args:
-        workers: how many.
+        workers: number of generators.
     """
 
     def __init__(self, workers: int) -> None:
@@ -50,7 +50,7 @@ class ProcessEngine:
 
     @property
     def label(self) -> str:
-        """For results."""
+        """The label in results."""
         return f"processes {self.workers}"
 
     async def run(self, plan: RunPlan, on_row: OnRow, started: Callable[[float], None], ended: Ended) -> None:
@@ -89,7 +89,7 @@ def _plain(errors: BaseExceptionGroup[EngineError]) -> list[EngineError]:
 
 
 async def _agree(children: list[_ChildShare], started: Callable[[float], None]) -> None:
-    """Wait until all are ready, and send all of them the latest of their earliest starts."""
+    """Wait until all are ready, and send each of them the latest of their earliest starts."""
     with trio.move_on_after(READY_LIMIT_S) as limit:
         async with trio.open_nursery() as nursery:
             for child in children:
@@ -104,7 +104,7 @@ async def _agree(children: list[_ChildShare], started: Callable[[float], None]) 
 
 
 class _ChildShare:
-    """One child process, as the driver sees it."""
+    """The driver's view of one child process."""
 
     def __init__(self, share: Share, on_row: OnRow) -> None:
         self.index = share.index
@@ -119,7 +119,7 @@ class _ChildShare:
     async def start(self) -> None:
         """Start the process and give it its share."""
         command = [sys.executable, "-m", "triomq_benchmarks.generator.worker_process"]
-        # A session of its own: a terminal's Ctrl-C is for the driver, which then ends its children in order.
+        # A separate session: a terminal's Ctrl-C is for the driver, which then ends its children in order.
         self._process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
@@ -127,13 +127,13 @@ class _ChildShare:
         await self.say(base64.b64encode(pickle.dumps(self._share)) + b"\n")
 
     async def say(self, line: bytes) -> None:
-        """Send the child a line; one that has ended gets none."""
+        """Send the child a line; does nothing if it has ended."""
         assert self._process is not None
         assert self._process.stdin is not None
         try:
             await self._process.stdin.send_all(line)
         except trio.BrokenResourceError:
-            # The end of its output says how it ended.
+            # The end of its output shows how it ended.
             return
 
     async def wait_ready(self) -> None:
@@ -187,7 +187,7 @@ class _ChildShare:
         await process.stdout.aclose()
 
     async def _ending(self) -> str:
-        """How the child ended, which it has."""
+        """The way in which an ended child ended."""
         assert self._process is not None
         with trio.move_on_after(STOP_LIMIT_S):
             code = await self._process.wait()

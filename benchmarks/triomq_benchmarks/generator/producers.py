@@ -24,28 +24,28 @@ from triomq_benchmarks.workload.workload import Keys, SendMode, Workload
 from triomq_protocol.checksum import crc32
 
 CHECKPOINT_EVERY = 16
-"""A producer that is behind lets others run after so many messages: answers must not wait for the whole backlog."""
+"""A late producer lets other tasks run after this many messages: answers must not wait for the whole backlog."""
 
 UNSENT_AT_ONCE = 1024
-"""Messages that are given up are counted so many at a time before others run."""
+"""Number of abandoned messages that are counted at once before other tasks run."""
 
 HOLD_FROM_S = 0.005
-"""A send that is accepted at once may still let others run for a moment; from here on it has waited for something."""
+"""A send that is accepted at once may still let other tasks run for a moment; beyond this time it has had to wait."""
 
 FILL_IN_FLIGHT = 256
-"""Sends under way while a backlog is made."""
+"""Maximum number of sends in flight while a backlog is made."""
 
 ROUND_ROBIN_KEYS = 10_000
 ORDERING_KEYS = 1_000
 _DRAWN = 4096
-"""Tags, keys and payloads are drawn by chance ahead of the run, and then taken in turns."""
+"""Tags, keys and payloads are chosen at random before the run, and then used in turn."""
 
 
 class Acknowledged(Protocol):
     """The part of the ledger that producers use."""
 
     def acknowledged(self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int) -> None:
-        """A broker has taken a message."""
+        """Record that a broker has taken a message."""
 
 
 class SendTally:
@@ -64,13 +64,13 @@ class SendTally:
             await trio.sleep(0.005)
 
     def next_sequence(self) -> int:
-        """Numbers are assigned in the order of sending."""
+        """Assign the next number, in the order of sending."""
         self.sequence += 1
         return self.sequence
 
 
 class Slots:
-    """The sends of one producer that may be under way; like a semaphore, but a free one costs nothing."""
+    """Permits for one producer's sends in flight; like a semaphore, but taking a free one costs nothing."""
 
     __slots__ = ("_free", "_parking")
 
@@ -79,18 +79,18 @@ class Slots:
         self._parking = trio.lowlevel.ParkingLot()
 
     def take_nowait(self) -> bool:
-        """Take one if it is free; whether it was."""
+        """Take a permit if one is free; returns whether it did."""
         if self._free > 0:
             self._free -= 1
             return True
         return False
 
     async def take(self) -> None:
-        """Wait for a free one."""
+        """Wait for a free permit, and take it."""
         await self._parking.park()
 
     def give(self) -> None:
-        """Release one: the first task that waits gets it."""
+        """Release a permit: the first waiting task gets it."""
         if not self._parking.unpark():
             self._free += 1
 
@@ -99,8 +99,8 @@ class MessageMaker:
     """Creates one producer's messages.
 
     Args:
-        share: what is to be sent.
-        topic: where to.
+        share: the part of the run to send.
+        topic: the destination.
         producer: number of the producer.
     """
 
@@ -135,7 +135,7 @@ class MessageMaker:
         return triomq.Message(self._topic, body, tags=next(self._tags), keys=key)
 
     def ordering_key(self) -> str | None:
-        """By what the next message's queue is chosen; None: in turns."""
+        """The key that selects the next message's queue; None: queues are used in turn."""
         return next(self._ordered)
 
 
@@ -143,15 +143,15 @@ class ShareProducer:
     """One producer of a share.
 
     Args:
-        share: the part of the run this belongs to.
+        share: the part of the run that it belongs to.
         producer: the client library's producer.
-        number: of this producer among all of the run.
-        topic: where it sends to.
-        cells: where figures go.
-        tally: where totals go.
-        ledger: gets every acknowledged message.
+        number: its number among all producers of the run.
+        topic: the destination.
+        cells: takes the figures.
+        tally: takes the totals.
+        ledger: takes every acknowledged message.
         sleep_until: waits until an instant.
-        lost_s: seconds that the loop has lost so far; see `loop_lag.py`.
+        lost_s: returns the seconds that the loop has lost so far; see `loop_lag.py`.
     """
 
     def __init__(
@@ -182,13 +182,13 @@ class ShareProducer:
         self._ordered = workload.ordered_share > 0
 
     async def follow(self, instants: Iterator[float], begin: float, give_up: float, nursery: trio.Nursery) -> None:
-        """Open loop: send at each of the instants.
+        """Open loop: send at each of the given times.
 
         Args:
             instants: seconds after `begin`, ascending.
-            begin: of the timetable, on trio's clock.
-            give_up: when to stop although messages are left; these count as unsent.
-            nursery: where awaited sends run.
+            begin: start of the timetable, on trio's clock.
+            give_up: time at which to stop even if messages are left; these count as unsent.
+            nursery: runs awaited sends.
         """
         batch = self._workload.batch
         due: list[float] = []
@@ -218,7 +218,7 @@ class ShareProducer:
             await self._send(intended, count, nursery)
 
     async def _leave_unsent(self, instants: Iterable[float]) -> None:
-        """Count messages whose turn never came: they count as having waited at least as long as for a failed send."""
+        """Count messages whose turn never came; they count as having waited at least as long as for a failed send."""
         least_us = int(self._workload.send_timeout_s * 1e6)
         now = trio.current_time()
         for number, intended in enumerate(instants):
@@ -231,12 +231,12 @@ class ShareProducer:
                 await trio.lowlevel.checkpoint()
 
     async def keep_busy(self, begin: float, until: float, nursery: trio.Nursery) -> None:
-        """Closed loop: send whenever a send may be under way; each is intended for the moment it is sent.
+        """Closed loop: send whenever a permit is free; each message is intended for the time at which it is sent.
 
         Args:
-            begin: when to begin, on trio's clock.
-            until: when to end.
-            nursery: where awaited sends run.
+            begin: start time, on trio's clock.
+            until: end time.
+            nursery: runs awaited sends.
         """
         await self._sleep_until(begin)
         number = 0
@@ -247,10 +247,10 @@ class ShareProducer:
                 await trio.lowlevel.checkpoint()
 
     async def fill(self, count: int, nursery: trio.Nursery) -> None:
-        """Send `count` messages as fast as possible, before the run; they are in no figure but the consumers' counts.
+        """Send `count` messages as fast as possible, before the run; they are counted only for consumers.
 
         Raises:
-            triomq.MQError: one of them was not taken.
+            triomq.MQError: a message was not accepted.
         """
         under_way = trio.Semaphore(FILL_IN_FLIGHT)
 
@@ -293,7 +293,7 @@ class ShareProducer:
             nursery.start_soon(self._awaited, sent)
         elif mode is SendMode.SYNC:
             await self._awaited(sent)
-            # It may not send before the answer is there: whatever that makes late is the broker's.
+            # It may not send before it has the answer: any resulting delay is the broker's.
             self._pace.held(self._held_us(now, lost_s))
         else:
             await (self._with_callback(sent) if mode is SendMode.CALLBACK else self._oneway(sent))
@@ -307,7 +307,7 @@ class ShareProducer:
         self._cells.at(trio.current_time()).held_s += held_us / 1e6
 
     def _held_us(self, since: float, lost_s: float) -> int:
-        """How long the broker held the producer back: the wait, without what the loop lost meanwhile."""
+        """Time for which the broker held the producer back: the wait, without the loop's own loss in it."""
         return max(0, int((trio.current_time() - since - (self._lost_s() - lost_s)) * 1e6))
 
     async def _with_callback(self, sent: _Sent) -> None:
@@ -344,7 +344,7 @@ class ShareProducer:
     # -- how it ended --------------------------------------------------------------------------------------------
 
     def taken(self, sent: _Sent, result: triomq.SendResult) -> None:
-        """A broker has taken a request."""
+        """Record that a broker has taken a request."""
         now = trio.current_time()
         count = len(sent.messages)
         tally, cells = self._tally, self._cells
@@ -359,7 +359,7 @@ class ShareProducer:
         self._slots.give()
 
     def refused(self, sent: _Sent, error: triomq.MQError) -> None:
-        """All attempts of a request failed: to who waited it took the send's timeout, however early it failed."""
+        """Record a failed request; to its caller, it took the send's timeout, however early it failed."""
         self._tally.under_way -= 1
         now, count = trio.current_time(), len(sent.messages)
         least_us = int(self._workload.send_timeout_s * 1e6)

@@ -16,11 +16,11 @@ import trio
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, encode, fold, new_histogram
 
 ROW_DELAY_S = 0.02
-"""How long after the end of a second its row is made: late enough for most answers to its last messages."""
+"""Delay of a row after the end of its second: long enough for most answers to its last messages."""
 
 
 class Cell:
-    """One second of one worker, as far as it has not been reported; latencies in microseconds."""
+    """The unreported part of one second of one worker; latencies in microseconds."""
 
     __slots__ = (
         "acked", "actual_to_ack", "consumed", "consumed_bytes", "errors", "from_master", "from_slave", "held_s",
@@ -43,25 +43,25 @@ class SecondCells:
 
     Args:
         worker: its number.
-        emit: gets the rows.
-        backlog: asked at each flush for the messages before the consumers; it may give None: not known.
+        emit: takes the rows.
+        backlog: returns the messages before the consumers at each flush; None if unknown.
     """
 
     def __init__(self, worker: int, emit: Callable[[IntervalRow], None], backlog: Callable[[], int | None]) -> None:
         self.origin = 0.0
-        """When the measured part begins, on trio's clock; see `begin`."""
+        """Start of the measured part, on trio's clock; see `begin`."""
         self._worker = worker
         self._emit = emit
         self._backlog = backlog
         self._cells: dict[int, Cell] = {}
 
     def begin(self, origin: float) -> None:
-        """Fix when the measured part begins; what was counted before that was known is forgotten."""
+        """Set the start of the measured part; everything counted before that is dropped."""
         self.origin = origin
         self._cells = {}
 
     def at(self, instant: float) -> Cell:
-        """The cell of an instant of trio's clock."""
+        """The cell for a time of trio's clock."""
         second = math.floor(instant - self.origin)
         cell = self._cells.get(second)
         if cell is None:
@@ -69,16 +69,16 @@ class SecondCells:
         return cell
 
     async def run(self) -> None:
-        """Report what there is soon after the end of each second, until cancelled."""
+        """Report all rows soon after the end of each second, until cancelled."""
         while True:
             second = math.floor(trio.current_time() - self.origin)
             await trio.sleep_until(self.origin + second + 1 + ROW_DELAY_S)
-            # What has been taken out of the cells must be reported, also if this is cancelled; it takes milliseconds.
+            # Values taken out of the cells must be reported, even if this is cancelled; it takes milliseconds.
             with trio.CancelScope(shield=True):
                 await self.flush()
 
     async def flush(self) -> None:
-        """Report everything there is."""
+        """Report all cells."""
         # This backlog belongs to the second that has just ended.
         looked_at = math.floor(trio.current_time() - self.origin - 2 * ROW_DELAY_S)
         backlog = self._backlog()

@@ -29,21 +29,21 @@ from triomq_benchmarks.workload.schedule import instants
 from triomq_benchmarks.workload.workload import Compression, ConsumeMode, Loop
 
 Emit = Callable[[IntervalRow], None]
-"""Takes an increment.  A plain function, called within the loop about once a second: it must not block."""
+"""Takes an increment. A plain function, called in the loop about once a second: it must not block."""
 
 AgreeStart = Callable[[float], Awaitable[float]]
-"""Given the earliest wall-clock instant (seconds since the epoch) at which this worker can begin to send, returns the
-one at which the measured part begins for all, on this worker's own wall clock: warm-up comes before it.  Called once,
-when clients are open, topics found and the backlog is there."""
+"""Takes the earliest wall-clock time (seconds since the epoch) at which this worker can start to send, and returns the
+common start of the measured part, on this worker's own wall clock: warm-up is before it. Called once, when clients
+are open, topics found and the backlog made."""
 
 LEAD_S = 0.2
-"""Between everything being ready and the first message: tasks start, and none begins late."""
+"""Time between readiness and the first message, in which tasks start, so that none is late."""
 
 QUIET_S = 1.0
-"""Consumers that share a run with other workers are done when nothing has come for so long."""
+"""Consumers that share a run with other workers are done if nothing has arrived for this time."""
 
 ANSWER_MARGIN_S = 1.0
-"""How much longer than the send's own deadline a generator waits for its last answers."""
+"""Additional wait for a generator's last answers after the send's own deadline."""
 
 IN_FLIGHT_BYTES_MAX = 512 << 20
 COMPRESSORS: dict[Compression, Callable[[], triomq.plugins.Compressor]] = {
@@ -54,27 +54,27 @@ COMPRESSORS: dict[Compression, Callable[[], triomq.plugins.Compressor]] = {
 
 
 class RunLedger(Protocol):
-    """Gets every acknowledged and every consumed message of a share (`figures/ledger.py`); called on the hot path.
+    """Takes every acknowledged and every consumed message of a share (`figures/ledger.py`); called on the hot path.
 
     A message's `number` is unique in the run and grows with its intended order per worker:
     `worker << 40 | sequence` (`bodies.py`).
     """
 
     def acknowledged(self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int) -> None:
-        """A broker has taken a message; `crc` is CRC-32 of its whole body."""
+        """Record that a broker has taken a message; `crc` is CRC-32 of its whole body."""
 
     def consumed(
         self, number: int, topic: str, broker: str, queue_id: int, queue_offset: int, crc: int, group: str
     ) -> None:
-        """A consumer got a message; `number` is -1 where its head cannot be read."""
+        """Record that a consumer got a message; `number` is -1 if its head cannot be read."""
 
     def flush(self) -> None:
-        """Write what has come so far, without blocking; called every two seconds or so."""
+        """Write all rows so far, without blocking; called every two seconds or so."""
 
 
 @contextmanager
 def share_ledger(share: Share) -> Iterator[RunLedger | None]:
-    """The ledger of a share, where the run has one. Raises LedgerError."""
+    """The ledger of a share, if the run has one. Raises LedgerError."""
     if share.ledger is None:
         yield None
         return
@@ -87,26 +87,26 @@ def share_ledger(share: Share) -> Iterator[RunLedger | None]:
 
 
 async def own_start(earliest: float) -> float:
-    """The common start of a worker that is alone."""
+    """The common start of a single worker."""
     await trio.lowlevel.checkpoint()
     return earliest
 
 
 def first_start(share: Share) -> float:
-    """The earliest wall-clock instant at which the measured part can begin, from now on."""
+    """The earliest wall-clock time at which the measured part can start, from now."""
     return time.time_ns() / 1e9 + LEAD_S + share.workload.warm_up_s
 
 
 async def run_share(
     share: Share, emit: Emit, ledger: RunLedger | None = None, *, agree_start: AgreeStart = own_start
 ) -> WorkerResult:
-    """Do one share: open clients, agree on a start, warm up, send and consume, drain.
+    """Run one share: open clients, agree on a start, warm up, send and consume, drain.
 
     Args:
-        share: what to do.
-        emit: gets increments while it runs.
-        ledger: gets every message; None: there is none.
-        agree_start: how to find the common start; default: this worker's own.
+        share: the part of the run.
+        emit: takes increments during the run.
+        ledger: takes every message; None if there is no ledger.
+        agree_start: finds the common start; default: this worker's own.
 
     Raises:
         triomq.MQError: the clients could not be opened, a topic is missing, or the backlog could not be sent.
@@ -134,7 +134,7 @@ class _ShareRun:
                 self._producers.append(await self._open_producer(client, number, stack))
             await stack.enter_async_context(self._consumers)
             await self._fill_backlog()
-            # The collection comes before the start is agreed on: in a process of many objects it may take longer than the lead.
+            # Collect before the start is agreed on: in a process of many objects it may take longer than the lead.
             with _no_collections():
                 start = await agree_start(first_start(self._share))
                 self._cells.begin(trio.current_time() + start - time.time_ns() / 1e9)
@@ -150,7 +150,7 @@ class _ShareRun:
         producer = client.producer(
             f"bench-producer-{self._share.run_number:08x}-{number}",
             send_timeout_s=workload.send_timeout_s,
-            # The generator counts for itself, so that it knows who waits for whom.
+            # The generator counts permits itself, so that it can tell who waits for whom.
             max_in_flight=workload.in_flight + 1,
             max_in_flight_bytes=IN_FLIGHT_BYTES_MAX,
             compress_from_bytes=1,
@@ -196,12 +196,12 @@ class _ShareRun:
                     await self._drained()
                 background.cancel_scope.cancel()
         finally:
-            # What has been seen is reported, also when the run is ended early.
+            # Results so far are reported, even if the run is ended early.
             with trio.CancelScope(shield=True):
                 await self._cells.flush()
 
     async def _send_all(self, begin: float, end: float) -> None:
-        """Wait until the timetable's end and the last answer; what has no answer by then has failed."""
+        """Wait until the timetable's end and the last answer; sends without an answer by then have failed."""
         workload = self._workload
         give_up = end + workload.drain_s
         async with trio.open_nursery() as sends:
@@ -218,7 +218,7 @@ class _ShareRun:
         await trio.sleep_until(end)
 
     async def _drained(self) -> None:
-        """Wait until the consumers have everything, as far as this worker knows."""
+        """Wait until the consumers have everything, as far as this worker can tell."""
         workload, tally, read = self._workload, self._tally, self._consumers.tally
         if workload.consume is ConsumeMode.NONE:
             return
@@ -226,7 +226,7 @@ class _ShareRun:
         while True:
             quiet_s = trio.current_time() - max(read.last_at, self._cells.origin + workload.duration_s)
             quiet = quiet_s > QUIET_S and not self._consumers.backlog()
-            # A count alone says nothing where messages came twice, or without an acknowledgement.
+            # A count alone is not enough if messages arrived twice, or without an acknowledgement.
             counted = alone and bool(tally.acked) and read.consumed >= tally.acked * len(self._share.groups)
             if (counted or quiet) and await self._consumers.has_all() is not False:
                 return
@@ -257,7 +257,7 @@ async def _flush_now_and_then(ledger: RunLedger) -> None:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """The garbage collector skips what exists now: a full collection would make messages late."""
+    """Exclude all existing objects from garbage collection: a full collection would make messages late."""
     gc.collect()
     gc.freeze()
     try:

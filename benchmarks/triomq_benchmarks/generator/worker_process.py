@@ -30,7 +30,7 @@ def _write(kind: str, value: object) -> None:
 
 
 async def _run(share: Share) -> None:
-    """The share, for as long as standard input lasts."""
+    """Run the share until standard input ends."""
     lines = trio.lowlevel.FdStream(os.dup(0))
     async with lines, trio.open_nursery() as nursery:
         begin: list[float] = []
@@ -65,7 +65,7 @@ async def _result(share: Share, agree: object) -> WorkerResult:
 
 
 def main() -> int:
-    """Do one share; exit code 1 if it could not be done."""
+    """Run one share; exit code 1 if it could not be run."""
     share: Share = pickle.loads(base64.b64decode(_first_line()))
     failure: str | None = None
     try:
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def _first_line() -> bytes:
-    """Byte by byte at most a little: what follows belongs to the loop."""
+    """Read the first line of standard input, before the loop runs; exits if there is none."""
     line = bytearray()
     while not line.endswith(b"\n"):
         data = os.read(0, 1 << 16)

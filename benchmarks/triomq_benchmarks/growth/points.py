@@ -28,18 +28,18 @@ IN_FLIGHT = 64
 BODY_BYTES = 1024
 IDLE_S = 2.0
 QUIET_AFTER_S = 1.0
-"""After a load, or the coming of links, until idling is measured."""
+"""Pause after a load, or after new links, before idling is measured."""
 BYTES_MOST = 96 << 20
 
 
 @attrs.frozen
 class Term:
-    """What grows.
+    """A quantity that grows.
 
     Attributes:
-        name: of which there are more and more; on the command line too.
-        counts: how many, the first being the base.
-        quick_counts: the same for a first look.
+        name: its name, also on the command line.
+        counts: the numbers to measure; the first is the base.
+        quick_counts: the same for a quick run.
     """
 
     name: str
@@ -58,15 +58,16 @@ TERMS = (
 
 @attrs.frozen
 class Point:
-    """One broker with so many of something.
+    """The figures of one broker with a given number of something.
 
     Attributes:
-        term: what grows.
-        count: how many.
+        term: the quantity that grows.
+        count: the number.
         send_us: the broker's CPU time per send of 1 KiB (for `body-bytes`: of that size), microseconds.
         idle_ms: its CPU time per second without any load, milliseconds.
         memory_bytes: its own memory before the load, without mapped files.
-        each_bytes: what one more takes of that, compared with the first point; None there, and where it means nothing.
+        each_bytes: additional memory per item compared with the first point; None for that point, and if it has no
+            meaning.
         start_s: from the start of the process to its first answer, with a store that another start has seen.
     """
 
@@ -80,7 +81,7 @@ class Point:
 
 
 def raise_descriptor_limit() -> int:
-    """Allow this process and its children all descriptors they may have; returns how many."""
+    """Raise the descriptor limit to the maximum for this process and its children; returns it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -127,11 +128,11 @@ def _send_us(on: SingleBroker, body_bytes: int, messages: int) -> float:
 
 
 def measure_point(term: str, count: int, home: Path, messages: int, base: Point | None) -> Point:
-    """Start a broker with so many of something, measure it, and stop it.
+    """Start a broker with a given number of something, measure it, and stop it.
 
     Args:
-        term: what grows.
-        count: how many.
+        term: the quantity that grows.
+        count: the number.
         home: an empty folder.
         messages: sends of one sample, of which the cheapest of three counts.
         base: the first point of the term.
@@ -142,7 +143,7 @@ def measure_point(term: str, count: int, home: Path, messages: int, base: Point 
     _prepare(term, count, home)
     with open_single_broker(Kind.OURS, home) as on:
         on.ensure_topic(TOPIC, QUEUES)
-    # The second start, since the first has to make tables and queues of what it found.
+    # The second start, because the first has to make tables and queues from the files.
     with open_single_broker(Kind.OURS, home) as on:
         start_s = on.broker.first_answer_s
         with _idle_links(on.broker.address, count if term == "links" else 0):
@@ -157,7 +158,7 @@ def measure_point(term: str, count: int, home: Path, messages: int, base: Point 
 
 
 def measure_growth(terms: list[Term], home: Path, *, messages: int, quick: bool, progress: Progress) -> Iterator[Point]:
-    """All points of the terms, each on a broker of its own."""
+    """Measure all points of the terms, each on a separate broker."""
     raise_descriptor_limit()
     for term in terms:
         base: Point | None = None

@@ -45,7 +45,7 @@ _VERSION = {"counter": 1, "timestamp": STORED_MS}
 
 
 def write_topics(home: Path, count: int) -> None:
-    """So many topics of four queues, without messages."""
+    """Write `count` topics of four queues, without messages."""
     table = {
         name: {
             "order": False,
@@ -62,7 +62,7 @@ def write_topics(home: Path, count: int) -> None:
 
 
 def write_groups(home: Path, topic: str, count: int) -> None:
-    """So many groups, each with an offset in every queue of a topic."""
+    """Write `count` groups, each with an offset in every queue of a topic."""
     names = [f"idle-{number:05}" for number in range(count)]
     groups = {
         name: {
@@ -84,7 +84,7 @@ def write_groups(home: Path, topic: str, count: int) -> None:
 
 
 def write_log(home: Path, topic: str, files: int, *, file_bytes: int = LOG_FILE_BYTES) -> None:
-    """So many files of a log, each with one message at its begin and blank for the rest, which takes no space."""
+    """Write `files` log files, each with one message at its start and then a blank, which takes no space."""
     folder = home / "broker" / "store" / "commitlog"
     folder.mkdir(parents=True, exist_ok=True)
     fields = _Fields()

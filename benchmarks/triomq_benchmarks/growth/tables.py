@@ -37,6 +37,6 @@ def print_growth(points: Sequence[Point], console: Console) -> None:
 
 
 def growth_json(points: Sequence[Point]) -> str:
-    """The points for machines."""
+    """The points as JSON."""
     content = {"machine": machine_now(), "points": [attrs.asdict(point) for point in points]}
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()

@@ -33,20 +33,20 @@ TOPIC = "catch-up"
 EMPTY, BEHIND = "empty", "behind"
 SENDFILE, SENDFILE_TO_FILE, SENDFILE_SPLICED = "sendfile", "sendfile, written to a file", "sendfile, spliced to a file"
 FRAME_BYTES = 128 * 1024
-"""About how much a producer puts into one batch while it fills a master."""
+"""Approximate size of a producer's batch while it fills a master."""
 CONNECTED_S = 2.5
-"""How long a started slave gets to connect and to report, before its master goes on."""
+"""Time for a started slave to connect and to report, before its master continues."""
 
 
 @attrs.frozen
 class CatchUpPlan:
-    """How much to measure.
+    """The amounts to measure.
 
     Attributes:
-      bodies: sizes of bodies in bytes.
-      rounds: how often each pairing has its turn.
-      fill_bytes: length of the log that an empty slave gets, at least.
-      behind_bytes: how far behind a stopped slave falls, at least.
+      bodies: body sizes in bytes.
+      rounds: number of turns of each pairing.
+      fill_bytes: minimum length of the log for an empty slave.
+      behind_bytes: minimum distance of a stopped slave.
     """
 
     bodies: tuple[int, ...]
@@ -56,22 +56,22 @@ class CatchUpPlan:
 
     @property
     def file_bytes(self) -> int:
-        """One log file holds everything: all slaves of a master add to it."""
+        """Size of a log file that can hold everything: all slaves of a master add to it."""
         return 2 * (self.fill_bytes + 2 * self.rounds * self.behind_bytes)
 
 
 @attrs.frozen
 class CatchUp:
-    """One catch-up.
+    """The figures of one catch-up.
 
     Attributes:
       body_bytes: size of bodies.
       situation: `EMPTY` or `BEHIND`; a yardstick: how it sent.
-      pairing: who to whom; None: a yardstick.
-      size: log bytes that moved.
-      seconds: how long that took.
-      readable_s: how long it took until all of it could be read; 0 for a yardstick.
-      master_cpu_s, slave_cpu_s: CPU of both meanwhile; 0 for a yardstick.
+      pairing: the master's and slave's kinds; None: a yardstick.
+      size: log bytes transferred.
+      seconds: duration of the transfer.
+      readable_s: time until all of it could be read; 0 for a yardstick.
+      master_cpu_s, slave_cpu_s: CPU seconds of both in that time; 0 for a yardstick.
     """
 
     body_bytes: int
@@ -97,7 +97,7 @@ class CatchUp:
 def measure_catch_up(
     plan: CatchUpPlan, java: Java, home: Path, name_servers: str, progress: Callable[[str], None]
 ) -> list[CatchUp]:
-    """All pairings in turns, `plan.rounds` times, for each size of bodies."""
+    """Measure all pairings in turns, `plan.rounds` times, for each body size."""
     found: list[CatchUp] = []
     for body_bytes in plan.bodies:
         place = home / f"catch-up-{body_bytes}"
@@ -127,7 +127,7 @@ def measure_catch_up(
 
 @contextmanager
 def _stopped(server: Child) -> Iterator[None]:
-    """Nothing runs in that process meanwhile; the kernel still takes connections for it."""
+    """Pause a process during the block; the kernel still accepts connections for it."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -143,7 +143,7 @@ class _Run:
     master: Server
 
     def measure(self, follow: Callable[[], AbstractContextManager[Server]], home: Path) -> list[CatchUp]:
-        """Both situations with one slave, which `follow` starts."""
+        """Measure both situations with one slave, which `follow` starts."""
         end, ends = log_end(self.master.address), queue_ends(self.master.address, TOPIC)
         with ExitStack() as stack:
             with _stopped(self.master):
@@ -199,7 +199,7 @@ def _fill(server: Server, body_bytes: int, size: int) -> None:
 
 
 def _yardsticks(place: Path, body_bytes: int, size: int) -> list[CatchUp]:
-    """The same bytes by a bare loop."""
+    """Transfer the same bytes in a bare loop."""
     source = first_log_file(place / "ours")
     found = []
     into = place / "copy"

@@ -30,11 +30,11 @@ MASTER, SLAVE = "broker-a", "broker-a-s"
 QUEUE = triomq.MessageQueue(TOPIC, MASTER, 0)
 MESSAGES = 200
 PULLED_BEFORE_S = (0.05, 0.2)
-"""The kill comes at a random moment of the traffic."""
+"""The kill is at a random moment of the traffic."""
 LIMIT_S = 30.0
 GOAL_S = 0.1
 JAVA_LOOKS_S = 30.0
-"""How often the Java client refreshes its routes; its age when the master dies is spread evenly over this time."""
+"""Interval of the Java client's route refreshes; the age at the master's death is spread evenly over it."""
 JAVA_LIMIT_S = 75.0
 """The second refresh must have found the slave."""
 CALL_GRACE_S = 10.0
@@ -42,7 +42,7 @@ CALL_GRACE_S = 10.0
 
 @attrs.frozen
 class Kill:
-    """One kill of the master: seconds from it to the first message from the slave.
+    """The seconds from one kill of the master to the first message from the slave.
 
     Attributes:
       ours_s: our SDK.
@@ -56,7 +56,7 @@ class Kill:
 async def measure_ours(
     kills: int, *, seed: int = 0, progress: Callable[[str], None] = lambda _text: None
 ) -> list[float]:
-    """Kill the master so many times under a reader; returns how many seconds each kill cost it.
+    """Kill the master `kills` times under a reader; returns the seconds that each kill cost it.
 
     Raises:
       ClusterError: the cluster did not start, or the reader was not served in time.
@@ -73,7 +73,7 @@ async def measure_ours(
 
 
 async def fill(cluster: OurCluster) -> None:
-    """Some messages, on both brokers."""
+    """Send some messages, and wait until both brokers have them."""
     with trio.move_on_after(LIMIT_S):
         async with triomq.open_client(cluster.name_servers) as client, client.producer("failover-producer") as producer:
             await client.admin.create_topic(TOPIC, queues=1)
@@ -87,7 +87,7 @@ async def fill(cluster: OurCluster) -> None:
 
 
 async def _one_kill(cluster: OurCluster, before_s: float) -> float:
-    """A fresh client reads from the master; from the kill to its first message from the slave, in seconds."""
+    """Measure seconds from the kill to a fresh client's first message from the slave."""
     master, slave = cluster.nodes[MASTER].address, cluster.nodes[SLAVE].address
     async with (
         triomq.open_client(cluster.name_servers) as client,
@@ -109,7 +109,7 @@ async def _one_kill(cluster: OurCluster, before_s: float) -> float:
 
 
 async def served_by(consumer: triomq.PullConsumer) -> str | None:
-    """Pull once; the broker that gave messages."""
+    """Pull once; returns the broker that gave messages, if any."""
     try:
         result = await consumer.pull(QUEUE, 0)
     except triomq.MQError:
@@ -117,12 +117,12 @@ async def served_by(consumer: triomq.PullConsumer) -> str | None:
     return result.broker_address if result.messages else None
 
 
-# -- beside the Java client
+# -- compared with the Java client
 # ---------------------------------------------------------------------------------------------
 
 
 async def measure_beside_java(kills: int, java: Java, home: Path, progress: Callable[[str], None]) -> list[Kill]:
-    """Kill the master so many times under both readers.
+    """Kill the master `kills` times under both readers.
 
     Raises:
       ClusterError: the cluster did not start, or a reader was not served in time.

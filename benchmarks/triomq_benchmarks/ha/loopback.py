@@ -19,12 +19,12 @@ from triomq_benchmarks.clusters.processes import Child
 
 READ_BYTES = 1 << 20
 COPY_BYTES = 256 << 10
-"""Small enough to be copied on from the processor's cache."""
+"""Small enough to be copied from the processor's cache."""
 LIMIT_S = 30.0
 
 
 class Keep(enum.StrEnum):
-    """What the reader does with the bytes."""
+    """How the reader stores the bytes."""
 
     NOTHING = "nothing"
     WRITE = "write"
@@ -32,15 +32,14 @@ class Keep(enum.StrEnum):
 
 
 def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float:
-    """Send the first `size` bytes of `path` to a child; seconds from the first byte to the child's report that it has
-    all.
+    """Send the first `size` bytes of `path` to a child; returns the seconds from the first byte to its report of all.
 
     Args:
-      path: what is sent.
-      size: how much of it.
-      log: what the child prints goes here.
-      into: the child puts what it reads into this file, which is replaced; not if it keeps nothing.
-      keep: how it does that.
+      path: the file to send.
+      size: number of bytes to send.
+      log: the file for the child's output.
+      into: the file for the bytes that the child reads, which is replaced; not if it keeps nothing.
+      keep: how the child stores them.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LIMIT_S)
@@ -63,7 +62,7 @@ def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float
 
 
 def read_all(port: int, size: int, into: Path, keep: Keep) -> None:
-    """The child: say that we are there, read `size` bytes, say that we have them."""
+    """The child: report that it is ready, read `size` bytes, and report that it has them."""
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as link:
         link.settimeout(None)
         link.sendall(b"r")

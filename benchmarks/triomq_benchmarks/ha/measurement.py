@@ -25,7 +25,7 @@ KILLS, QUICK_KILLS = 20, 2
 
 @attrs.frozen
 class HaFigures:
-    """All that a run has measured; parts that did not run are empty."""
+    """All figures of a run; parts that did not run are empty."""
 
     catch_ups: tuple[CatchUp, ...]
     sync: tuple[SyncSend, ...]
@@ -35,7 +35,7 @@ class HaFigures:
 def measure(
     parts: tuple[str, ...], kills: int, quick: bool, java: Java, home: Path, progress: Callable[[str], None]
 ) -> HaFigures:
-    """Measure the named parts of `PARTS`, one after the other; everything that runs for it has ended afterwards."""
+    """Measure the named parts of `PARTS` one after the other; all processes have ended afterwards."""
     catch_ups: list[CatchUp] = []
     sync: list[SyncSend] = []
     lost: list[Kill] = []

@@ -32,11 +32,11 @@ READY_LIMIT_S = 30.0
 
 @attrs.frozen
 class SyncPlan:
-    """How much to measure.
+    """The amounts to measure.
 
     Attributes:
       rounds: samples per figure.
-      seconds: the longest that a sample may send.
+      seconds: maximum duration of a sample's sends.
       warm_up_s: per pairing and scenario, before the first sample.
     """
 
@@ -50,10 +50,10 @@ class SyncSend:
     """Medians of one pairing.
 
     Attributes:
-      pairing: who to whom.
-      p50_us, p99_us: of one sender's sends.
+      pairing: the master's and slave's kinds.
+      p50_us, p99_us: of one sender.
       per_s: sends per second of 64 senders.
-      many_p50_us, many_p99_us: of the 64 senders' sends.
+      many_p50_us, many_p99_us: of the 64 senders.
       master_us: the master's CPU per send of the 64, microseconds.
     """
 
@@ -69,7 +69,7 @@ class SyncSend:
 def measure_sync(
     plan: SyncPlan, java: Java, home: Path, names: Server, progress: Callable[[str], None]
 ) -> list[SyncSend]:
-    """All pairings in turns."""
+    """Measure all pairings in turns."""
     settings = role_settings(FILE_BYTES, brokerRole="SYNC_MASTER")
     with ExitStack() as stack:
         load = Load("raw", "raw", stack.enter_context(java_driver(java, home / "driver")))
@@ -95,7 +95,7 @@ def measure_sync(
 
 
 def _wait_until_ok(load: Load, on: SingleBroker) -> None:
-    """A slave counts from its first report on."""
+    """Wait until sends succeed: a slave counts from its first report on."""
     deadline = time.perf_counter() + READY_LIMIT_S
     while True:
         try:

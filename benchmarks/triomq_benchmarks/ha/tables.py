@@ -32,18 +32,18 @@ class CatchUpRow:
 
     Attributes:
       body_bytes: size of bodies.
-      situation: how the slave came to be behind, or how the yardstick sent.
-      pairing: who to whom, as `Pairing.name`; empty for a yardstick.
+      situation: the reason why the slave was behind, or the yardstick's way of sending.
+      pairing: the master's and slave's kinds, as `Pairing.name`; empty for a yardstick.
       mb_per_s: millions of log bytes per second.
-      all_mb_per_s: every round's.
+      all_mb_per_s: the value of every round.
       readable_mb_per_s: the same, until all of it can be read at the slave; 0 for a yardstick.
       readable_to_java: that divided by Java's own.
       size_mb: millions of log bytes of the last round.
       master_ms_per_mb, slave_ms_per_mb: CPU milliseconds per million bytes.
-      to_java: divided by Java's own; None for Java's own and yardsticks.
-      goal: wanted of `to_java`, at least.
-      to_sendfile: divided by the bare loop.
-      sendfile_goal: wanted of `to_sendfile`, at least.
+      to_java: `mb_per_s` divided by Java's own; None for Java's own and yardsticks.
+      goal: minimum wanted for `to_java`.
+      to_sendfile: `mb_per_s` divided by the bare loop's.
+      sendfile_goal: minimum wanted for `to_sendfile`.
     """
 
     body_bytes: int
@@ -182,7 +182,7 @@ def _sync_table(sync: Sequence[SyncSend]) -> Table:
 
 
 def loss_table(taken_s: Mapping[str, Sequence[float]]) -> Table:
-    """What each client's kills cost it, one row per client.
+    """The cost of the kills for each client, one row per client.
 
     Args:
       taken_s: by `OURS` and `JAVA`, seconds per kill.
@@ -202,7 +202,7 @@ def _of(sync: Sequence[SyncSend], pairing: Pairing) -> SyncSend:
 
 
 def figures_json(figures: HaFigures) -> str:
-    """The figures for machines, ratios included."""
+    """The figures as JSON, ratios included."""
     found: dict[str, object] = {"machine": machine_now()}
     if figures.catch_ups:
         found["catch_up"] = [attrs.asdict(row) for row in catch_up_rows(figures.catch_ups)]

@@ -16,16 +16,16 @@ WATCH_PAUSE_S = 0.0005
 CATCH_UP_LIMIT_S = 60.0
 QUEUE_UNIT_BYTES = 20
 HEARTBEAT_MS = 1000
-"""A 4.9 slave reports for the first time after this interval, not at its connect; the default is 5 s."""
+"""A 4.9 slave sends its first report after this interval, not when it connects; the default is 5 s."""
 
 
 def role_settings(file_bytes: int, **extra: object) -> dict[str, object]:
-    """The configuration that a master and its slaves share; log files of `file_bytes`."""
+    """The common configuration of a master and its slaves, with log files of `file_bytes`."""
     return {
         "mappedFileSizeCommitLog": file_bytes,
         "haSendHeartbeatInterval": HEARTBEAT_MS,
         "maxMessageSize": 1 << 22,
-        # Java turns sends away that had to wait for a core: what counts here is how long they take.
+        # Java refuses sends that had to wait for a core; but here their duration counts.
         "osPageCacheBusyTimeOutMills": 10_000,
         "waitTimeMillsInSendQueue": 10_000,
         "slaveTimeout": 10_000,
@@ -39,18 +39,18 @@ def first_log_file(home: Path) -> Path:
 
 
 class QueueWatch:
-    """Sees messages become readable at a slave, in the first files of a topic's consume queues, which both kinds keep
-    alike."""
+    """Watches messages become readable at a slave, in the first files of a topic's consume queues, which are the same
+    in both kinds."""
 
     def __init__(self, home: Path, topic: str, child: Child) -> None:
         self._folder = home / "store" / "consumequeue" / topic
         self._child = child
 
     def wait(self, ends: list[int]) -> float:
-        """Wait until each queue has as many entries; when that was seen (`perf_counter`).
+        """Wait until each queue has that many entries; returns the time at which this was seen (`perf_counter`).
 
         Raises:
-          ChildError: that took too long, or the slave died.
+          ChildError: it took too long, or the slave died.
         """
         deadline = time.perf_counter() + CATCH_UP_LIMIT_S
         for queue_id, end in enumerate(ends):
@@ -61,37 +61,37 @@ class QueueWatch:
             if not end:
                 continue
             with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as seen:
-                while not any(seen[at - 12 : at - 8]):  # the size of the message that the last entry is about
+                while not any(seen[at - 12 : at - 8]):  # the size field of the last entry
                     pause(self._child, deadline)
         return time.perf_counter()
 
 
 def pause(child: Child, deadline: float) -> None:
-    """Wait a moment before looking again. Raises ChildError: the time is up, or the child died."""
+    """Wait a moment before checking again. Raises ChildError if the time is up, or the child died."""
     if time.perf_counter() > deadline or not child.alive:
         raise ChildError(f"{child.failure('did not catch up in time')}")
     time.sleep(WATCH_PAUSE_S)
 
 
 class LogWatch:
-    """Sees bytes arrive in a slave's only log file: no record starts or ends with a zero byte here."""
+    """Watches bytes arrive in a slave's only log file: no record starts or ends with a zero byte here."""
 
     def __init__(self, file: Path, child: Child) -> None:
         self._file = file
         self._child = child
 
     def wait(self, begin: int, end: int) -> tuple[float, float]:
-        """Wait until the log reaches `end`; when the bytes at `begin` and before `end` were first seen
+        """Wait until the log reaches `end`; returns when the bytes at `begin` and before `end` were first seen
         (`perf_counter`).
 
         Raises:
-          ChildError: that took too long, or the slave died.
+          ChildError: it took too long, or the slave died.
         """
         deadline = time.perf_counter() + CATCH_UP_LIMIT_S
         while not (self._file.exists() and self._file.stat().st_size >= end):
             pause(self._child, deadline)
         with self._file.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as seen:
-            # The first four bytes of a record are its size, the lowest of them may be zero: look at its magic number.
+            # A record starts with four bytes of its size, the lowest of which may be zero: check its magic number.
             while not seen[begin + 7]:
                 pause(self._child, deadline)
             first = time.perf_counter()

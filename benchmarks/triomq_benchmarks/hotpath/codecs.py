@@ -31,7 +31,7 @@ MESSAGE_ID = "7F00000100002A9F0000000000000000"
 
 @attrs.frozen
 class Material:
-    """Bytes to work on, for one size of bodies."""
+    """Input data for one body size."""
 
     body: bytes
     sends: bytes
@@ -43,7 +43,7 @@ class Material:
 
 
 def material(body_bytes: int) -> Material:
-    """Prepare what the works need."""
+    """Prepare the input data."""
     sends = b"".join(send_frames("bench", body_bytes, FRAMES))
     send = FrameDecoder().feed(sends)[0]
     header = PullMessageRequest(
@@ -74,7 +74,7 @@ def material(body_bytes: int) -> Material:
 
 @attrs.define
 class _Stored:
-    """A message as the broker hands it to the encoder."""
+    """A message in the form that the broker passes to the encoder."""
 
     body: bytes | memoryview
     queue_id: int = 1
@@ -135,7 +135,7 @@ def _sends_encoded(on: Material) -> int:
 
 
 def _records_encoded(on: Material) -> int:
-    """What `CommitLog.append` does for each record, into a file's map."""
+    """Do the work of `CommitLog.append` for each record, in a file's map."""
     topic, fields = encode_topic("bench"), _Stored(on.body)
     size = len(on.pulled) // PULLED
     for offset in range(0, FRAMES * size, size):

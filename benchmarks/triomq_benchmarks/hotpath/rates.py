@@ -32,9 +32,9 @@ class Rate:
     """One figure.
 
     Attributes:
-        name: what was counted.
+        name: the counted operation.
         body_bytes: size of message bodies.
-        per_s: how many per second of one core.
+        per_s: number per second of one core.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Rate:
 
 
 def protocol_rates(body_bytes: int, seconds: float) -> list[Rate]:
-    """What the pure part does in this process."""
+    """The rates of the pure part in this process."""
     on = material(body_bytes)
     return [Rate(name, body_bytes, per_second(partial(work, on), seconds)) for name, work in WORKS.items()]
 
@@ -57,12 +57,12 @@ def _broker(home: Path) -> Iterator[Server]:
 def _per_core(name: str, body_bytes: int, broker: Server, work: Callable[[], Moved]) -> Rate:
     before = broker.cpu_s()
     moved = work()
-    # The clock behind the figure ticks a hundred times a second; less than one tick is not nothing.
+    # The clock behind the figure ticks a hundred times a second; less than one tick is not zero.
     return Rate(name, body_bytes, moved.messages / max(0.01, broker.cpu_s() - before))
 
 
 def broker_rates(body_bytes: int, count: int, home: Path) -> list[Rate]:
-    """What one core of our broker stores and serves; `count` messages are sent one by one and as many in batches."""
+    """The rates at which one core of our broker stores and serves `count` messages sent singly, and as many in batches."""
     count = min(count, BYTES_LIMIT // (body_bytes + 256))
     single = send_frames("bench", body_bytes, count)
     batches = send_frames("bench-batch", body_bytes, max(1, count // BATCH), batch=BATCH)
@@ -87,7 +87,7 @@ def broker_rates(body_bytes: int, count: int, home: Path) -> list[Rate]:
 
 
 def measure(bodies: Sequence[int], count: int, seconds: float, progress: Callable[[str], None]) -> list[Rate]:
-    """All rates for all sizes of bodies; what the broker writes is deleted at the end."""
+    """Measure all rates for all body sizes; the broker's files are deleted at the end."""
     rates: list[Rate] = []
     for body_bytes in bodies:
         progress(f"protocol, {body_bytes} B")

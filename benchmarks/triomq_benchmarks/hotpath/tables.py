@@ -23,6 +23,6 @@ def print_rates(rates: list[Rate], console: Console) -> None:
 
 
 def rates_json(rates: list[Rate]) -> str:
-    """The rates for machines."""
+    """The rates as JSON."""
     content = {"machine": machine_now(), "rates": [attrs.asdict(rate) for rate in rates]}
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
