@@ -62,7 +62,7 @@ def _per_core(name: str, body_bytes: int, broker: Server, work: Callable[[], Mov
 
 
 def broker_rates(body_bytes: int, count: int, home: Path) -> list[Rate]:
-    """The rates at which one core of our broker stores and serves `count` messages sent singly, and as many in batches."""
+    """The rates at which one core of our broker stores and serves `count` single messages, and as many in batches."""
     count = min(count, BYTES_LIMIT // (body_bytes + 256))
     single = send_frames("bench", body_bytes, count)
     batches = send_frames("bench-batch", body_bytes, max(1, count // BATCH), batch=BATCH)

@@ -36,10 +36,10 @@ MEASURED = {
     "intended_to_consumed": "intended → consumed",
     "lateness": "generator's own lateness",
 }
-"""Histograms by what they are called in a report."""
+"""Histograms by their names in a report."""
 
 COLOURS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#0891b2", "#be123c")
-"""Of the runs, in their order; they repeat after the last."""
+"""Colours of the runs, in order; they repeat after the last."""
 
 _MEASURE_COLOURS = {
     "intended_to_ack": "#2563eb",
@@ -54,12 +54,12 @@ _HEAT_PER_DECADE = 10
 _HEAT_COLOURS = [[0, "#bfdbfe"], [0.4, "#3b82f6"], [0.75, "#8b5cf6"], [1, "#f97316"]]
 _GREY = "#94a3b8"
 PART = "part"
-"""The legend group of a trace that continues the one before it, under the same name."""
+"""The legend group of a trace that continues the previous one, under the same name."""
 
 _POINTS_PER_DECADE = 20
 _TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999)
 
-# The measures of a mark's text, to lay texts that would meet on lines of their own.
+# The dimensions of a mark's text, to place texts that would overlap on separate lines.
 _PLOT_PX, _LETTER_PX, _LINE_PX = 1000, 6.4, 15
 
 
@@ -69,9 +69,9 @@ class Chart:
 
     Attributes:
         key: its id in the page.
-        title: what it shows.
-        caption: how to read it.
-        figure: Plotly's; the plain name of each trace is its `meta`.
+        title: the shown quantity.
+        caption: an explanation for readers.
+        figure: Plotly's figure; the plain name of each trace is its `meta`.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Chart:
 
 @attrs.frozen
 class _Run:
-    """A run, its seconds added up over workers, none left out."""
+    """A run, with its seconds added up over workers, and no gaps."""
 
     label: str
     colour: str
@@ -90,24 +90,24 @@ class _Run:
     seconds: Sequence[IntervalRow]
 
     def has(self, counter: str) -> bool:
-        """Whether a value of the seconds is ever anything but nothing."""
+        """Whether any second has a nonzero value."""
         return any(getattr(row, counter) for row in self.seconds)
 
     def has_gauge(self, gauge: str) -> bool:
-        """Whether it was measured: a backlog that is always 0 is worth showing, back-pressure that never was is not."""
+        """Whether it was measured: a backlog that is always 0 is worth showing, unlike back-pressure."""
         return self.has(gauge) or (gauge != "held_s" and any(getattr(row, gauge) is not None for row in self.seconds))
 
     def values(self, field: str) -> list[tuple[int, Any]]:
-        """A counter or a gauge, by seconds."""
+        """A counter or a gauge, by second."""
         return [(row.second, getattr(row, field)) for row in self.seconds]
 
 
 def charts(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[Chart]:
-    """All plots that these runs have something to show in.
+    """All plots for which these runs have data.
 
     Args:
-        results: at least one; of several, the plots lay the runs over each other.
-        folders: what each run's folder is called, if they have one.
+        results: at least one run; several are drawn over each other.
+        folders: the names of the runs' folders, if they have any.
     """
     runs = [
         _Run(label, COLOURS[number % len(COLOURS)], result, _seconds(result))
@@ -134,10 +134,10 @@ def line_chart(
 
     Args:
         key: the plot's id in the page.
-        title: what it shows.
-        caption: how to read it.
-        unit: of the values.
-        lines: by name, the points in order of time: instant (ISO 8601), value, text.
+        title: the shown quantity.
+        caption: an explanation for readers.
+        unit: unit of the values.
+        lines: by name, the points in order of time: time (ISO 8601), value, text.
     """
     figure = _figure(unit, x_title="")
     for number, (name, points) in enumerate(lines.items()):
@@ -153,13 +153,13 @@ def line_chart(
 
 
 def _seconds(result: RunResult) -> list[IntervalRow]:
-    """From the first second of a load generator: the monitor of the brokers begins before there is anything to see."""
+    """The seconds from a load generator's first: the monitor of the brokers starts before there is anything to see."""
     first = min((row.second for row in result.rows if row.worker != MONITOR), default=0)
     return every_second(by_second(row for row in result.rows if row.second >= first))
 
 
 def labels(results: Sequence[RunResult], folders: Sequence[str] = ()) -> list[str]:
-    """A short name for each run, no two alike: its target, and of folder, workload, engine and number what it takes."""
+    """A short, unique name for each run: its target, and as much of folder, workload, engine and number as needed."""
     names = [result.target for result in results]
     if len(set(names)) < len(names) and len(set(folders)) == len(names):
         return [f"{folder}: {name}" for folder, name in zip(folders, names, strict=True)]
@@ -180,7 +180,7 @@ def _figure(y_title: str, *, log_y: bool = False, x_title: str = "seconds of the
         "ticks": "outside",
         "tickcolor": "#cbd5e1",
     }
-    # The legend is the page's: Plotly's lies on the plot as soon as it has more than one line.
+    # The page has its own legend: Plotly's covers the plot as soon as it has more than one line.
     figure.update_layout(
         template="none",
         font={"family": "Inter, system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": "#334155"},
@@ -209,7 +209,7 @@ def _line(figure: go.Figure, x: Sequence[Any], y: Sequence[Any], name: str, colo
 def _steps(
     figure: go.Figure, values: Sequence[tuple[int, Any]], name: str, colour: str, line: dict[str, Any] | None = None, **style: Any
 ) -> None:  # fmt: skip
-    """Values of whole seconds; None is a gap."""
+    """Draw values of whole seconds; None is a gap."""
     x: list[int] = []
     y: list[Any] = []
     for number, (second, value) in enumerate(values):
@@ -255,19 +255,19 @@ def _marks(runs: Sequence[_Run]) -> list[_Mark]:
 
 
 def _said(fault: FaultInstant) -> str:
-    """With the node, where the workload named its role alone."""
+    """The text of a fault, with the node if the workload named only its role."""
     return fault.what if fault.node in fault.what else f"{fault.what} ({fault.node})"
 
 
 def _mark(figure: go.Figure, runs: Sequence[_Run]) -> go.Figure:
-    """Warm-up and drain in grey, faults as lines, as areas where they lasted; no text on another one, nor on the
+    """Draw warm-up and drain in grey, faults as lines or, if they lasted, as areas; no text covers another text or the
     plot."""
     marks = _marks(runs)
     seconds = [row.second for run in runs for row in run.seconds]
     low, high = min([0, *seconds]), max([1, *(second + 1 for second in seconds)])
     per_px = (high - low) / _PLOT_PX
     ends: list[float] = []
-    # Laid out together: Plotly checks the whole layout again for each shape that is added alone.
+    # Added together: Plotly checks the whole layout again for each shape that is added singly.
     shapes: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     whole_height = {"xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
@@ -349,7 +349,7 @@ def _send_latency(run: _Run) -> str:
 
 
 def _heat(runs: Sequence[_Run], number: int) -> Chart:
-    """How many messages of each second took how long: what percentiles leave out, such as two humps."""
+    """The number of messages of each second by duration: this shows what percentiles hide, such as two humps."""
     import plotly.graph_objects as go
 
     run = runs[number]
@@ -428,7 +428,7 @@ def _resources(runs: Sequence[_Run], key: str, title: str, unit: str, caption: s
         rows = [row for row in run.result.resources if row.second >= first]
         groups = {who: [row for row in rows if row.who == who] for who in dict.fromkeys(row.who for row in rows)}
         if key != "cpu":
-            # Of the machine only its CPUs are measured in the same way.
+            # For the machine, only CPU use is measured in the same way.
             groups.pop(MACHINE, None)
         if len(runs) > 1:
             groups = {"brokers and name servers": together(of_nodes(rows), ""), GENERATORS: groups.get(GENERATORS, [])}
@@ -445,7 +445,7 @@ def _resources(runs: Sequence[_Run], key: str, title: str, unit: str, caption: s
 
 
 def _without_gaps(values: Sequence[tuple[int, float]]) -> list[tuple[int, float | None]]:
-    """With None for each second between them that has no value: a line must not go on over it."""
+    """Insert None for each second without a value: a line must not continue across it."""
     known = dict(values)
     return [(second, known.get(second)) for second in range(values[0][0], values[-1][0] + 1)]
 
@@ -458,7 +458,7 @@ def _consumed_latency(runs: Sequence[_Run]) -> Chart:
 
 
 def _curve(run: _Run, field: str) -> tuple[list[float], list[float]] | None:
-    """Where 1/(1 - percentile) goes by factors, the latencies in milliseconds; None if nothing was recorded."""
+    """Values of 1/(1 - percentile), and the latencies there in milliseconds; None if nothing was recorded."""
     histogram = histogram_of(run.result.rows, field)
     count = histogram.get_total_count()
     if not count:
@@ -486,7 +486,7 @@ def _quantile_curve(runs: Sequence[_Run]) -> Chart:
                 line = {} if field == "intended_to_ack" else {"dash": "dot"}
             texts = [f"p{100 - 100 / tail:.6g}" for tail in curve[0]]
             template = f"{_text(name)}<br>%{{text}}: %{{y:.3g}} ms<extra></extra>"
-            # To the point from which on nothing supports the figures, and from there on in grey.
+            # In colour up to the point from which the figures are unsupported, and in grey from there.
             limit = 1 / run.result.supported_share(field)
             end = sum(tail <= limit * 1.0001 for tail in curve[0])
             tails, times = curve
@@ -524,7 +524,7 @@ def _rates(runs: Sequence[_Run]) -> Chart:
                 _steps(figure, run.values("consumed"), "consumed", "#9333ea")
         failed = [(row.second + 0.5, row.errors) for row in run.seconds if row.errors]
         if failed:
-            # A few among thousands would be no more than a thicker axis.
+            # A few among thousands would only make the axis thicker.
             colour, name = (run.colour, f"{run.label}: failed") if len(runs) > 1 else (_FAULT, "failed")
             style: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "x", "size": 9, "color": colour}}
             _line(figure, [x for x, _ in failed], [y for _, y in failed], name, colour, **style)
@@ -557,7 +557,7 @@ def _over_time(runs: Sequence[_Run], title: str, field: str, unit: str, caption:
         values = [(second, None if value is None else scale(value)) for second, value in run.values(field)]
         style: dict[str, Any] = {}
         if len(runs) == 1 and all(value is not None for _, value in values):
-            # Over a gap Plotly would fill from one end to the other.
+            # Plotly would fill a gap from one end to the other.
             style = {"fill": "tozeroy", "fillcolor": "rgba(37, 99, 235, 0.12)"}
         _steps(figure, values, run.label, run.colour, **style)
     return Chart(field, title, caption, _mark(figure, runs))

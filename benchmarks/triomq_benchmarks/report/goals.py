@@ -8,11 +8,11 @@ from triomq_benchmarks.figures.beside import beside
 
 
 def ratio_text(ratio: float | None, goal: float | None, *, at_most: bool = False) -> Text:
-    """A ratio, green where it reaches its goal, red where it does not.
+    """Format a ratio, green if it reaches its goal, red if it does not.
 
     Args:
-        ratio: None: there is nothing to compare with.
-        goal: None: there is none.
+        ratio: None if there is nothing to compare with.
+        goal: None if there is none.
         at_most: whether the goal is an upper limit.
     """
     if ratio is None:

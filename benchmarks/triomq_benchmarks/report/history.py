@@ -27,7 +27,7 @@ _FIELDS = {"p50, ms": "p50_ms", "p99, ms": "p99_ms", "p99.9, ms": "p999_ms"}
 
 @attrs.frozen
 class _Entry:
-    """A run, with its figures worked out once."""
+    """A run, with its computed figures."""
 
     name: str
     result: RunResult
@@ -39,11 +39,11 @@ class _Entry:
 
 
 def write_history(runs: Mapping[str, RunResult], path: Path) -> None:
-    """Write the page; it is whole or not there.
+    """Write the page, completely or not at all.
 
     Args:
-        runs: at least one, by the names of their folders.
-        path: of the file; its folder exists.
+        runs: at least one run, by the names of their folders.
+        path: the file; its folder exists.
 
     Raises:
         ReportUnavailableError: Plotly or Jinja is missing.

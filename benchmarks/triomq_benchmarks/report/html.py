@@ -27,15 +27,15 @@ _TEMPLATE = "report.html.j2"
 
 
 class ReportUnavailableError(Exception):
-    """What draws reports is not installed; the message says how to get it."""
+    """Reports cannot be drawn because a package is missing; the message explains how to install it."""
 
 
 def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str] = ()) -> None:
-    """Write the page; it is whole or not there.
+    """Write the page, completely or not at all.
 
     Args:
         results: at least one run.
-        path: of the file; its folder exists.
+        path: the file; its folder exists.
         folders: the name of each run's folder, to distinguish runs on one target.
 
     Raises:
@@ -75,7 +75,7 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
 
 @functools.lru_cache(maxsize=1)
 def packed(script: str) -> str:
-    """Base64 of gzip: the page is 2 MB instead of 5, and its browser unpacks it at once."""
+    """Base64 of gzip: the page is 2 MB instead of 5, and the browser unpacks it at once."""
     return base64.b64encode(gzip.compress(script.encode(), 9, mtime=0)).decode()
 
 
@@ -85,7 +85,7 @@ def _title(results: Sequence[RunResult]) -> str:
 
 
 def drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
-    """What a template shows of a plot."""
+    """The values for a template that shows a plot."""
     traces = [trace for trace in chart.figure.data if trace.type == "scatter"]
     legend = [
         {
@@ -101,13 +101,13 @@ def drawn(chart: Chart, markup: type[Any]) -> Mapping[str, object]:
         for number, trace in enumerate(traces)
         if trace.legendgroup != PART
     ]
-    # No text of a run may end the script element.  Plotly sees to that too, but does not promise it.
+    # No text of a run may end the script element. Plotly ensures that too, but does not promise it.
     figure = markup(chart.figure.to_json().replace("<", "\\u003c"))
     return {"key": chart.key, "title": chart.title, "caption": chart.caption, "legend": legend, "figure": figure}
 
 
 def _run(label: str, colour: str, result: RunResult, of: int) -> dict[str, Any]:
-    """What the template shows of one run."""
+    """The values for a template that shows one run."""
     return {
         "label": label,
         "colour": colour,
@@ -141,7 +141,7 @@ def _length(result: RunResult) -> str:
 
 
 def _instant(iso: str) -> str:
-    """To the second; ISO 8601 in UTC is how it is kept."""
+    """Format to the second; results have ISO 8601 in UTC."""
     return f"{iso[:19].replace('T', ' ')} UTC"
 
 
@@ -171,13 +171,13 @@ def _tiles(result: RunResult) -> list[Mapping[str, object]]:
 
 
 def _acked_per_s(result: RunResult) -> float:
-    """Within the measured part; of a run that was cut short, within what there is of it."""
+    """The rate within the measured part; for a run that was cut short, within its actual length."""
     acked = sum(row.acked for row in result.rows if 0 <= row.second < result.measured_s)
     return acked / max(result.elapsed_s, 1e-9)
 
 
 def _value(quantiles: Quantiles, field: str, unsupported: Mapping[str, str]) -> str:
-    """A percentile as text. Nothing measured is not fast; what says nothing about the broker has a mark."""
+    """A percentile as text. Missing values are not shown as fast; values that are not about the broker have a mark."""
     return "~" * (field in unsupported) + figure(getattr(quantiles, field)) if quantiles.count else "-"
 
 
@@ -258,7 +258,7 @@ def _configuration(result: RunResult) -> Iterable[tuple[str, object]]:
 
 
 def figure(value: float) -> str:
-    """A measured value as people read it: three significant digits, thousands separated."""
+    """A measured value for people: three significant digits, with thousands separators."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

@@ -16,16 +16,16 @@ from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow, by_second,
 
 Say = Callable[[str], None]
 KEPT_S = 4
-"""Seconds whose rows are kept for the line: late answers change a second that is past."""
+"""Seconds whose rows are kept for the line: late answers change a past second."""
 
 
 class ProgressLine:
-    """Rows in, a line out.
+    """Makes a progress line from rows.
 
     Args:
         show: draws the line.
-        length_s: of the measured part.
-        workers: how many load generators report rows.
+        length_s: length of the measured part.
+        workers: number of load generators that report rows.
     """
 
     def __init__(self, show: Say, length_s: float, *, workers: int = 1) -> None:
@@ -38,7 +38,7 @@ class ProgressLine:
         self._errors = 0
 
     def add(self, row: IntervalRow) -> None:
-        """Take an increment; when all workers are past a second, it is shown."""
+        """Add an increment; when all workers are past a second, it is shown."""
         if row.worker == MONITOR:
             return
         self._rows.append(row)
@@ -74,10 +74,10 @@ class ProgressLine:
 
 @contextmanager
 def progress_on(stream: TextIO, *, shown: bool) -> Iterator[tuple[Say, Say]]:
-    """Two functions: one for the line that changes, one for lines that stay.
+    """Two functions: one shows the changing line, the other permanent lines.
 
-    Nothing is shown any more, and nothing else changes, once the stream's reader is gone: a terminal that was closed, or
-    a pipe to `head`.
+    Once the stream's reader has ended (a closed terminal, or a pipe to `head`), nothing more is shown, and nothing else
+    changes.
     """
     if not shown:
         yield (lambda _line: None), (lambda _news: None)

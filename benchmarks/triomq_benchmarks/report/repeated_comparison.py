@@ -38,11 +38,11 @@ class RepeatedMeasure:
     """One figure of both sides.
 
     Attributes:
-        name: of the figure, with its unit.
+        name: the figure's name, with its unit.
         before: the median of side A's runs.
-        after: of side B's.
-        difference: between them, round by round; None where a round has no ratio.
-        change: what that means.
+        after: the median of side B's runs.
+        difference: the difference between them, round by round; None if a round has no ratio.
+        change: the resulting assessment.
     """
 
     name: str
@@ -54,7 +54,7 @@ class RepeatedMeasure:
 
 @attrs.frozen(kw_only=True)
 class Side:
-    """What one side ran on: medians over its runs."""
+    """The resources of one side: medians over its runs."""
 
     target: str
     versions: Mapping[str, str]
@@ -68,17 +68,17 @@ class Side:
 
 @attrs.frozen(kw_only=True)
 class RepeatedComparison:
-    """Both sides beside each other.
+    """The comparison of both sides.
 
     Attributes:
-        rounds: that count.
-        wanted: the difference of the median that is to be found.
-        rounds_needed: how many rounds find it.
-        measures: figure by figure.
-        sides: what each ran on.
-        differences: settings of the workload that are not the same, as `name: A -> B`.
-        left_out: rounds that say nothing about a broker, and why.
-        obstacles: why nothing can be compared; empty if it can.
+        rounds: number of rounds that count.
+        wanted: the difference of the median that should be found.
+        rounds_needed: number of rounds that can find it.
+        measures: the compared figures.
+        sides: the resources of each side.
+        differences: settings of the workload that differ, as `name: A -> B`.
+        left_out: rounds that are not about a broker, with the reason.
+        obstacles: reasons why nothing can be compared; empty if it can.
     """
 
     rounds: int
@@ -115,9 +115,9 @@ def compare_repeats(
     Args:
         before: runs of side A.
         after: runs of side B; the first was in the same round as A's first, and so on.
-        tolerance: a real difference up to this is of no interest.
+        tolerance: real differences up to this are not reported.
         wanted: the relative difference of the median that the rounds must be able to show.
-        force: compare in spite of different workloads, partial runs, or generators that were late.
+        force: compare in spite of different workloads, partial runs, or late generators.
     """
     rounds = list(zip(before, after, strict=False))
     left_out = []
@@ -157,7 +157,7 @@ def compare_repeats(
 
 
 def logarithms_of(before: Sequence[RunResult], after: Sequence[RunResult]) -> dict[str, list[float]]:
-    """The logarithms of B : A of each round, by measure, that which matters first; measures that all runs have."""
+    """The rounds' logarithms of B : A, by measure, the most important first; only measures that all runs have."""
     figures = [(_figures(old), _figures(new)) for old, new in zip(before, after, strict=True)]
     found = {name: _logarithms([(old[name], new[name]) for old, new in figures]) for name in _common(figures)}
     return {name: values for name, values in found.items() if values}
@@ -170,12 +170,12 @@ def _common(figures: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) 
 
 
 def more_rounds(before: Sequence[RunResult], after: Sequence[RunResult], wanted: float) -> int:
-    """How many rounds are needed, by those that there are."""
+    """The number of rounds needed, computed from the existing ones."""
     return rounds_needed(logarithms_of(before, after).get(PRIMARY, ()), wanted)
 
 
 def _figures(run: RunResult) -> dict[str, float]:
-    """The measures of one run, that which matters first."""
+    """The measures of one run, the most important first."""
     found: dict[str, float] = {}
     for field, prefix in _HISTOGRAMS.items():
         histogram = histogram_of(run.rows, field)
@@ -208,7 +208,7 @@ def _measure(
 
 
 def _counts(rounds: Sequence[tuple[RunResult, RunResult]]) -> list[RepeatedMeasure]:
-    """Failed sends, and what the audits found: sums, which are 0 on both sides where nothing is wrong."""
+    """Failed sends, and the audits' findings: sums, which are 0 on both sides without errors."""
     made = [_count("failed sends", *(sum(run.total("errors") for run in side) for side in zip(*rounds, strict=True)))]
     for defect in DEFECTS:
         sums = [sum(_audited(run, defect) for run in side) for side in zip(*rounds, strict=True)]

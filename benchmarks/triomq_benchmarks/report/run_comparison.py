@@ -33,12 +33,12 @@ from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 
 DRAWS = 300
 STRETCHES = 60
-"""Longer runs are resampled in so many blocks: neighbouring seconds are alike, and a long run takes no longer to
-compare."""
+"""Longer runs are resampled in this many blocks: neighbouring seconds are similar, and so the time of a comparison is
+bounded."""
 
 _INTERVAL = 0.95
 _GRID = math.log(1.005)
-"""Latencies of the draws are distinguished by half a percent; the figures themselves are those of the histograms."""
+"""Resampled latencies are distinguished by half a percent; the figures themselves come from the histograms."""
 
 _PERCENTILES = (50.0, 99.0, 99.9)
 _T = TypeVar("_T")
@@ -46,13 +46,13 @@ _IGNORED_SETTINGS = frozenset({"description", "thresholds", "ignored"})
 
 
 class Change(enum.StrEnum):
-    """How one measure changed."""
+    """The change of one measure."""
 
     BETTER = "better"
     SAME = "same"
     WORSE = "worse"
     UNCLEAR = "unclear"
-    """More than the tolerance apart, but the seconds scatter so much that it may be chance."""
+    """Further apart than the tolerance, but the seconds scatter so much that it may be chance."""
 
 
 class Changed(Protocol):
@@ -60,7 +60,7 @@ class Changed(Protocol):
 
     @property
     def change(self) -> Change:
-        """How it changed."""
+        """The change of the figure."""
 
 
 def result_of(measures: Iterable[Changed], obstacles: Sequence[str], *, unchanged: str = "same") -> str:
@@ -83,13 +83,13 @@ class Measure:
     """One figure of both runs.
 
     Attributes:
-        name: of the figure, with its unit.
-        before: of run A.
-        after: of run B.
-        ratio: after / before; None where before is 0.
-        low: lower end of the ratio's 95 % interval; None where there is none.
+        name: the figure's name, with its unit.
+        before: the value of run A.
+        after: the value of run B.
+        ratio: after / before; None if before is 0.
+        low: lower end of the ratio's 95 % interval; None if it has none.
         high: upper end.
-        change: what that means.
+        change: the resulting assessment.
     """
 
     name: str
@@ -103,14 +103,14 @@ class Measure:
 
 @attrs.frozen(kw_only=True)
 class RunComparison:
-    """Two runs beside each other.
+    """The comparison of two runs.
 
     Attributes:
-        measures: figure by figure.
-        differences: settings that are not the same in both, as `name: A -> B`.
-        circumstances: what else is not the same (target, engine, machine), in that form; a comparison is possible all the
-            same, and may be about that.
-        obstacles: why the runs cannot be compared; empty if they can.
+        measures: the compared figures.
+        differences: settings that differ, as `name: A -> B`.
+        circumstances: other differences (target, engine, machine), in that form; a comparison is possible nevertheless,
+            and may be about them.
+        obstacles: reasons why the runs cannot be compared; empty if they can.
     """
 
     measures: tuple[Measure, ...]
@@ -135,8 +135,8 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
     Args:
         before: run A.
         after: run B.
-        tolerance: relative difference that is of no interest, for example 0.1.
-        force: compare in spite of different workloads, or of generators that were late.
+        tolerance: relative difference that is not reported, for example 0.1.
+        force: compare in spite of different workloads or late generators.
     """
     differences = tuple(workload_differences(before, after))
     obstacles = (
@@ -144,7 +144,7 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
     )
     if differences and not force:
         obstacles.append("the workloads differ, see above; --force compares them anyway")
-    chance = random.Random(0)  # The same runs get the same answer.
+    chance = random.Random(0)  # The same runs always give the same result.
     seconds = [_measured_seconds(run) for run in (before, after)]
     measures: list[Measure] = []
     for field, prefix in (("intended_to_ack", "send"), ("intended_to_consumed", "intended to consumed")):
@@ -167,7 +167,7 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
 
 
 def unfit(run: RunResult) -> list[str]:
-    """Why a run says nothing about a broker."""
+    """The reasons why a run is not about a broker."""
     reasons = []
     if run.partial:
         reasons.append("is partial; run it to its end, or use --force")
@@ -179,7 +179,7 @@ def unfit(run: RunResult) -> list[str]:
 
 
 def workload_differences(before: RunResult, after: RunResult) -> list[str]:
-    """Settings of the workload that are not the same in both, as `name: A -> B`."""
+    """Settings of the workload that differ, as `name: A -> B`."""
     return _differences(before.workload, after.workload)
 
 
@@ -202,14 +202,14 @@ def _circumstances(run: RunResult) -> Mapping[str, object]:
 
 
 def _measured_seconds(run: RunResult) -> list[IntervalRow]:
-    """From the first to the last of the measured part: one without a row is one in which nothing happened."""
+    """The seconds from the first to the last of the measured part: in a second without a row nothing happened."""
     ends = (IntervalRow(worker=0, second=0), IntervalRow(worker=0, second=max(0, math.ceil(run.measured_s) - 1)))
     rows = [row for row in run.rows if 0 <= row.second < run.measured_s]
     return every_second(by_second([*rows, *(ends[: 1 if run.partial else 2])]))
 
 
 def _stretches(seconds: Sequence[_T]) -> list[Sequence[_T]]:
-    """Neighbours together, at most `STRETCHES` of them, as alike in length as can be."""
+    """Neighbouring seconds in groups, at most `STRETCHES` of them, with lengths as equal as possible."""
     count = min(len(seconds), STRETCHES)
     edges = [len(seconds) * number // count for number in range(count + 1)]
     return [seconds[begin:end] for begin, end in pairwise(edges)]
@@ -217,12 +217,12 @@ def _stretches(seconds: Sequence[_T]) -> list[Sequence[_T]]:
 
 @attrs.frozen
 class _Cells:
-    """The histograms of a run's stretches on one grid.
+    """The histograms of a run's groups of seconds on one grid.
 
     Attributes:
         grid: logarithms of latencies, in steps of `_GRID`, ascending.
-        counts: of each stretch, how often each of the grid: 64 bits each, laid side by side in one integer, because
-            adding integers is a hundred times as fast as adding lists.
+        counts: for each group, the count for each grid point: 64 bits each, side by side in one integer, because adding
+            integers is a hundred times as fast as adding lists.
     """
 
     grid: Sequence[int]
@@ -230,14 +230,14 @@ class _Cells:
 
     @classmethod
     def of(cls, seconds: Sequence[IntervalRow], field: str) -> _Cells:
-        """Those of one histogram."""
+        """Build them from one histogram."""
         sparse = [_on_the_grid(histogram_of(rows, field)) for rows in _stretches(seconds)]
         grid = sorted(set().union(*sparse))
         dense = (array("Q", (cell[place] for place in grid)) for cell in sparse)
         return cls(grid, [int.from_bytes(each.tobytes(), sys.byteorder) for each in dense])
 
     def drawn(self, chance: random.Random) -> list[float]:
-        """The percentiles of as many stretches, drawn by chance, in microseconds."""
+        """The percentiles of a random sample of as many groups, in microseconds."""
         total = sum(chance.choices(self.counts, k=len(self.counts)))
         lanes = memoryview(total.to_bytes(8 * len(self.grid), sys.byteorder)).cast("Q")
         sums = list(accumulate(lanes))
@@ -314,14 +314,14 @@ def _measure(
 
 
 def change_of(ratio: float, low: float, high: float, tolerance: float, *, smaller_is_better: bool) -> Change:
-    """What a ratio B : A means.
+    """Assess a ratio B : A.
 
     Args:
-        ratio: measured.
+        ratio: the measured ratio.
         low: lower end of its interval.
         high: upper end.
-        tolerance: relative difference that is of no interest.
-        smaller_is_better: as latencies are, and rates are not.
+        tolerance: relative difference that is not reported.
+        smaller_is_better: true for latencies, false for rates.
     """
     if 1 / (1 + tolerance) <= ratio <= 1 + tolerance:
         return Change.SAME

@@ -6,6 +6,6 @@ import signal
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Ctrl-C, SIGTERM, and SIGHUP, which comes when a terminal is closed; not where `nohup` has it ignored."""
+    """Ctrl-C, SIGTERM, and SIGHUP, which is sent when a terminal is closed, unless `nohup` has it ignored."""
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)

@@ -33,7 +33,7 @@ SIDES = (LOCAL, PROCESSES, SPARK, CLUSTER)
 
 @attrs.frozen
 class Spread:
-    """One engine's median from intended to acknowledged, and its range from second to second; milliseconds."""
+    """One engine's median from intended to acknowledged, and its range over the seconds; milliseconds."""
 
     name: str
     p50_ms: float
@@ -41,12 +41,12 @@ class Spread:
     highest_ms: float
 
     def holds(self, p50_ms: float) -> bool:
-        """Whether another engine's median is within this one's own spread."""
+        """Whether another engine's median is within this one's range."""
         return self.lowest_ms <= p50_ms <= self.highest_ms
 
 
 def spread_of(name: str, results: Sequence[RunResult]) -> Spread:
-    """The median of an engine's rounds, and the range of its seconds' medians; not a number where nothing was measured."""
+    """The median of an engine's rounds, and the range of its seconds' medians; NaN if nothing was measured."""
     seconds = [row for result in results for row in by_second(result.rows) if 0 <= row.second < result.measured_s]
     medians = [quantiles(histogram_of([row], "intended_to_ack")).p50_ms for row in seconds if row.intended_to_ack]
     whole = quantiles(histogram_of([row for result in results for row in result.rows], "intended_to_ack"))
@@ -56,7 +56,7 @@ def spread_of(name: str, results: Sequence[RunResult]) -> Spread:
 
 
 def disagreements(spreads: Sequence[Spread]) -> list[str]:
-    """A sentence for each pair of which one's median is outside the other's spread."""
+    """A sentence for each pair in which one median is outside the other's range."""
     return [
         f"{one.name} measures {one.p50_ms:.3f} ms, outside {other.name}'s {other.lowest_ms:.3f} to {other.highest_ms:.3f} ms"
         for one in spreads
@@ -66,7 +66,7 @@ def disagreements(spreads: Sequence[Spread]) -> list[str]:
 
 
 class EngineRounds:
-    """The runs, one after the other."""
+    """Runs the rounds one after the other."""
 
     def __init__(self, workload: Workload, seed: int, folder: Path, show: Say, news: Say) -> None:
         self._workload = workload
@@ -78,7 +78,7 @@ class EngineRounds:
         self.interrupted = False
 
     async def run(self, sides: Sequence[str], rounds: int) -> None:
-        """All of them, on one cluster."""
+        """Run all rounds on one cluster."""
         self.results = {side: [] for side in sides}
         with trio.CancelScope() as everything:
             async with on_interrupt(everything.cancel), open_run_target(OURS, self._workload) as target:

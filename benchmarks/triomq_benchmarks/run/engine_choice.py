@@ -19,14 +19,14 @@ PROCESSES = 2
 
 @attrs.frozen(kw_only=True)
 class EngineChoice:
-    """What the command line asks for.
+    """The engine options of the command line.
 
     Attributes:
         name: `local`, `processes` or `spark`.
-        workers: how many generators; None: the engine's own choice.
-        most: how many find something to do; the engine's own choice is no more.
-        master: Spark's.
-        spark_settings: Spark's too.
+        workers: number of generators; None: the engine's own choice.
+        most: number of generators that have work; an upper bound for the engine's own choice.
+        master: Spark's master.
+        spark_settings: Spark's settings.
         py_files: archives for the Python path of Spark's workers.
         keep_classes: whether Spark's JVM writes its classes for later runs.
     """
@@ -41,10 +41,10 @@ class EngineChoice:
 
 
 def check_engine(choice: EngineChoice, workload: Workload) -> None:
-    """What of a choice can be checked before anything is started.
+    """Check a choice as far as possible before anything is started.
 
     Raises:
-        EngineError: it cannot run so many workers, or they would have nothing to do, or Spark has no such master.
+        EngineError: it cannot run this many workers, or they would have nothing to do, or Spark has no such master.
     """
     workers = choice.workers
     if choice.name == "local" and workers not in {None, 1}:
@@ -62,17 +62,17 @@ def check_engine(choice: EngineChoice, workload: Workload) -> None:
 
 @asynccontextmanager
 async def open_engine(choice: EngineChoice, say: Callable[[str], None]) -> AsyncIterator[tuple[Engine, LedgerAudit]]:
-    """The engine, and what audits its ledgers, for as long as the block lasts.
+    """Open the engine, and the function that audits its ledgers, while the block lasts.
 
     Args:
-        choice: which; :func:`check_engine` has checked it.
-        say: gets lines for people.
+        choice: the engine; :func:`check_engine` has checked it.
+        say: takes lines for people.
 
     Raises:
-        EngineError: it is not available; the message names the cause and the cure.
+        EngineError: it is not available; the message names the cause and the remedy.
     """
     if choice.name == "spark":
-        # Only Spark needs Spark.
+        # Spark is needed only by this engine.
         from triomq_benchmarks.spark.engine import open_spark_engine
 
         async with open_spark_engine(

@@ -17,20 +17,20 @@ from triomq_benchmarks.run.targets import RunTarget, TargetError, TargetNode, pa
 from triomq_benchmarks.workload.workload import Fault, FaultKind, WorkloadError
 
 _SYS_PIDFD_GETFD = 438
-"""The same number on every architecture that Linux got since 5.6."""
+"""The same on every architecture that Linux has supported since 5.6."""
 
 CUT_EVERY_S = 0.01
-"""How often links are broken while a node is cut off: a new one lasts no longer than that."""
+"""Interval at which links are broken while a node is cut off: no new link lasts longer."""
 
 
 def check_faults(faults: Sequence[Fault], target: RunTarget) -> None:
-    """Raise WorkloadError if a fault names a node that is not there."""
+    """Raise WorkloadError if a fault names a node that does not exist."""
     for fault in faults:
         _node(fault, target)
 
 
 def _node(fault: Fault, target: RunTarget) -> TargetNode:
-    """The node a fault is for: by name, or the first of a role."""
+    """The node of a fault: by name, or the first with a role."""
     nodes = target.nodes
     if fault.node in nodes:
         return nodes[fault.node]
@@ -46,13 +46,13 @@ def _node(fault: Fault, target: RunTarget) -> TargetNode:
 async def do_faults(
     faults: Sequence[Fault], target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]
 ) -> None:
-    """Do all of them, each in a task of its own, and return when the last is over.
+    """Do all faults, each in a separate task, and return when the last is over.
 
     Args:
-        faults: what to do.
+        faults: the faults.
         target: the cluster.
-        origin: when the measured part begins, on trio's clock.
-        on_done: called for each when it is over, also for one that is under way when this is cancelled.
+        origin: start of the measured part, on trio's clock.
+        on_done: called for each fault when it is over, also for one in progress when this is cancelled.
 
     Raises:
         TargetError: a node could not be started again.
@@ -107,10 +107,10 @@ def break_links(pid: int) -> int:
     """Shut down every TCP link of a child process, both ways, as a cut wire's reset would; its listeners stay.
 
     Returns:
-        How many there were.
+        The number of links.
 
     Raises:
-        TargetError: this system does not let us.
+        TargetError: this system does not permit it.
     """
     if platform.system() != "Linux":
         raise TargetError("the fault `cut` needs Linux 5.6 or newer; take `pause` instead")
@@ -123,11 +123,11 @@ def break_links(pid: int) -> int:
                 if not os.readlink(f"/proc/{pid}/fd/{entry}").startswith("socket:"):
                     continue
             except OSError:
-                continue  # closed meanwhile
+                continue  # closed in the meantime
             descriptor = libc.syscall(_SYS_PIDFD_GETFD, pidfd, int(entry), 0)
             if descriptor < 0:
                 if ctypes.get_errno() == errno.EBADF:
-                    continue  # closed meanwhile
+                    continue  # closed in the meantime
                 reason = os.strerror(ctypes.get_errno())
                 raise TargetError(
                     f"the fault `cut` cannot reach the links of process {pid}: {reason}; take `pause` instead"
@@ -139,7 +139,7 @@ def break_links(pid: int) -> int:
 
 
 def _shut(descriptor: int) -> bool:
-    """Shut one down if it is a connected TCP link; our copy of the descriptor is closed."""
+    """Shut down a descriptor if it is a connected TCP link; our copy of it is closed."""
     with socket.socket(fileno=descriptor) as link:
         try:
             link.getpeername()
@@ -147,5 +147,5 @@ def _shut(descriptor: int) -> bool:
                 link.shutdown(socket.SHUT_RDWR)
                 return True
         except OSError:
-            pass  # a listener, or a link that is gone already
+            pass  # a listener, or a link that is already closed
     return False

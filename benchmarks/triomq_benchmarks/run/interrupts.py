@@ -21,7 +21,7 @@ async def on_interrupt(action: Callable[[], None]) -> AsyncIterator[None]:
             task_status.started()
             hung_up = False
             async for number in signals:
-                # The kernel and the shell both signal a closed terminal: that is no second request.
+                # The kernel and the shell both signal a closed terminal: this is not a second request.
                 if not (number == signal.SIGHUP and hung_up):
                     action()
                 hung_up = hung_up or number == signal.SIGHUP

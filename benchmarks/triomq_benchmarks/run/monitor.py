@@ -21,11 +21,11 @@ from triomq_protocol.wire.command import Command
 EVERY_S = 1.0
 ANSWER_LIMIT_S = 0.8
 PROCESSES_EVERY_S = 0.1
-"""How often it is looked whether processes are there."""
+"""Interval of the checks whether processes exist."""
 
 
 async def broker_facts(address: str) -> Mapping[str, str]:
-    """A broker's runtime information; empty when it does not answer in time, or not in order."""
+    """A broker's runtime information; empty if it does not answer properly, or in time."""
     with trio.move_on_after(ANSWER_LIMIT_S):
         try:
             answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
@@ -41,8 +41,8 @@ async def watch(target: RunTarget, origin: float, on_row: Callable[[IntervalRow]
 
     Args:
         target: the cluster to ask.
-        origin: when the measured part begins, on trio's clock.
-        on_row: gets the rows, of the worker `MONITOR`.
+        origin: start of the measured part, on trio's clock.
+        on_row: takes the rows, of the worker `MONITOR`.
     """
     if not any(node.role == "slave" for node in target.nodes.values()):
         return
@@ -55,7 +55,7 @@ async def watch(target: RunTarget, origin: float, on_row: Callable[[IntervalRow]
 
 
 async def replication_lag_bytes(target: RunTarget) -> int | None:
-    """How much log the slowest slave has not got yet, over all sets; None if no set answers."""
+    """The slowest slave's distance from its master's log, over all sets; None if no set answers."""
     ends: dict[str, int] = {}
 
     async def look(name: str, address: str) -> None:
@@ -64,7 +64,7 @@ async def replication_lag_bytes(target: RunTarget) -> int | None:
             ends[name] = int(end)
 
     brokers = [node for node in target.nodes.values() if node.role != "namesrv"]
-    # Slaves first: what the master takes meanwhile counts as lag, never as the slave's lead.
+    # Slaves first: messages that the master takes meanwhile count as lag, never as the slave's lead.
     for role in ("slave", "master"):
         async with trio.open_nursery() as nursery:
             for node in brokers:
@@ -82,9 +82,9 @@ async def watch_processes(target: RunTarget, origin: float, on_end: Callable[[Fa
     """Report each process of the target that ends or is stopped, also by a fault of the run, until cancelled.
 
     Args:
-        target: the cluster; of processes that are not ours nothing is known.
-        origin: when the measured part begins, on trio's clock.
-        on_end: gets the end, once for each process, and each stop, once it is over.
+        target: the cluster; nothing is known of processes that are not ours.
+        origin: start of the measured part, on trio's clock.
+        on_end: takes the end of each process once, and each stop once it is over.
     """
     ended: set[int] = set()
     stopped: dict[str, float] = {}
@@ -114,7 +114,7 @@ _ENDED_STATES, _STOPPED_STATE = ("Z", "X", ""), "T"
 
 
 def process_state(pid: int) -> str:
-    """The letter that Linux has for what a process does, such as `T` for a stopped one; empty: there is none."""
+    """Linux' letter for a process's state, such as `T` for a stopped one; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

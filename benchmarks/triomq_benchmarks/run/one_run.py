@@ -37,7 +37,7 @@ PACKAGES = ("triomq", "trio", "msgspec", "hdrhistogram", "isal", "pyarrow", "pys
 
 @attrs.define
 class _Seen:
-    """What has been reported so far; it outlives the tasks that report it."""
+    """All reports so far; they outlive the tasks that make them."""
 
     started_at_s: float = 0.0
     ended_s: float | None = None
@@ -60,23 +60,23 @@ async def run_workload(
     on_row: OnRow = lambda _row: None,
     stop: trio.CancelScope | None = None,
 ) -> RunResult:
-    """Run it, and decide whether it passed.
+    """Run a workload, and decide whether it passed.
 
     Args:
-        workload: what.
-        target: on what.
-        engine: what runs the load generators.
-        seed: of everything drawn by chance.
+        workload: the workload.
+        target: the target.
+        engine: runs the load generators.
+        seed: seed of all random choices.
         payload: the payload file's content.
-        folder: where the ledger goes, in place of one that an earlier run left; needed for an audit.
-        audit: how to audit the ledger; None: no ledger is written.
-        on_row: gets every increment, for progress.
-        stop: cancel it to end the run early; a partial result is returned then.
+        folder: folder for the ledger, which replaces one of an earlier run; needed for an audit.
+        audit: audits the ledger; None: no ledger is written.
+        on_row: takes every increment, for progress.
+        stop: is cancelled to end the run early; a partial result is then returned.
 
     Raises:
         TargetError: topics could not be prepared.
         LedgerError: the ledger of an earlier run in this folder cannot be removed.
-        WorkloadError: a fault names a node that is not there.
+        WorkloadError: a fault names a node that does not exist.
         EngineError: the generators could not be started.
         triomq.MQError: the local generator could not be started.
     """
@@ -147,7 +147,7 @@ async def run_workload(
 
 
 def auditable(workload: Workload) -> bool:
-    """Whether both ends of every message are seen."""
+    """Whether both ends of every message are observed."""
     return workload.consume is not ConsumeMode.NONE and workload.send_mode is not SendMode.ONEWAY
 
 
@@ -193,28 +193,28 @@ async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _S
 
 async def audit_here(folder: Path) -> Findings:
     """Audit the ledger below a run directory in a thread of this process. Raises LedgerError."""
-    # Only a run with a ledger needs Arrow.
+    # Arrow is needed only by a run with a ledger.
     from triomq_benchmarks.audit.ledger_tables import audit_folder
 
     return await trio.to_thread.run_sync(audit_folder, folder)
 
 
 async def _audit(audit: LedgerAudit, folder: Path) -> Findings:
-    """The findings, which `audit.json` keeps too; a ledger that cannot be read is a finding."""
+    """The findings, which are also written to `audit.json`; a ledger that cannot be read is a finding."""
     from triomq_benchmarks.audit.ledger_tables import write_findings
 
     try:
         findings = await audit(folder)
     except LedgerError as error:
         findings = Findings(notes=(str(error),))
-    # Where it cannot be written, nor can the result, which holds it too; that is reported then.
+    # If it cannot be written, neither can the result, which contains it too; that is reported then.
     with suppress(OSError):
         write_findings(findings, folder)
     return findings
 
 
 async def _details(target: RunTarget) -> Mapping[str, object]:
-    """The nodes that are measured, with the versions they report."""
+    """The measured nodes, with the versions that they report."""
     brokers: dict[str, object] = {}
     for node in target.nodes.values():
         about: dict[str, object] = {"role": node.role, "address": node.address}
@@ -225,7 +225,7 @@ async def _details(target: RunTarget) -> Mapping[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Of what took part on our side."""
+    """The versions of the software on our side."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

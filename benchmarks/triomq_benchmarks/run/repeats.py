@@ -25,16 +25,16 @@ STOP_LIMIT_S = 15.0
 
 
 class RepeatError(Exception):
-    """A run of a side could not be made; the message quotes what it printed."""
+    """A run of a side could not be made; the message quotes its output."""
 
 
 @attrs.frozen
 class SideChoice:
-    """One side, as the command line names it: `TARGET` or `TARGET@PYTHON`.
+    """One side as given on the command line: `TARGET` or `TARGET@PYTHON`.
 
     Attributes:
         target: as for `triomq bench run --target`.
-        python: the interpreter of the environment whose triomq is measured.
+        python: the interpreter of the environment with the measured triomq.
     """
 
     target: str
@@ -42,7 +42,7 @@ class SideChoice:
 
     @classmethod
     def parse(cls, text: str) -> SideChoice:
-        """Read it. Raises TargetError: it is not a target."""
+        """Parse it. Raises TargetError if it is not a target."""
         target, _, python = text.partition("@")
         check_choice(target)
         return cls(target, python or sys.executable)
@@ -50,15 +50,15 @@ class SideChoice:
 
 @attrs.frozen(kw_only=True)
 class RepeatPlan:
-    """What is run.
+    """The runs to make.
 
     Attributes:
         sides: A and B.
         workload: name or file.
-        changes: `KEY=VALUE` each.
-        folder: where runs go, below `a` and `b`.
-        seed: of the first round; each round has the next, for both sides.
-        audit: whether each message is written down.
+        changes: `KEY=VALUE` settings.
+        folder: folder of the runs, below `a` and `b`.
+        seed: seed of the first round; each round uses the next, for both sides.
+        audit: whether each message is recorded.
     """
 
     sides: tuple[SideChoice, SideChoice]
@@ -69,11 +69,11 @@ class RepeatPlan:
     audit: bool
 
     def run_folder(self, side: int, number: int) -> Path:
-        """Of one run."""
+        """The folder of one run."""
         return self.folder / SIDES[side] / f"{number + 1:03d}"
 
     def command(self, side: int, number: int) -> list[str]:
-        """What makes one run."""
+        """The command that makes one run."""
         choice = self.sides[side]
         changes = [part for change in self.changes for part in ("--set", change)]
         return [
@@ -86,12 +86,12 @@ class RepeatPlan:
 async def run_rounds(
     plan: RepeatPlan, rounds: int, news: Say, run: Callable[[Sequence[str]], Awaitable[None]] | None = None
 ) -> None:
-    """Make the runs of so many rounds that are not there yet.
+    """Make the missing runs of `rounds` rounds.
 
     Args:
-        plan: what to run.
-        rounds: how many in all.
-        news: gets a line before each run.
+        plan: the runs.
+        rounds: total number of rounds.
+        news: takes a line before each run.
         run: an asynchronous function that runs a command; default: as a child process.
 
     Raises:
@@ -112,8 +112,8 @@ async def run_rounds(
 
 
 async def _child(command: Sequence[str]) -> None:
-    """Run it to its end; a run that did not pass has a result all the same. Cancelling ends it in order."""
-    # A session of its own: a terminal's Ctrl-C is for this process, which then ends its child.
+    """Run it to its end; a run that did not pass still has a result. Cancelling ends it in order."""
+    # A separate session: a terminal's Ctrl-C is for this process, which then ends its child.
     try:
         process = await trio.lowlevel.open_process(
             list(command),
@@ -143,7 +143,7 @@ async def _child(command: Sequence[str]) -> None:
 
 
 def runs_below(folder: Path) -> dict[str, RunResult]:
-    """The runs below a side's folder, by their names. Raises RunUnreadableError: there is none, or one is damaged."""
+    """The runs below a side's folder, by name. Raises RunUnreadableError if there are none, or one is damaged."""
     found = {each.parent.name: read_run(each.parent) for each in sorted(folder.glob(f"*/{RESULT}"))}
     if not found:
         raise RunUnreadableError(f"{folder} holds no runs in folders of their own")
@@ -151,6 +151,6 @@ def runs_below(folder: Path) -> dict[str, RunResult]:
 
 
 def paired(before: Mapping[str, RunResult], after: Mapping[str, RunResult]) -> tuple[list[RunResult], list[RunResult]]:
-    """The runs of both sides that have the same name, and so were made in the same round."""
+    """The runs of both sides with the same names, which were made in the same rounds."""
     names = sorted(before.keys() & after.keys())
     return [before[name] for name in names], [after[name] for name in names]

@@ -19,12 +19,12 @@ from triomq_benchmarks.run.targets import RunTarget
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _AT_S = 0.5
-"""Between the rows of the generators, which are made when a second ends."""
+"""Between the rows of the generators, which are made at the end of a second."""
 
 
 @attrs.frozen
 class Sample:
-    """What a process has used so far, and its memory now; samples of several processes are added with `+`."""
+    """The resources that a process has used so far, and its memory now; samples of processes are added with `+`."""
 
     cpu_s: float = 0.0
     memory_bytes: int = 0
@@ -41,7 +41,7 @@ class Sample:
 
 
 def sample_of(pid: int, proc: Path = Path("/proc")) -> Sample | None:
-    """What a process has used; None: it is gone, or the system does not report it."""
+    """Sample a process; None if it has ended, or the system does not report it."""
     try:
         stat = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         pages = int((proc / str(pid) / "statm").read_text().split()[1])
@@ -52,13 +52,13 @@ def sample_of(pid: int, proc: Path = Path("/proc")) -> Sample | None:
         lines = (proc / str(pid) / "io").read_text().splitlines()
         disk = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
     except (OSError, ValueError):
-        pass  # another user's process does not show its disk use
+        pass  # the disk use of another user's process is not visible
     cpu_s = (int(stat[11]) + int(stat[12])) / _TICKS_PER_S
     return Sample(cpu_s, pages * _PAGE_BYTES, disk.get("read_bytes", 0), disk.get("write_bytes", 0))
 
 
 def sample_of_machine(proc: Path = Path("/proc")) -> Sample | None:
-    """What everything on this machine has used of its CPUs, and its memory that is not available."""
+    """Sample this machine: CPU use of all processes, and unavailable memory."""
     try:
         ticks = [int(each) for each in (proc / "stat").read_text().splitlines()[0].split()[1:]]
         lines = (line.partition(":") for line in (proc / "meminfo").read_text().splitlines())
@@ -71,7 +71,7 @@ def sample_of_machine(proc: Path = Path("/proc")) -> Sample | None:
 
 
 def descendants(pid: int, without: Iterable[int], proc: Path = Path("/proc")) -> list[int]:
-    """A process and all below it, but for the processes `without` and what is below these."""
+    """A process and all its descendants, except the processes `without` and their descendants."""
     left_out, found, waiting = set(without), list[int](), [pid]
     while waiting:
         one = waiting.pop()
@@ -82,12 +82,12 @@ def descendants(pid: int, without: Iterable[int], proc: Path = Path("/proc")) ->
             for task in (proc / str(one) / "task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
         except OSError:
-            continue  # it ended meanwhile, or the system does not list children
+            continue  # it ended in the meantime, or the system does not list children
     return found
 
 
 def row_between(who: str, second: int, before: Sample, after: Sample, length_s: float) -> ResourceRow:
-    """What was used between two samples. A process that was started again, or that ended, is not a negative use."""
+    """The use between two samples. A process that was restarted or has ended does not count as negative use."""
 
     def rate(old: float, new: float) -> float:
         return max(0.0, new - old) / length_s
@@ -103,7 +103,7 @@ def row_between(who: str, second: int, before: Sample, after: Sample, length_s: 
 
 
 def _samples(target: RunTarget) -> Mapping[str, tuple[object, Sample]]:
-    """By name: which process it is of, and the sample."""
+    """By name: the process's identity, and its sample."""
     found: dict[str, tuple[object, Sample]] = {}
     nodes = {node.name: node.pid for node in target.nodes.values() if node.pid}
     for name, pid in nodes.items():
@@ -121,9 +121,9 @@ async def watch_resources(target: RunTarget, origin: float, on_row: Callable[[Re
     """Report rows until cancelled.
 
     Args:
-        target: its processes are sampled where they are ours.
-        origin: when the measured part begins, on trio's clock.
-        on_row: gets one row for each process and second.
+        target: its processes are sampled if they are ours.
+        origin: start of the measured part, on trio's clock.
+        on_row: takes one row per process and second.
     """
     taken_at, before = trio.current_time(), _samples(target)
     while True:

@@ -29,18 +29,18 @@ MAX_RATE = "max_rate.json"
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What the command line asks for.
+    """The options of the command line.
 
     Attributes:
-        workload: what to run.
+        workload: the workload to run.
         payload: its payload file's content.
-        targets: on what, one after the other.
-        engine: what runs the load generators.
-        folder: where results go.
-        seed: of everything drawn by chance.
+        targets: the targets, one after the other.
+        engine: runs the load generators.
+        folder: folder for results.
+        seed: seed of all random choices.
         audit: whether to write a ledger and audit it.
-        find_max_rate: whether to look for the highest rate instead of running once.
-        p99_limit_ms: for that.
+        find_max_rate: whether to search for the highest rate instead of running once.
+        p99_limit_ms: the limit for that search.
     """
 
     workload: Workload
@@ -55,7 +55,7 @@ class Options:
 
 
 class Session:
-    """The targets, one after the other."""
+    """Runs the targets one after the other."""
 
     def __init__(self, options: Options, show: Say, news: Say) -> None:
         self._options = options
@@ -68,11 +68,11 @@ class Session:
         self.folders: list[Path] = []
         self.searches: dict[str, MaxRate] = {}
         self.unwritten: list[str] = []
-        """Why results are not in their folder."""
+        """Reasons why results are not in their folder."""
 
     @property
     def passed(self) -> bool:
-        """Whether all that was asked for was done and passed."""
+        """Whether everything requested was done and passed."""
         if self.unwritten:
             return False
         if self.searches:
@@ -80,7 +80,7 @@ class Session:
         return bool(self.results) and all(result.decision.passed for result in self.results)
 
     async def run(self) -> None:
-        """Do it."""
+        """Run all targets."""
         with trio.CancelScope() as everything:
             action = functools.partial(self._on_interrupt, everything)
             async with on_interrupt(action), AsyncExitStack() as stack:
@@ -110,7 +110,7 @@ class Session:
 
     @contextmanager
     def _noted(self, choice: str, folder: Path) -> Iterator[None]:
-        """Files are written here: what was measured is shown also where they cannot be."""
+        """Record a failure to write files in the block; results are shown nevertheless."""
         try:
             yield
         except OSError as error:
@@ -162,14 +162,14 @@ class Session:
             unfinished.write_text(json.dumps(about, indent=1) + "\n")
 
     def _on_interrupt(self, everything: trio.CancelScope) -> None:
-        """The first ends the run that is under way, in order; the second, or one between runs, ends everything."""
+        """The first interrupt ends the current run in order; the second, or one between runs, ends everything."""
         stop = self._stop
         (everything if stop is None or self.interrupted else stop).cancel()
         self.interrupted = True
 
 
 def run_folders(folder: Path, targets: Sequence[str]) -> list[Path]:
-    """Where the results of each target go: several have a folder each."""
+    """The folder for each target's results: several targets have separate folders."""
     if len(targets) == 1:
         return [folder]
     return [folder / choice.replace(":", "-").replace(";", "_") for choice in targets]

@@ -37,19 +37,19 @@ _PAUSE_S = 0.02
 
 
 class TargetError(Exception):
-    """A target cannot be used; the message names it, the cause and the cure."""
+    """A target cannot be used; the message names it, the cause and the remedy."""
 
 
 @attrs.frozen
 class TargetNode:
-    """A process of a target, or a broker of a cluster that was there.
+    """A process of a target, or a broker of an existing cluster.
 
     Attributes:
-        name: `namesrv-1`, `broker-a`, `broker-a-s`, or `broker-a/1` (name and id) where it was there already.
+        name: `namesrv-1`, `broker-a`, `broker-a-s`, or `broker-a/1` (name and id) in an existing cluster.
         role: `namesrv`, `master` or `slave`.
-        broker_name: of its set; empty for a name server.
-        address: where it answers.
-        pid: its process; 0 where it is not ours.
+        broker_name: the name of its set; empty for a name server.
+        address: the address at which it answers.
+        pid: its process id; 0 if it is not ours.
     """
 
     name: str
@@ -64,11 +64,11 @@ class RunTarget(Protocol):
 
     @property
     def label(self) -> str:
-        """For results: `ours`, `java`, or the address."""
+        """The label in results: `ours`, `java`, or the address."""
 
     @property
     def name_servers(self) -> str:
-        """What clients are opened with."""
+        """The addresses with which clients are opened."""
 
     @property
     def nodes(self) -> Mapping[str, TargetNode]:
@@ -76,26 +76,26 @@ class RunTarget(Protocol):
 
     @property
     def is_temporary(self) -> bool:
-        """Whether it ends with the run, and everything in it."""
+        """Whether it ends with the run, with all its data."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What of the workload's cluster could not be had."""
+        """Properties of the workload's cluster that are not available."""
 
     async def kill(self, name: str) -> None:
         """SIGKILL a node."""
 
     async def start(self, name: str) -> None:
-        """Start a node that was killed, on the same files and port; returns when it serves."""
+        """Start a killed node on the same files and port; returns when it serves."""
 
 
 def pause(node: TargetNode) -> None:
-    """SIGSTOP: the process exists and does not answer."""
+    """Send SIGSTOP: the process exists, but does not answer."""
     os.kill(node.pid, signal.SIGSTOP)
 
 
 def resume(node: TargetNode) -> None:
-    """SIGCONT; a process that is gone meanwhile is left alone."""
+    """Send SIGCONT; does nothing if the process has ended."""
     try:
         os.kill(node.pid, signal.SIGCONT)
     except ProcessLookupError:
@@ -103,7 +103,7 @@ def resume(node: TargetNode) -> None:
 
 
 def check_choice(choice: str) -> None:
-    """Whether this can be a target at all. Raises TargetError."""
+    """Check that this can be a target. Raises TargetError."""
     wrong = [each for each in choice.split(";") if not each.rpartition(":")[2].isdigit()]
     if wrong and choice not in STARTED:
         raise TargetError(f"--target {wrong[0]}: must be {', '.join(STARTED)}, or name servers as HOST:PORT;HOST:PORT")
@@ -111,15 +111,15 @@ def check_choice(choice: str) -> None:
 
 @asynccontextmanager
 async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunTarget]:
-    """The target for as long as the block lasts.
+    """Open the target while the block lasts.
 
     Args:
         choice: one of `STARTED`, or name servers as `host:port;host:port`.
-        workload: says what to start.
+        workload: determines what to start.
 
     Raises:
         TargetError: it cannot be started or reached.
-        WorkloadError: the workload has faults, and the cluster was there before.
+        WorkloadError: the workload has faults, and the cluster existed before.
     """
     if choice not in STARTED:
         with_name_servers(workload)
@@ -131,7 +131,7 @@ async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunT
 
 @contextmanager
 def start_target(choice: str, shape: ClusterShape) -> Iterator[RunTarget]:
-    """A cluster that is started for runs, one of `STARTED`, for as long as the block lasts.
+    """Start a cluster for runs, one of `STARTED`, while the block lasts.
 
     Raises:
         TargetError: it cannot be started.
@@ -191,12 +191,12 @@ class _Started:
             raise TargetError(str(error)) from error
 
 
-# -- one that is there -------------------------------------------------------------------------------------------------
+# -- an existing one ---------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class _Existing:
-    """A cluster that was there before the run."""
+    """A cluster that existed before the run."""
 
     name_servers: str
     nodes: Mapping[str, TargetNode]
@@ -243,13 +243,12 @@ def _nodes_of(data: BrokerData) -> list[TargetNode]:
 
 
 async def prepare_topics(target: RunTarget, workload: Workload, run_number: int) -> tuple[str, ...]:
-    """The names of the topics, which exist when this returns, on slaves too.
+    """Make the topics, or find given ones; returns their names once they exist, on slaves too.
 
-    Those that were made for the run are removed again from a cluster that stays if not all can be made, or when this is
-    cancelled.
+    If not all can be made, or this is cancelled, those made for the run are removed from a cluster that outlives it.
 
     Raises:
-        TargetError: one is missing, or could not be made.
+        TargetError: a topic is missing, or could not be made.
     """
     given = workload.topic_names
     names = given or tuple(f"bench-{run_number:08x}-{number}" for number in range(workload.topics))
@@ -324,7 +323,7 @@ async def remove_topics(target: RunTarget, topics: Sequence[str]) -> None:
 async def remove_groups(target: RunTarget, groups: Sequence[str]) -> None:
     """Delete the consumer groups of a run with their offsets; what cannot be removed stays.
 
-    Its members have ended. Brokers may not know so yet of one that was killed, and would refuse without force.
+    Its members have ended. Brokers may not know this of a killed member yet, and would refuse without force.
     """
     with trio.move_on_after(ANSWER_LIMIT_S):
         async with triomq.open_client(target.name_servers) as client:

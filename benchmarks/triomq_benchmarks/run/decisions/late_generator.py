@@ -11,22 +11,22 @@ from triomq_benchmarks.figures.beside import beside
 from triomq_benchmarks.figures.intervals import above, at_percentiles
 
 NOTICEABLE_SHARE = 0.1
-"""Lateness below this share of the latency that is measured does not change the picture."""
+"""Lateness below this share of the measured latency has no effect on the result."""
 
 
 def generator_is_late(
     lateness: HdrHistogram, intended_to_ack: HdrHistogram, limit_ms: float, allowed_share: float
 ) -> str | None:
-    """Whether the generator was too slow for the figures to count.
+    """Check whether the generator was too slow for the figures to count.
 
-    A message is late when the generator's own lateness with it is above `limit_ms`, and also above a tenth of what
-    `allowed_share` of the messages took longer than.  The generator was late when more than that share of them was.
+    A message is late if the generator's own delay of it is above `limit_ms`, and also above a tenth of the latency that
+    `allowed_share` of the messages exceeded. The generator was late if more than that share of them was.
 
     Args:
-        lateness: the generator's own, in microseconds; back-pressure is not in it.
-        intended_to_ack: what was measured; may be empty, for one-way sends.
-        limit_ms: of the workload.
-        allowed_share: of the workload; 0.01 keeps the 99th percentile free of the generator.
+        lateness: the generator's own delays, in microseconds, without back-pressure.
+        intended_to_ack: the measured latencies; may be empty, for one-way sends.
+        limit_ms: the workload's limit.
+        allowed_share: the workload's share; 0.01 keeps the 99th percentile free of the generator.
 
     Returns:
         None if it was in time, otherwise a sentence with the figures.
@@ -43,13 +43,13 @@ def generator_is_late(
 
 
 def late_share(lateness: HdrHistogram, limit_ms: float) -> float:
-    """The part of the messages with which the generator itself was later than `limit_ms`; 0 where there are none."""
+    """The share of messages with which the generator itself was later than `limit_ms`; 0 if there are no messages."""
     count: int = lateness.get_total_count()
     return above(lateness, limit_ms * 1000) / max(1, count)
 
 
 def _exceeded_ms(histogram: HdrHistogram, share: float) -> float:
-    """What this share of the values is above."""
+    """The value that this share of the values exceeds."""
     if not histogram.get_total_count():
         return 0.0
     return at_percentiles(histogram, [max(0.001, 100 * (1 - share))])[0] / 1000

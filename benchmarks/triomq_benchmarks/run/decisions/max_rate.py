@@ -38,7 +38,7 @@ LATE_ALLOWED_MAX = 0.01
 
 
 class Answer(enum.StrEnum):
-    """How a trial ended."""
+    """The result of a trial."""
 
     SUSTAINED = "sustained"
     NOT_SUSTAINED = "not sustained"
@@ -50,11 +50,11 @@ class Trial:
     """One run of the search.
 
     Attributes:
-        rate_per_s: that was intended.
-        answer: how it ended.
-        reason: which rule decided.
-        p99_ms: from intended to acknowledged.
-        acked_per_s: within the measured part.
+        rate_per_s: the intended rate.
+        answer: the result.
+        reason: the rule that decided.
+        p99_ms: 99th percentile from intended to acknowledged.
+        acked_per_s: the rate within the measured part.
     """
 
     rate_per_s: float
@@ -66,12 +66,12 @@ class Trial:
 
 @attrs.frozen
 class MaxRate:
-    """What the search found.
+    """The result of the search.
 
     Attributes:
-        rate_per_s: the highest rate that was sustained; 0 if none was.
-        limited_by: `broker`, or `generator` where the search had to end early.
-        trials: in order.
+        rate_per_s: the highest sustained rate; 0 if there was none.
+        limited_by: `broker`, or `generator` if the search had to end early.
+        trials: the trials in order.
     """
 
     rate_per_s: float
@@ -85,11 +85,11 @@ def examine(
     """Apply the rule to a run.
 
     Args:
-        workload: of the run, at its rate.
-        figures: what was measured.
+        workload: the run's workload, at its rate.
+        figures: the measured figures.
         rows: the run's increments.
         status: the run's decision, for the generator's lateness.
-        p99_limit_ms: of rule 3.
+        p99_limit_ms: the limit of rule 3.
     """
     rate, p99_ms = workload.rate_per_s, figures["p99_ms"]
     growth = backlog_growth(rows, workload.duration_s)
@@ -112,8 +112,7 @@ def examine(
 
 
 def backlog_growth(rows: Sequence[IntervalRow], length_s: float) -> float:
-    """By how much the mean backlog of the last third of the seconds is above that of the first; 0 if it was not
-    measured."""
+    """Increase of the mean backlog from the first third of the seconds to the last; 0 if it was not measured."""
     by_second: dict[int, int] = {}
     for row in rows:
         if row.backlog is not None and 0 <= row.second < length_s:
@@ -127,11 +126,11 @@ def backlog_growth(rows: Sequence[IntervalRow], length_s: float) -> float:
 
 
 class Search:
-    """Which rate to try next.
+    """Chooses the next rate to try.
 
     Args:
         first: rate of the first trial, messages per second.
-        precision: when to stop.
+        precision: the precision at which to stop.
     """
 
     def __init__(self, first: float, precision: float = PRECISION) -> None:
@@ -144,22 +143,22 @@ class Search:
 
     @property
     def next_rate(self) -> float | None:
-        """The rate of the next trial; None: the search is over."""
+        """The rate of the next trial; None if the search is over."""
         return self._next
 
     @property
     def result(self) -> MaxRate:
-        """What has been found so far."""
+        """The result so far."""
         return MaxRate(self._sustained, self._limited_by, tuple(self._trials))
 
     def add(self, trial: Trial) -> None:
-        """Take the trial of `next_rate`."""
+        """Add the trial of `next_rate`."""
         self._trials.append(trial)
         if trial.answer is Answer.SUSTAINED:
             self._sustained = max(self._sustained, trial.rate_per_s)
         else:
             self._failed = min(self._failed, trial.rate_per_s)
-            # The lowest rate that fails shows whose limit was found.
+            # The lowest failing rate shows whose limit was found.
             if self._failed == trial.rate_per_s:
                 self._limited_by = "generator" if trial.answer is Answer.GENERATOR_LATE else "broker"
         self._next = self._following()

@@ -27,27 +27,27 @@ from triomq_benchmarks.run.decisions.late_generator import generator_is_late, la
 from triomq_benchmarks.workload.workload import PERCENTILES, FaultKind, Loop, SendMode, Threshold, Workload
 
 REACHED_SHARE = 0.99
-"""A rate is reached when so much of what was intended was acknowledged within the measured part."""
+"""A rate is reached if this share of the intended messages was acknowledged within the measured part."""
 
 NOTED_LATE_SHARE = 0.001
-"""A generator's lateness with more of the messages than this is noted, though the run may count."""
+"""A generator's lateness with more than this share of messages is noted, even if the run may count."""
 
 KILL_SEEN_S = 2.0
-"""A process is found gone so long after it was killed, or before its fault is noted, at most."""
+"""A killed process is found to have ended at most this long after the kill, or before its fault is noted."""
 
 HELD_SHARE = 0.01
-"""Back-pressure is worth a note from this share of the producers' time on."""
+"""Back-pressure is noted from this share of the producers' time on."""
 
 
 class Figures:
-    """What was measured, by the names that thresholds use.
+    """The measured figures, by their names in thresholds.
 
     Args:
-        workload: what was run.
-        rows: of workers and monitor.
-        workers: the generators at their end.
-        interrupted: whether the run was ended early: rates are those of the part that there is.
-        ended_s: when, in seconds since the measured part began; default: after the last second that has a row.
+        workload: the workload that was run.
+        rows: rows of workers and monitor.
+        workers: the generators' results.
+        interrupted: whether the run was ended early: rates are then those of its actual length.
+        ended_s: end in seconds since the measured part began; default: after the last second that has a row.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Figures:
         ended_s: float | None = None,
     ) -> None:
         self.workload = workload
-        # Not less than a tenth of a second: what is shorter is not a rate.
+        # At least a tenth of a second: anything shorter does not give a rate.
         length_s = max(0.1, elapsed_s(rows, workload.duration_s, ended_s)) if interrupted else workload.duration_s
         self.histograms = {name: histogram_of(rows, name) for name in HISTOGRAMS}
         self.quantiles: Mapping[str, Quantiles] = {name: quantiles(each) for name, each in self.histograms.items()}
@@ -97,14 +97,14 @@ class Figures:
         }
 
     def __getitem__(self, measure: str) -> float:
-        """A measure of `workload.MEASURES`."""
+        """The value of a measure of `workload.MEASURES`."""
         if measure in self._plain:
             return self._plain[measure]
         histogram, _, percentile = measure.rpartition(".")
         figures = self.quantiles[histogram or "intended_to_ack"]
         if percentile not in PERCENTILES:
             raise KeyError(measure)
-        # Nothing recorded is not "fast".
+        # Missing values are not "fast".
         return float(getattr(figures, percentile)) if figures.count else math.inf
 
 
@@ -117,7 +117,7 @@ def silent_seconds(workload: Workload, rows: Sequence[IntervalRow]) -> set[int]:
 
 
 def unexplained_ends(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
-    """Of the processes that ended, those that no fault of the workload had killed."""
+    """Ended processes that no fault of the workload had killed."""
     killed = [
         fault for fault in faults if fault.what.startswith((FaultKind.KILL.value + " ", FaultKind.RESTART.value + " "))
     ]
@@ -135,7 +135,7 @@ def unexplained_ends(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
 
 
 def unexplained_stops(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
-    """Of the processes that were stopped, those that no fault of the workload had paused."""
+    """Stopped processes that no fault of the workload had paused."""
     paused = [fault for fault in faults if fault.what.startswith(FaultKind.PAUSE.value + " ")]
     return [
         stop
@@ -150,7 +150,7 @@ def unexplained_stops(faults: Sequence[FaultInstant]) -> list[FaultInstant]:
 
 
 def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | None:
-    """Seconds from the end of sending until the consumers had everything; None: they did not get there."""
+    """Seconds from the end of sending until consumers had everything; None if they never had."""
     acked = sum(worker.acked for worker in workers)
     if not acked or sum(worker.consumed for worker in workers) < acked * workload.groups:
         return None
@@ -159,8 +159,7 @@ def drained_s(workload: Workload, workers: Sequence[WorkerResult]) -> float | No
 
 
 def caught_up_s(rows: Sequence[IntervalRow]) -> float:
-    """The end of the first second of the measured part after which consumers had less than a second's sends before
-    them."""
+    """The end of the first measured second after which consumers were less than a second's sends behind."""
     backlogs: dict[int, int] = {}
     sent: dict[int, int] = {}
     for row in rows:
@@ -189,12 +188,12 @@ def decide(
     """Decide whether a run passed.
 
     Args:
-        workload: what was run.
-        figures: what was measured.
-        workers: the generators at their end.
+        workload: the workload that was run.
+        figures: the measured figures.
+        workers: the generators' results.
         interrupted: whether the run was ended early.
-        findings: of the audit; None: there was none.
-        faults: what was done to the target, and the unexpected ends of its processes.
+        findings: the audit's findings; None if there was no audit.
+        faults: the injected faults, and unexpected ends of the target's processes.
         notes: further remarks for the reader.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
@@ -251,7 +250,7 @@ def _decision(
     failed = ""
     if errors > workload.errors_allowed * max(1, figures.sent):
         allowed = f"{100 * workload.errors_allowed:.15g}%"
-        # What was sent in the warm-up may fail after it.
+        # Messages sent during warm-up may fail after it.
         failed = f"{errors:.0f} of {max(figures.sent, round(errors))} sends failed (allowed: {allowed})"
     if ends := unexplained_ends(faults):
         ended = "; ".join(f"the process of {end.node} ended at {end.second:.1f} s, by itself or killed" for end in ends)
@@ -272,7 +271,7 @@ def _decision(
 
 
 def _after(faults: Sequence[FaultInstant]) -> str:
-    """What was done to the target, as a part of an explanation."""
+    """The faults, as a part of an explanation."""
     found = [
         f"{fault.what} ({fault.node}) at {fault.second:.1f} s" for fault in faults if fault.what not in (ENDED, STOPPED)
     ]
@@ -282,7 +281,7 @@ def _after(faults: Sequence[FaultInstant]) -> str:
 
 
 def _silence(seconds: Sequence[int]) -> str:
-    """Seconds without an answer, as stretches: `5 to 7 s, 9 to 10 s`."""
+    """Format seconds without an answer as ranges: `5 to 7 s, 9 to 10 s`."""
     stretches: list[list[int]] = []
     for second in seconds:
         if stretches and stretches[-1][1] == second:
