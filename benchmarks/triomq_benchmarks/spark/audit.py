@@ -37,10 +37,10 @@ def audit_folder_on_spark(session: SparkSession, folder: Path, *, shared: bool |
     """Audit the ledger below a run directory with Spark.
 
     Args:
-        session: an open one.
+        session: an open session.
         folder: the run directory.
-        shared: whether the cluster's workers see `folder` under the same path; the driver sends them the rows
-            otherwise. Default: only where everything runs on this machine.
+        shared: whether the cluster's workers see `folder` under the same path; otherwise the driver sends them the
+            rows. Default: only if everything runs on this machine.
 
     Raises:
         LedgerError: there is no ledger.
@@ -83,7 +83,7 @@ def _by_message(acknowledged: DataFrame, consumed: DataFrame, groups: Sequence[s
 
 
 def _given_again(acknowledged: DataFrame) -> DataFrame:
-    """The places that were acknowledged for more than one message, with the messages' numbers."""
+    """Places that were acknowledged for more than one message, with the messages' numbers."""
     from pyspark.sql import functions as sql
 
     given = acknowledged.groupBy(*PLACE).agg(sql.collect_set("number").alias("numbers"))
@@ -91,7 +91,7 @@ def _given_again(acknowledged: DataFrame) -> DataFrame:
 
 
 def _name_unreadable(acknowledged: DataFrame, consumed: DataFrame) -> DataFrame:
-    """As `ledger_tables.name_unreadable`: what cannot be read is the message acknowledged for its place."""
+    """As `ledger_tables.name_unreadable`: an unreadable message gets the number acknowledged for its place."""
     from pyspark.sql import functions as sql
 
     wanted = [*MESSAGE_COLUMNS, "group"]

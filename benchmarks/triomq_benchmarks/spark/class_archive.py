@@ -17,11 +17,11 @@ from triomq_benchmarks.clusters.builds import cache_folder, digest, version_of
 
 @attrs.frozen
 class ClassArchive:
-    """The archive that a JVM uses, or is to write.
+    """The archive that a JVM uses or writes.
 
     Attributes:
-        path: where it is.
-        part: where the JVM writes it; None: it is there already.
+        path: its path.
+        part: the path at which the JVM writes it; None if it already exists.
     """
 
     path: Path
@@ -29,30 +29,30 @@ class ClassArchive:
 
     @property
     def option(self) -> str:
-        """For the JVM; for Spark's settings, so that a path with a blank is quoted."""
+        """The JVM's option, in the format of Spark's settings: a path with a blank is quoted."""
         return (
             f'"-XX:SharedArchiveFile={self.path}"' if self.part is None else f'"-XX:ArchiveClassesAtExit={self.part}"'
         )
 
     def take_written(self) -> bool:
-        """After the JVM has ended in order: let later ones use what it has written; whether it has written any."""
+        """After the JVM's orderly end: make its archive available to later ones; returns whether it has written one."""
         if self.part is None or not self.part.is_file():
             return False
         self.part.replace(self.path)
         return True
 
     def drop_written(self) -> None:
-        """After any other end."""
+        """After any other end: remove what the JVM has written."""
         if self.part is not None:
             self.part.unlink(missing_ok=True)
 
 
 def find_class_archive(java: str, spark_home: Path) -> ClassArchive:
-    """The archive for a JVM and a Spark; one that is to be written if there is none.
+    """The archive for a JVM and a Spark; one that is still to be written if there is none.
 
     Args:
         java: the executable.
-        spark_home: the folder that Spark is installed in.
+        spark_home: Spark's installation folder.
     """
     jars = spark_home / "jars"
     path = cache_folder("spark-classes") / f"{digest([], *map(version_of, (Path(java).resolve(), jars)))}.jsa"

@@ -30,7 +30,7 @@ ANSWER_LIMIT_S: Final = 5.0
 LEFT_OVER_LIMIT_S: Final = 10.0
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
-# One variable names all processes of a cluster, executors too, which inherit it from their Worker.
+# One variable marks all processes of a cluster, including executors, which inherit it from their Worker.
 _MARK: Final = "TRIOMQ_SPARK_CLUSTER"
 
 
@@ -39,12 +39,12 @@ class SparkCluster:
     """A running cluster.
 
     Attributes:
-        master: what sessions are opened with.
+        master: the address with which sessions are opened.
         web: the Master's page.
         workers: process ids of its Workers.
-        slots: how many tasks run at once.
-        directory: where its processes write.
-        mark: the value of the environment variable that all its processes carry.
+        slots: number of tasks that run at once.
+        directory: the directory for its processes' files.
+        mark: the value of the environment variable of all its processes.
     """
 
     master: str
@@ -55,22 +55,22 @@ class SparkCluster:
     mark: str = attrs.field(repr=False)
 
     def processes(self) -> list[int]:
-        """The ids of all its processes that live, executors included."""
+        """The ids of all its live processes, executors included."""
         return _marked(self.mark)
 
 
 @asynccontextmanager
 async def open_spark_cluster(*, workers: int = 2, cores: int = 1, memory: str = "1g") -> AsyncIterator[SparkCluster]:
-    """A Master and Workers for as long as the block lasts.
+    """Run a Master and Workers while the block lasts.
 
     Args:
-        workers: how many.
-        cores: tasks that each runs at once.
-        memory: what each may give to executors, as Spark writes it.
+        workers: number of Workers.
+        cores: number of tasks that each runs at once.
+        memory: memory that each may give to executors, in Spark's notation.
 
     Raises:
         ToolUnavailableError: pyspark or Java is missing.
-        ChildError: a process died or was not ready in time; the message quotes it.
+        ChildError: a process died or was not ready in time; the message quotes its output.
     """
     check_spark()
     with tempfile.TemporaryDirectory(prefix="triomq-spark-cluster-", ignore_cleanup_errors=True) as folder:
@@ -121,7 +121,7 @@ class _Starting:
         self._started.append(self._children.enter_context(Child(name, argv, log, env=self._environment)))
 
     async def wait(self, workers: int) -> None:
-        """Until the Master answers and lists so many Workers. Raises ChildError."""
+        """Wait until the Master answers and lists that many Workers. Raises ChildError."""
         with trio.move_on_after(READY_LIMIT_S):
             while True:
                 for child in self._started:
@@ -147,7 +147,7 @@ class _Starting:
         return SparkCluster(self._master, web, pids, self._slots, self._folder, self._mark)
 
     def stop(self) -> None:
-        """Workers, which end their executors, then the Master; what is left is killed."""
+        """End the Workers, which end their executors, then the Master; remaining processes are killed."""
         self._children.close()
         deadline = time.monotonic() + LEFT_OVER_LIMIT_S
         while (left := _marked(self._mark)) and time.monotonic() < deadline:
@@ -181,7 +181,7 @@ def _spark_class(folder: Path, mark: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes whose environment carries a cluster's mark."""
+    """The processes with a cluster's mark in their environment."""
     wanted = f"{_MARK}={mark}".encode()
     found = []
     for entry in Path("/proc").iterdir():

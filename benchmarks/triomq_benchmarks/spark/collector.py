@@ -47,23 +47,23 @@ Keep = Callable[[str, bytes], None]
 
 @attrs.define(eq=False)
 class Peer:
-    """One load generator, as the driver knows it.
+    """The driver's view of one load generator.
 
     Attributes:
         worker: its number.
-        host: where it runs; empty until it has connected.
-        pid: its process.
-        rows: how many of its rows have come.
-        sent: sums of those rows, for a generator that cannot send its result; so are the next three.
-        acked: see there.
-        errors: see there.
-        consumed: see there.
-        clock: its estimate of how its clock compares.
-        result: what it said at its end.
-        gone_at: when its link ended without a result, by trio's clock.
+        host: its machine; empty until it has connected.
+        pid: its process id.
+        rows: number of its rows that have arrived.
+        sent: sum over those rows, for a generator that cannot send its result; so are the next three.
+        acked: as `sent`.
+        errors: as `sent`.
+        consumed: as `sent`.
+        clock: its estimate of its clock's offset.
+        result: its result, sent at its end.
+        gone_at: time at which its link ended without a result, on trio's clock.
         stream: its link, once it has connected.
-        arrived: it has connected.
-        ended: its link has ended.
+        arrived: set once it has connected.
+        ended: set once its link has ended.
     """
 
     worker: int
@@ -106,7 +106,7 @@ class Collector:
         self.failure: Exception | None = None
 
     def take_row(self, peer: Peer, sequence: int, row: IntervalRow) -> None:
-        """Take a generator's row, unless it has come before."""
+        """Accept a generator's row, unless it has arrived before."""
         if sequence < peer.rows:
             return
         peer.rows = sequence + 1
@@ -115,7 +115,7 @@ class Collector:
         self._on_row(row)
 
     async def stop_generators(self, limit_s: float) -> None:
-        """Ask all generators to end, and wait until they have reported what they have, or `limit_s` is over."""
+        """Ask all generators to end, and wait until they have reported their results, or `limit_s` is over."""
         with trio.move_on_after(limit_s):
             async with trio.open_nursery() as nursery:
                 for peer in self.peers:
@@ -130,9 +130,9 @@ class Collector:
         await peer.ended.wait()
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One link, from its first frame to its end.
+        """Serve one link, from its first frame to its end.
 
-        Shielded: when the run is cancelled, generators still say what they have; `close` ends the links.
+        Shielded: when the run is cancelled, generators still report their results; `close` ends the links.
         """
         with trio.CancelScope(shield=True) as scope:
             self._scopes.add(scope)
@@ -229,7 +229,7 @@ class Collector:
 
 
 async def _first_messages(stream: trio.SocketStream, reader: FrameReader) -> list[Message]:
-    """What the first receive that holds a whole frame holds; nothing if the link ends before."""
+    """The messages of the first receive that completes a frame; none if the link ends before."""
     while data := await stream.receive_some(RECEIVE_BYTES):
         if messages := list(reader.feed(data)):
             return messages
@@ -248,12 +248,12 @@ async def open_collector(
     """Listen for as long as the block lasts.
 
     Args:
-        host: interface to listen on, which the cluster's workers reach: the one of Spark's own driver.
-        workers: how many generators there will be.
-        on_row: gets each row once.
-        keep: gets each file of the ledger; None: there is no ledger.
-        started: gets the common start, by the driver's clock.
-        say: gets lines for people, about clocks.
+        host: interface to listen on, which the cluster's workers can reach: that of Spark's own driver.
+        workers: number of generators.
+        on_row: takes each row once.
+        keep: takes each file of the ledger; None: there is no ledger.
+        started: takes the common start, on the driver's clock.
+        say: takes lines for people, about clocks.
     """
     collector = Collector(workers, on_row, keep, started, say)
     listeners = await trio.open_tcp_listeners(0, host=host)

@@ -45,21 +45,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STOP_LIMIT_S: Final = 10.0
-"""How long generators have for their last rows when a run is ended early."""
+"""Time for generators' last rows when a run is ended early."""
 
 SLOTS_LIMIT_S: Final = 120.0
-"""How long executors of a cluster have to register."""
+"""Time for executors of a cluster to register."""
 
 QUIET_S: Final = 2.0
 QUIET_MAX_S: Final = 20.0
-"""How long no further executor must come, when all of a cluster is wanted: within these, as long as the first one took.
-All are started at once, and what makes a machine slow with one makes it slow with the next."""
+"""Time without a further executor after which all of a cluster are assumed to have registered: within these limits, as
+long as the first one took. All are started at once, and a machine that is slow with one is slow with the next."""
 
 PATIENCE_S: Final = 30.0
-"""How long no further executor must come until fewer than were asked for are taken to be all there are."""
+"""Time without a further executor after which fewer than requested are assumed to be all."""
 
 WAITING_S: Final = 5.0
-"""How often it is reported what is being waited for."""
+"""Interval of reports about what is awaited."""
 
 SETTINGS: Final = {
     "spark.dynamicAllocation.enabled": "false",
@@ -85,16 +85,17 @@ async def open_spark_engine(
     """An engine whose session is open and whose workers have answered, for as long as the block lasts.
 
     Args:
-        master: `local[N]`, `spark://host:port`, or what else Spark knows.
-        workers: how many load generators; default: one per slot.
-        most: how many find something to do, where `workers` is not given.
-        settings: of Spark; they win over ours.
-        py_files: archives that workers put on their Python path.
-        keep_classes: have the JVM write Spark's classes for later sessions, if none has yet.
-        say: gets lines for people.
+        master: `local[N]`, `spark://host:port`, or any other master of Spark.
+        workers: number of load generators; default: one per slot.
+        most: number of generators that have work, if `workers` is not given.
+        settings: Spark settings, which override ours.
+        py_files: archives that workers add to their Python path.
+        keep_classes: whether the JVM writes Spark's classes for later sessions, if none has yet.
+        say: takes lines for people.
 
     Raises:
-        EngineError: Java, pyspark, the master, slots or the workers' environment: what is missing, and what to do.
+        EngineError: Java, pyspark, the master, slots or the workers' environment is unusable; the message has the
+            remedy.
     """
     await trio.to_thread.run_sync(_check, master, workers)
     found = await trio.to_thread.run_sync(_archive)
@@ -102,10 +103,10 @@ async def open_spark_engine(
     wanted = {**SETTINGS, **(settings or {})}
     if py_files:
         wanted["spark.submit.pyFiles"] = ",".join(py_files)
-    # At OFF: the end of a worker is reported by us, in a line instead of pages.
+    # At OFF: we report the end of a worker, in a line instead of pages.
     context = open_session(master, name="triomq bench", settings=wanted, level="OFF", short_lived=True, archive=archive)
     say(f"starting Spark at {master}")
-    # A session is entered and left whole: what is cancelled meanwhile, is cancelled afterwards.
+    # Opening and closing a session are not interrupted: a cancellation takes effect afterwards.
     session = await trio.to_thread.run_sync(_enter, context.__enter__)
     engine: SparkEngine | None = None
     try:
@@ -122,7 +123,7 @@ async def open_spark_engine(
 
 
 def _leave(context: AbstractContextManager[SparkSession], archive: ClassArchive | None, in_order: bool) -> None:
-    """End the session and its JVM: when a run is over, no process of it is left."""
+    """End the session and its JVM: after a run, none of its processes is left."""
     context.__exit__(None, None, None)
     end_java(archive, in_order=in_order)
 
@@ -143,7 +144,7 @@ def _archive() -> ClassArchive:
 
 
 def _check(master: str, workers: int | None) -> None:
-    """What can be known before a JVM is started. Raises EngineError."""
+    """Check everything possible before a JVM is started. Raises EngineError."""
     try:
         check_slots(master, workers)
         check_spark()
@@ -153,19 +154,19 @@ def _check(master: str, workers: int | None) -> None:
 
 
 def _slots(session: SparkSession) -> int:
-    """How many tasks run at once now: what a barrier stage is checked against."""
+    """The number of tasks that can run at once now, against which a barrier stage is checked."""
     context = session.sparkContext._jsc.sc()  # noqa: SLF001 - the Python side does not offer it
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 class SlotsRule:
-    """When to stop waiting for executors.  Pure.
+    """Decides when to stop waiting for executors. Pure.
 
     Args:
-        begin: when the session was open.
-        workers: how many slots are needed; None: as many as there are.
-        most: how many are of use then.
-        is_cluster: whether executors are still to come.
+        begin: time at which the session was open.
+        workers: number of slots needed; None: all there are.
+        most: number of useful slots in that case.
+        is_cluster: whether executors are still being started.
     """
 
     def __init__(self, begin: float, workers: int | None, most: int | None, *, is_cluster: bool) -> None:
@@ -177,7 +178,7 @@ class SlotsRule:
         self._quiet_s = QUIET_S
 
     def is_enough(self, slots: int, now: float) -> bool:
-        """Whether to begin with so many."""
+        """Whether to start with this many slots."""
         if slots != self._slots:
             if not self._slots:
                 self._quiet_s = min(max(QUIET_S, now - self._begin), QUIET_MAX_S)
@@ -189,7 +190,7 @@ class SlotsRule:
         return not self._is_cluster or now - self._since >= self._quiet_s
 
     def is_hopeless(self, now: float) -> bool:
-        """Whether there are executors, but no longer any hope for as many as were asked for."""
+        """Whether there are executors, but no longer any chance of as many as requested."""
         return self._wanted is not None and 0 < self._slots < self._wanted and now - self._since >= PATIENCE_S
 
 
@@ -224,7 +225,7 @@ class SparkEngine:
     """Runs plans in an open session; see `open_spark_engine`.
 
     Attributes:
-        cancelled: whether a job of it has been cancelled, so that a caller waits for the end.
+        cancelled: whether one of its jobs has been cancelled, so that a caller waits for the end.
     """
 
     def __init__(self, session: SparkSession, master: str, workers: int, say: Callable[[str], None]) -> None:
@@ -236,11 +237,11 @@ class SparkEngine:
 
     @property
     def label(self) -> str:
-        """For results."""
+        """The label in results."""
         return f"spark {self._master}" + ("" if self._master.startswith("local") else f" {self.workers}")
 
     async def look_at_workers(self) -> None:
-        """Have every slot import what it is to run. Raises EngineError with what is missing, and the remedy."""
+        """Let every slot import the code that it will run. Raises EngineError with the missing part and the remedy."""
         group = f"triomq-{uuid.uuid4().hex[:8]}"
         try:
             found = await self._job(group, "looking at workers", self._probe)
@@ -258,7 +259,7 @@ class SparkEngine:
         return found
 
     async def audit(self, folder: Path) -> Findings:
-        """The audit of a run directory, as a Spark job. Raises LedgerError."""
+        """Audit a run directory in a Spark job. Raises LedgerError."""
         from triomq_benchmarks.spark.audit import audit_folder_on_spark
 
         return await self._job("triomq-audit", "audit", functools.partial(audit_folder_on_spark, self.session, folder))
@@ -281,7 +282,7 @@ class SparkEngine:
                 for peer in collector.peers:
                     ended(peer.result or _unfinished(peer, STOPPED))
                 raise
-            # What was sent last may still be on its way, or in a link's buffer.
+            # The last data sent may still be in transit, or in a link's buffer.
             with trio.move_on_after(STOP_LIMIT_S):
                 for peer in collector.peers:
                     if peer.stream is not None:
@@ -300,7 +301,7 @@ class SparkEngine:
     async def _job(
         self, group: str, what: str, action: Callable[[], T], before_cancel: Callable[[], Awaitable[None]] | None = None
     ) -> T:
-        """A blocking action of Spark in a thread; cancelled, its job is cancelled too, after `before_cancel`."""
+        """Run a blocking Spark action in a thread; if cancelled, its job is cancelled too, after `before_cancel`."""
         context = self.session.sparkContext
 
         def act() -> T:
@@ -319,7 +320,7 @@ class SparkEngine:
 
 
 def _results(collector: Collector, reports: Sequence[Report], failure: str | None) -> list[WorkerResult]:
-    """One result per worker: what its task gave back, else what its link brought, else what can be said of it."""
+    """One result per worker: its task's, or that of its link, or else the one that the driver can give."""
     for report in reports:
         peer = collector.peers[report.result.worker]
         for sequence, row in enumerate(report.rows):
@@ -338,7 +339,7 @@ def _died(peer: Peer, first: Peer | None, failure: str | None) -> WorkerResult:
 
 
 def _unfinished(peer: Peer, why: str) -> WorkerResult:
-    """What the driver knows of a generator that has not sent its result."""
+    """The driver's result for a generator that has not sent its own."""
     clock = peer.clock
     return WorkerResult(
         worker=peer.worker,
@@ -355,7 +356,7 @@ def _unfinished(peer: Peer, why: str) -> WorkerResult:
 
 
 def _cause(results: Sequence[WorkerResult]) -> str:
-    """Why nothing began: the first failure that is not about another worker's."""
+    """The reason why nothing started: the first failure that is not about another worker's."""
     failures = [result for result in results if result.failure]
     own = [result for result in failures if not str(result.failure).startswith(OTHERS_FAILURE)] or failures
     return f"worker {own[0].worker}: {own[0].failure}" if own else "the load generators agreed on no start"
@@ -373,7 +374,7 @@ _FAILURES: Final = (
 
 
 def _job_failure(error: Exception) -> str:
-    """What a failed job's pages of Java come to, in a line."""
+    """One line for a failed job's pages of Java output."""
     text = str(error)
     for pattern, words in _FAILURES:
         if found := re.search(pattern, text):

@@ -42,7 +42,7 @@ _REACH_LIMIT_S = 5.0
 
 _LOCAL_MASTER = re.compile(r"local(?:\[(?P<slots>\d+|\*)(?:,\s*\d+)?\])?$")
 
-# To standard error, as Spark's default does; `open_session` has it written to a file.
+# To standard error, as Spark's default does; `open_session` redirects it to a file.
 _LOG4J = """rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -54,22 +54,22 @@ appender.console.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{s
 
 
 def java_version(text: str) -> int | None:
-    """The feature release in what `java -version` prints: 17 for 17.0.15, 8 for 1.8.0_402; None if it is not there."""
+    """The feature release in the output of `java -version`: 17 for 17.0.15, 8 for 1.8.0_402; None if it has none."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 
 
 def java_path(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The `java` that Spark's launcher will take, whatever it is: of `JAVA_HOME` if that is set, else from `PATH`."""
+    """The `java` that Spark's launcher will use, whatever it is: from `JAVA_HOME` if that is set, else from `PATH`."""
     home = environment.get("JAVA_HOME")
     return str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> str:
-    """The `java` that Spark's launcher will take: of `JAVA_HOME` if that is set, else from `PATH`.
+    """The `java` that Spark's launcher will use: from `JAVA_HOME` if that is set, else from `PATH`.
 
     Raises:
-      ToolUnavailableError: there is none, or it is older than 17; the message says how to get one.
+      ToolUnavailableError: there is none, or it is older than 17; the message has the remedy.
     """
     home, java = environment.get("JAVA_HOME"), java_path(environment)
     if java is None:
@@ -90,10 +90,10 @@ def find_java(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def check_spark(environment: Mapping[str, str] = os.environ) -> None:
-    """Make sure that pyspark, pyarrow and a Java are there.
+    """Check that pyspark, pyarrow and Java are installed.
 
     Raises:
-      ToolUnavailableError: one is missing; the message names it and how to get it, fit for a test's skip reason too.
+      ToolUnavailableError: one is missing; the message names it and the remedy, also for a test's skip reason.
     """
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
@@ -102,7 +102,7 @@ def check_spark(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def local_slots(master: str) -> int | None:
-    """How many tasks a master of the form `local[N]` runs at once; None for a cluster, which has to be asked.
+    """The number of tasks that a master `local[N]` runs at once; None for a cluster, which has to be asked.
 
     Raises:
       ValueError: the text is not a master that Spark knows, or one without slots.
@@ -122,7 +122,7 @@ def local_slots(master: str) -> int | None:
 
 
 def check_slots(master: str, workers: int | None) -> None:
-    """What a master's name alone says.
+    """Check a master by its name alone.
 
     Raises:
       ValueError: the text is not a master that Spark knows, or one of this machine with fewer slots than load generators.
@@ -133,11 +133,11 @@ def check_slots(master: str, workers: int | None) -> None:
 
 
 def check_reachable(master: str) -> None:
-    """Make sure that something listens at a `spark://host:port`: Spark itself tries for a minute and a half, and its error
-    does not name the master. Of several masters one is enough, which is left to Spark.
+    """Check that a server listens at a `spark://host:port`: Spark itself tries for a minute and a half, and its error
+    does not name the master. Of several masters one is enough; this check is left to Spark.
 
     Raises:
-      ToolUnavailableError: nothing does.
+      ToolUnavailableError: no server does.
     """
     found = re.fullmatch(r"spark://([^:/,]+):(\d+)", master)
     if found is None:
@@ -151,7 +151,7 @@ def check_reachable(master: str) -> None:
 
 
 def too_few(master: str, slots: int, workers: int) -> str:
-    """The text about a master that runs fewer tasks than there are load generators."""
+    """The error text for a master that runs fewer tasks than there are load generators."""
     remedy = (
         f"use local[{workers}]" if master.startswith("local") else "start more Spark workers, or give them more cores"
     )
@@ -164,11 +164,11 @@ def is_on_loopback(master: str) -> bool:
 
 
 def prepare_environment(master: str = "local[2]", environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that Spark reads when it starts, where the user has not set them.
+    """Set the variables that Spark reads at startup, unless the user has set them.
 
     Workers run this interpreter (`PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON`); on loopback Spark is set to use that
-    interface (`SPARK_LOCAL_IP`), since it would otherwise look for the machine's name in the DNS. The folder of our
-    data source goes to `PYTHONPATH` where it is missing on the path.
+    interface (`SPARK_LOCAL_IP`), since it would otherwise look up the machine's name in the DNS. The folder of our data
+    source is added to `PYTHONPATH` if it is missing on the path.
     """
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -178,7 +178,7 @@ def prepare_environment(master: str = "local[2]", environment: MutableMapping[st
 
 
 def _show_data_source(environment: MutableMapping[str, str]) -> None:
-    """Let Spark find `pyspark_rocketmq`, which it looks for in the folders of the path alone.
+    """Let Spark find `pyspark_rocketmq`, for which it searches only the folders of the path.
 
     An editable install may be found by an import hook instead, and then `format("rocketmq")` would be unknown.
     """
@@ -194,7 +194,7 @@ def _show_data_source(environment: MutableMapping[str, str]) -> None:
 def session_settings(
     master: str, folder: Path, level: str, *, short_lived: bool = False, archive: ClassArchive | None = None
 ) -> dict[str, str]:
-    """The configuration of a session that keeps to itself: no web page, no progress bar, scratch files in `folder`."""
+    """The configuration of a self-contained session: no web page, no progress bar, scratch files in `folder`."""
     log = folder / "log4j2.properties"
     log.write_text(_LOG4J.format(level=level.lower()))
     settings = {
@@ -215,7 +215,7 @@ def session_settings(
             if archive is not None:
                 settings["spark.driver.extraJavaOptions"] += f" {archive.option}"
                 if archive.part is None:
-                    # Executors on this machine have the same class path. Only a driver writes.
+                    # Executors on this machine have the same class path. Only a driver writes the archive.
                     settings["spark.executor.extraJavaOptions"] += f" {archive.option}"
     return settings
 
@@ -230,23 +230,23 @@ def open_session(
     short_lived: bool = False,
     archive: ClassArchive | None = None,
 ) -> Iterator[SparkSession]:
-    """A Spark session for as long as the block lasts; one at a time per process, as Spark wants it.
+    """A Spark session while the block lasts; Spark allows one at a time per process.
 
-    Ctrl-C stays with the caller: Spark's own handler, which it installs when it is started in the main thread, is not
-    kept.
+    The caller keeps handling Ctrl-C: Spark's own handler, which it installs when it is started in the main thread, is
+    removed.
 
     Args:
-      master: `local[N]`, `spark://host:port` or what else Spark knows.
+      master: `local[N]`, `spark://host:port` or any other master of Spark.
       name: the application's name on the cluster's pages.
-      settings: further Spark settings; they win over ours.
-      level: of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
+      settings: additional Spark settings, which override ours.
+      level: level of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
       short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring
           Spark.
-      archive: of such a JVM's classes; what it writes is kept by `end_java`.
+      archive: archive of such a JVM's classes; `end_java` keeps a newly written one.
 
     Raises:
       ToolUnavailableError: pyspark or Java is missing, or no master answers.
-      ValueError: `master` is none.
+      ValueError: `master` is not a valid master.
     """
     check_spark()
     local_slots(master)
@@ -278,10 +278,10 @@ def open_session(
 
 
 def _start_java(settings: Mapping[str, str], log: Path) -> None:
-    """Start the JVM of this process's sessions, unless there is one; what it and its workers print goes to a file.
+    """Start the JVM of this process's sessions, unless it runs; its output and its workers' is written to a file.
 
     Raises:
-      ToolUnavailableError: it ended at once; the message quotes what it printed.
+      ToolUnavailableError: it ended at once; the message quotes its output.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -300,7 +300,7 @@ def _start_java(settings: Mapping[str, str], log: Path) -> None:
 
 
 def spark_home() -> Path:
-    """The folder that Spark is installed in."""
+    """Spark's installation folder."""
     import pyspark
 
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -309,14 +309,14 @@ def spark_home() -> Path:
 def spark_looks_for_sources(home: Path) -> bool:
     """Whether Spark finds Python data sources by itself.
 
-    It looks only if all entries of its own Python path exist, and one of them is the URL of a jar below `home`: a blank
-    or a letter that URLs escape is `%20` there, and names no file.
+    It does so only if all entries of its own Python path exist, and one of them is the URL of a jar below `home`: a
+    blank or a letter that URLs escape is `%20` there, and names no file.
     """
     return quote(str(home)) == str(home)
 
 
 def class_archive() -> ClassArchive:
-    """The archive for the Java and the Spark that a session would use; `check_spark` has found them.
+    """The archive for the Java and the Spark that a session would use; requires a successful `check_spark`.
 
     Raises:
       ToolUnavailableError: there is no folder for it.
@@ -334,12 +334,12 @@ def ready_class_archive() -> ClassArchive | None:
 
 
 def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> None:
-    """End the JVM that sessions of this process have used, and wait for it; the next session starts another.
+    """End the JVM of this process's sessions, and wait for it; the next session starts another.
 
-    Spark leaves it running until this process ends, and some time longer.
+    Otherwise Spark leaves it running until this process ends, and some time longer.
 
     Args:
-        archive: what the sessions were opened with. To write it takes the JVM some seconds.
+        archive: the archive with which the sessions were opened. Writing it takes the JVM some seconds.
         in_order: whether there is time for that.
     """
     from pyspark import SparkContext
@@ -356,7 +356,7 @@ def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> N
     is_writing = archive is not None and archive.part is not None
     if is_writing and not in_order:
         java.kill()
-    # It ends at the end of its input.
+    # It ends when its input ends.
     java.stdin.close()
     try:
         in_order = java.wait(_ARCHIVE_LIMIT_S if is_writing else _JAVA_LIMIT_S) == 0 and in_order
@@ -370,7 +370,7 @@ def end_java(archive: ClassArchive | None = None, *, in_order: bool = True) -> N
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Put back whatever handled SIGINT before; in other threads than the main one there is nothing to put back."""
+    """Restore the previous SIGINT handler afterwards; outside the main thread there is nothing to restore."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

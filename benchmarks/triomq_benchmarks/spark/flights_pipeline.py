@@ -39,26 +39,27 @@ if TYPE_CHECKING:
 FLIGHTS: Final = "flights"
 DELAYS: Final = "delays"
 CARRIER, DELAY, AT = 9, 5, 18
-"""Columns of the file that are used."""
+"""The columns of the file that are used."""
 COLUMNS: Final = ["carrier", "hour", "flights", "delayed", "minutes"]
 STEP_LIMIT_S: Final = 300
 
 
 class PipelineError(Exception):
-    """The query failed, or did not come forward in time."""
+    """The query failed, or made no progress in time."""
 
 
 @attrs.frozen
 class PipelineResult:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
-        expected: what pandas computes from the file.
-        found: what came out of the second topic.
-        rows: flights sent.
-        results: messages in the second topic; more than there are windows, as each trigger writes all of them.
+        expected: the table computed from the file by pandas.
+        found: the table from the second topic.
+        rows: number of flights sent.
+        results: number of messages in the second topic; more than there are windows, as each trigger writes all of
+            them.
         triggers: of the query, before and after it was stopped.
-        from_slave: flights that were read after their master had been killed.
+        from_slave: number of flights read after their master was killed.
         elapsed_s: from the first flight sent to the last row read.
     """
 
@@ -87,13 +88,13 @@ def run_pipeline(
     """Run everything once.
 
     Args:
-        session: Spark's.
-        cluster: two masters with slaves that replicate synchronously, so that what is acknowledged can be read from
+        session: the Spark session.
+        cluster: two masters with slaves that replicate synchronously, so that acknowledged messages can be read from
             either.
-        rows: how many flights.
-        per_trigger: how many of them a trigger takes.
-        scratch: for the checkpoint.
-        say: gets lines for people.
+        rows: number of flights.
+        per_trigger: number of flights per trigger.
+        scratch: folder for the checkpoint.
+        say: takes lines for people.
 
     Raises:
         PipelineError: the query failed.
@@ -130,7 +131,7 @@ async def send_flights(name_servers: str, rows: list[Row]) -> None:
     """Send the flights, after making the topics; returns when slaves have them."""
     async with triomq.open_client(name_servers) as client:
         await client.admin.create_topic(FLIGHTS, queues=2)
-        # Results must have a master all the time: slaves take no messages.
+        # The result topic must have a master all the time: slaves take no messages.
         await client.admin.create_topic(DELAYS, queues=2, brokers=["broker-b"])
         producer = client.producer("flights", send_timeout_s=30.0)
         messages = (triomq.Message(FLIGHTS, row.body, tags=row.tag, keys=row.key) for row in rows)
@@ -138,12 +139,12 @@ async def send_flights(name_servers: str, rows: list[Row]) -> None:
         for batch in triomq.split_batch(messages, max_count=100):
             result = await producer.send_batch(batch)
             last[result.queue] = result.queue_offset + len(batch) - 1
-        # A slave that is known and holds everything is what the master's death will find.
+        # When the master is killed, its slave must be known and hold everything.
         await wait_replicated(client.pull_consumer("flights-check", read_preference="slave"), last)
 
 
 def start_query(session: SparkSession, name_servers: str, per_trigger: int, scratch: Path) -> StreamingQuery:
-    """The streaming query: flights in, delays per carrier and hour out."""
+    """Start the streaming query: flights in, delays per carrier and hour out."""
     from pyspark.sql import functions as f
 
     lines = (
@@ -184,7 +185,7 @@ def start_query(session: SparkSession, name_servers: str, per_trigger: int, scra
 
 
 def read_results(session: SparkSession, name_servers: str) -> tuple[pd.DataFrame, int]:
-    """The last result of each window, by a batch read; and how many results there are."""
+    """The last result of each window, from a batch read; and the number of results."""
     from pyspark.sql import functions as f
 
     rows = session.read.format("rocketmq").option("namesrv", name_servers).option("topic", DELAYS).load()
@@ -201,7 +202,7 @@ def _sorted(rows: DataFrame) -> pd.DataFrame:
 
 
 def expected(rows: list[Row]) -> pd.DataFrame:
-    """The same table, by pandas, from the lines of the file."""
+    """The same table, computed by pandas from the lines of the file."""
     import pandas as pd
 
     text = b"\n".join(row.body for row in rows)
@@ -214,7 +215,7 @@ def expected(rows: list[Row]) -> pd.DataFrame:
 
 
 def _after_triggers(query: StreamingQuery, count: int) -> int:
-    """Wait until a query has ended so many triggers, or all of its own."""
+    """Wait until a query has ended that many triggers, or all of its own."""
     deadline = time.perf_counter() + STEP_LIMIT_S
     while query.isActive and len(query.recentProgress) < count:
         if time.perf_counter() > deadline:
@@ -239,7 +240,7 @@ def _check(query: StreamingQuery) -> None:
 
 
 def _rows_of_broker(progress: list[StreamingQueryProgress], broker: str) -> int:
-    """Offsets of a broker's queues that these triggers took."""
+    """Number of messages of a broker's queues in these triggers."""
     count = 0
     for each in progress:
         source = json.loads(each.json)["sources"][0]

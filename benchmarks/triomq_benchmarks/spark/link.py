@@ -34,17 +34,17 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class LinkError(Exception):
-    """A frame that is none, or a link that ended where it must not."""
+    """Data that is not a frame, or a link that ended too early."""
 
 
 class Hello(msgspec.Struct, tag="hello", frozen=True):
     """The first frame of each link.
 
     Attributes:
-        token: the run's, so that no other process is taken for a generator.
-        worker: which generator.
-        host: where it runs.
-        pid: its process.
+        token: the run's token, so that no other process is taken for a generator.
+        worker: the generator's number.
+        host: its machine.
+        pid: its process id.
         files: whether this link is the one for the ledger's files.
     """
 
@@ -56,7 +56,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
 
 class ClockQuestion(msgspec.Struct, tag="clock?", frozen=True):
-    """What is your clock?"""
+    """A request for the driver's clock."""
 
 
 class ClockAnswer(msgspec.Struct, tag="clock", frozen=True):
@@ -66,14 +66,14 @@ class ClockAnswer(msgspec.Struct, tag="clock", frozen=True):
 
 
 class ClockReport(msgspec.Struct, tag="clock report", frozen=True):
-    """What a generator has found out about its own clock, in nanoseconds."""
+    """A generator's estimate of its own clock, in nanoseconds."""
 
     ahead_ns: int
     error_ns: int
 
 
 class Agreed(msgspec.Struct, tag="agreed", frozen=True):
-    """The common start, in seconds since the epoch by the driver's clock."""
+    """The common start, in seconds since the epoch on the driver's clock."""
 
     start: float
 
@@ -93,13 +93,13 @@ class File(msgspec.Struct, tag="file", frozen=True):
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True):
-    """A generator has come to its end."""
+    """The end of a generator."""
 
     result: WorkerResult
 
 
 class Stop(msgspec.Struct, tag="stop", frozen=True):
-    """The driver's command to end early, and to report what there is."""
+    """The driver's command to end early, and to report all results so far."""
 
 
 Message = Hello | ClockQuestion | ClockAnswer | ClockReport | Agreed | Row | File | Finished | Stop
@@ -108,22 +108,22 @@ _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Mess
 
 
 def encode(message: Message) -> bytes:
-    """A whole frame."""
+    """Encode a message as a whole frame."""
     content = _encoder.encode(message)
     return _LENGTH.pack(len(content)) + content
 
 
 class FrameReader:
-    """Bytes in, messages out."""
+    """Splits bytes into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterable[Message]:
-        """The messages that are whole now.
+        """Add bytes; returns the messages that are complete now.
 
         Raises:
-            LinkError: this is not a frame of ours, or one that is too long.
+            LinkError: the data is not one of our frames, or a frame is too long.
         """
         self._data += data
         while len(self._data) >= _LENGTH.size:
@@ -143,18 +143,18 @@ class FrameReader:
 
 @attrs.frozen
 class ClockEstimate:
-    """How a clock compares with the driver's.
+    """The difference between a clock and the driver's.
 
     Attributes:
         ahead_ns: this clock minus the driver's.
-        error_ns: the truth lies within so much of it, on either side.
+        error_ns: the maximum error of that value, in either direction.
     """
 
     ahead_ns: int
     error_ns: int
 
     def join(self, later: ClockEstimate) -> ClockEstimate:
-        """Both estimates as one: their middle, and an error that covers both, drift included."""
+        """Combine both estimates: their middle, and an error that covers both, drift included."""
         low = min(self.ahead_ns - self.error_ns, later.ahead_ns - later.error_ns)
         high = max(self.ahead_ns + self.error_ns, later.ahead_ns + later.error_ns)
         return ClockEstimate((low + high) // 2, -((low - high) // 2))
@@ -164,15 +164,14 @@ def estimate_clock(rounds: Iterable[tuple[int, int, int]]) -> ClockEstimate:
     """Estimate a clock from rounds of question and answer.
 
     Args:
-        rounds: own clock before, the driver's, own clock after; nanoseconds, at least one round.
+        rounds: own clock before, the driver's clock, own clock after; nanoseconds, at least one round.
     """
     before, driver, after = min(rounds, key=lambda one: one[2] - one[0])
     return ClockEstimate((before + after) // 2 - driver, max(1, (after - before + 1) // 2))
 
 
 class Uplink:
-    """A generator's end of a link, blocking; the run's loop uses the socket between `connect` and the end, and only
-    then."""
+    """A generator's end of a link, blocking; the run's loop uses the socket only between `connect` and the end."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
@@ -216,7 +215,7 @@ class Uplink:
         return estimate_clock(rounds)
 
     def wait_end(self) -> None:
-        """Say that nothing more comes, and wait until the driver has taken everything."""
+        """Announce that nothing more follows, and wait until the driver has received everything."""
         self.socket.shutdown(socket.SHUT_WR)
         while self.socket.recv(1 << 16):
             pass

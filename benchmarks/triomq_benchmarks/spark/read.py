@@ -33,12 +33,12 @@ _BATCH: Final = 200
 
 @attrs.frozen
 class Share:
-    """Where the main threads of the tasks spent their time, in seconds, under the profiler.
+    """The time of the tasks' main threads in seconds, under the profiler.
 
     Attributes:
         total_s: all of it.
-        waiting_s: for pulled pages; the pulling itself goes on in another thread.
-        arrow_s: making record batches of them.
+        waiting_s: waiting for pulled pages; another thread continues to pull.
+        arrow_s: making record batches of the pages.
         other_s: the rest: Spark's own part, and writing the batches to it.
     """
 
@@ -50,16 +50,16 @@ class Share:
 
 @attrs.frozen
 class SparkReadRates:
-    """What was measured; rates in rows per second.
+    """The measured rates, in rows per second.
 
     Attributes:
-        rows: in the topic.
-        body_bytes: of each.
-        master: of the session.
+        rows: number of rows in the topic.
+        body_bytes: size of each body.
+        master: the session's master.
         pull_loop: one plain `consumer.pull` loop, each round.
         source: Spark's read of the topic.
-        body_only: the same, with a schema of one column.
-        parquet: Spark's read of the files.
+        body_only: the same read, with a schema of one column.
+        parquet: Spark's read of Parquet files.
         share: see :class:`Share`.
     """
 
@@ -81,7 +81,7 @@ class SparkReadRates:
 def measure(
     rows: int, body_bytes: int, queues: int, rounds: int, master: str, say: Callable[[str], None]
 ) -> SparkReadRates:
-    """Run everything.
+    """Measure everything.
 
     Raises:
         ToolUnavailableError: Spark or Java is missing, or no master answers.
@@ -99,7 +99,7 @@ def measure(
             say("writing the same rows to Parquet")
             source.write.parquet(files)
             parquet = session.read.parquet(files)
-            # What runs for the first time starts workers and compiles; that is not a rate to compare.
+            # The first run starts workers and compiles code; its rate is not comparable.
             _consume(parquet)
             rates: dict[str, list[float]] = {"pull": [], "source": [], "bodies": [], "parquet": []}
             for number in range(rounds):
@@ -132,7 +132,7 @@ def _consume(rows: DataFrame) -> None:
 
 
 async def _fill(name_servers: str, rows: int, body_bytes: int, queues: int) -> None:
-    """Send the rows, evenly over the queues, with a tag and a key each, bodies that cannot be compressed."""
+    """Send the rows, evenly over the queues, each with a tag, a key and a body that cannot be compressed."""
     pool = memoryview(random.Random(5).randbytes(1 << 20))
     span = len(pool) - body_bytes
     async with triomq.open_client(name_servers) as client:
@@ -161,7 +161,7 @@ async def _fill(name_servers: str, rows: int, body_bytes: int, queues: int) -> N
 
 
 def _pull_all(name_servers: str, rows: int) -> None:
-    """One plain loop over all queues that looks at every body."""
+    """Pull all queues in one plain loop that accesses every body."""
 
     async def pull_all() -> int:
         count = 0

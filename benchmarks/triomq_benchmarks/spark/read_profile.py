@@ -25,12 +25,12 @@ FOLDER = "profilefolder"
 
 
 class ProfiledReader(BatchReader):
-    """Reads, and leaves a profile of every task.
+    """A reader that writes a profile of every task.
 
     Args:
-        options: of the read.
-        schema: the columns wanted.
-        folder: where the profiles go.
+        options: the read's options.
+        schema: the wanted columns.
+        folder: the folder for the profiles.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, folder: str) -> None:
@@ -38,7 +38,7 @@ class ProfiledReader(BatchReader):
         self._folder = folder
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; the profiler goes on while Spark takes them."""
+        """The rows of one task; the profiler continues while Spark takes them."""
         profile = cProfile.Profile()
         profile.enable()
         try:
@@ -49,7 +49,7 @@ class ProfiledReader(BatchReader):
 
 
 class ProfiledSource(DataSource):
-    """The data source `rocketmq-profiled`; its option `profileFolder` says where the profiles go."""
+    """The data source `rocketmq-profiled`; its option `profileFolder` is the folder for the profiles."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,18 +57,18 @@ class ProfiledSource(DataSource):
         return "rocketmq-profiled"
 
     def schema(self) -> StructType:
-        """All columns."""
+        """The schema with all columns."""
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> ProfiledReader:
-        """A batch read."""
+        """A reader for a batch read."""
         options = dict(self.options)
         folder = options.pop(FOLDER)
         return ProfiledReader(read_options(options, streaming=False), schema, folder)
 
 
 def times(folder: Path) -> tuple[float, float, float]:
-    """Seconds of all tasks: in total, waiting for pulled pages, and making Arrow batches."""
+    """Total seconds of all tasks: overall, waiting for pulled pages, and making Arrow batches."""
     stats = pstats.Stats(*map(str, sorted(folder.glob("*.pstats"))))
     table: dict[tuple[str, int, str], tuple[int, int, float, float, object]] = stats.stats  # type: ignore[attr-defined]
     waiting = sum(own for (_, _, name), (_, _, own, _, _) in table.items() if "_queue.SimpleQueue" in name)

@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
 GATHER_MARGIN_S: Final = 2.0
-"""Between the last generator's word and the first message: `allGather` looks for its answer once a second."""
+"""Time between the last generator's word and the first message: `allGather` checks for its answer once a second."""
 
 OTHERS_FAILURE: Final = "another worker could not begin"
 
 WAITING_ROWS_MAX: Final = 10_000
-"""Rows that may wait for the link; more are reported at the end only."""
+"""Maximum number of rows that wait for the link; further ones are only reported at the end."""
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What a generator says to the others when all are ready.
+    """A generator's message to the others when all are ready.
 
     Attributes:
-        earliest: when it can begin, in seconds since the epoch by the driver's clock; None: it cannot.
-        failure: why not.
+        earliest: earliest start in seconds since the epoch, on the driver's clock; None: it cannot start.
+        failure: the reason why not.
     """
 
     earliest: float | None
@@ -62,25 +62,25 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a task gives back at its end: all rows once more, for those that the link did not bring."""
+    """A task's result at its end: all rows once more, for those that the link did not deliver."""
 
     result: WorkerResult
     rows: list[IntervalRow]
 
 
 class _StoppedError(Exception):
-    """Another generator cannot begin, or the driver has ended the run."""
+    """Another generator cannot start, or the driver has ended the run."""
 
 
 @attrs.frozen
 class Order:
-    """What every task is given.
+    """The input of every task.
 
     Attributes:
-        plan: what to do.
-        workers: how many tasks there are.
-        address: where the driver listens.
-        token: to be recognised by.
+        plan: the run's plan.
+        workers: number of tasks.
+        address: the driver's listening address.
+        token: the token that identifies the run.
     """
 
     plan: RunPlan
@@ -90,8 +90,7 @@ class Order:
 
 
 def probe(_rows: Iterable[int]) -> Iterator[tuple[str, str, str]]:
-    """What a worker is: its host, its interpreter, the version of this distribution; importing this module is the
-    test."""
+    """A worker's host, its interpreter, and the version of this distribution; importing this module is the test."""
     import importlib.metadata
     import sys
 
@@ -99,7 +98,7 @@ def probe(_rows: Iterable[int]) -> Iterator[tuple[str, str, str]]:
 
 
 def generate(order: Order, _rows: Iterable[int]) -> Iterator[bytes]:
-    """The task: an encoded `Report`."""
+    """Run the task; yields an encoded `Report`."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -108,7 +107,7 @@ def generate(order: Order, _rows: Iterable[int]) -> Iterator[bytes]:
 
 
 def decode_report(data: bytes) -> Report:
-    """What `generate` yielded."""
+    """Decode the output of `generate`."""
     return msgspec.msgpack.decode(data, type=Report)
 
 
@@ -130,13 +129,13 @@ class _Task:
         except (triomq.MQError, LedgerError, LinkError, _StoppedError, OSError) as error:
             result = self._ended(str(error) or repr(error))
         finally:
-            # The others wait for this one's word, whatever has happened to it.
+            # The others wait for this one's word, even if it has failed.
             if not self._gathered:
                 self._gather(Word(None, result.failure))
         return Report(result, self._rows)
 
     def _ended(self, failure: str) -> WorkerResult:
-        """The result of a generator that did not come to its end."""
+        """The result of a generator that did not finish."""
         share, rows = self._share, self._rows
         return WorkerResult(
             worker=share.index,
@@ -169,7 +168,7 @@ class _Task:
 
     @contextmanager
     def _ledger(self) -> Iterator[RunLedger | None]:
-        """A ledger whose files go to the driver, over a link of their own."""
+        """A ledger whose files are sent to the driver, over a separate link."""
         share = self._share
         if share.ledger is None:
             yield None
@@ -194,7 +193,7 @@ class _Task:
             try:
                 to_send.send_nowait(encode(Row(len(self._rows) - 1, row)))
             except (trio.WouldBlock, trio.BrokenResourceError):
-                pass  # the report brings it at the end
+                pass  # the report delivers it at the end
 
         async def agree_start(earliest: float) -> float:
             return await self._agree_start(earliest, to_send)
@@ -228,14 +227,14 @@ class _Task:
         return start + ahead
 
     def _gather(self, word: Word) -> list[Word]:
-        """The words of all workers, once each has given its own."""
+        """The words of all workers, once each has sent its own."""
         self._gathered = True
         said: list[str] = self._context.allGather(msgspec.json.encode(word).decode())
         return [msgspec.json.decode(one, type=Word) for one in said]
 
 
 async def _send(stream: trio.SocketStream, waiting: trio.MemoryReceiveChannel[bytes]) -> None:
-    """Rows, in their order, until there are no more; without a driver they are dropped."""
+    """Send rows in order until there are no more; without a driver they are dropped."""
     async with waiting:
         try:
             async for frame in waiting:
@@ -245,7 +244,7 @@ async def _send(stream: trio.SocketStream, waiting: trio.MemoryReceiveChannel[by
 
 
 async def _listen(stream: trio.SocketStream, share: trio.CancelScope, scope: trio.CancelScope) -> None:
-    """End the share at the driver's word, and when the driver is gone."""
+    """End the share at the driver's command, and when the driver has disconnected."""
     reader = FrameReader()
     with scope:
         try:

@@ -32,24 +32,24 @@ from triomq_benchmarks.figures.turns import in_turns
 
 Progress = Callable[[str], None]
 LOADS = ("raw", "java-client", "triomq")
-# Shown beside our SDK where their tools are installed.
+# Shown next to our SDK if their tools are installed.
 OTHER_CLIENTS = {"client-go": go_driver, "ali-ons": node_driver}
-# The least that a JVM gets before it is measured; the sum over all scenarios of a target is many times that.
+# Minimum warm-up of a JVM before it is measured; the sum over all scenarios of a target is many times that.
 WARM_UP_DRAINS = 3
 
 
 @attrs.frozen
 class Plan:
-    """What to run, and for how long.
+    """The scenarios to run, and their durations.
 
     Attributes:
-        bodies: sizes of bodies in bytes.
+        bodies: body sizes in bytes.
         rounds: samples per cell; medians are taken over them.
-        seconds: the longest that a sample may send.
+        seconds: maximum duration of a sample's sends.
         warm_up_s: per scenario, load and target, before the first sample.
         loads: names of the loads for the broker's side.
         broker_scenarios: names of scenarios; empty: all.
-        starts: how often each broker is started for the time to its first answer.
+        starts: number of starts of each broker, for the time to its first answer.
     """
 
     bodies: tuple[int, ...] = (1024,)
@@ -68,7 +68,7 @@ class Figures:
 
     Attributes:
         per_s: messages per second.
-        cpu_us: CPU per message of the side that is compared (broker or client), microseconds.
+        cpu_us: CPU per message of the compared end (broker or client), microseconds.
         other_cpu_us: CPU per message of the other end.
         p50_us: median request time.
         p99_us: its 99th percentile.
@@ -85,17 +85,17 @@ class Figures:
 
 @attrs.frozen
 class Row:
-    """Ours beside Java's.
+    """Our figures compared with Java's.
 
     Attributes:
-        side: `broker` or `sdk`: which end is compared, the other is the same for both.
-        scenario: its name.
+        side: `broker` or `sdk`: the compared end; the other is the same for both.
+        scenario: the scenario's name.
         body_bytes: size of bodies.
-        load: who sent (for the side `sdk`: what is compared).
+        load: the sender (for the side `sdk`: the compared client).
         ours: our figures.
         java: Java's, or another client's.
         goal: wanted ratio of messages per second, or None.
-        cpu_goal: wanted ratio of CPU per message, at most, or None.
+        cpu_goal: maximum wanted ratio of CPU per message, or None.
     """
 
     side: str
@@ -136,7 +136,7 @@ class Single:
 
 @attrs.frozen
 class Comparison:
-    """All that a run has measured."""
+    """All figures of a run."""
 
     rows: tuple[Row, ...]
     singles: tuple[Single, ...]
@@ -189,14 +189,14 @@ def _warm_up(load: Load, on: SingleBroker, scenarios: Sequence[Scenario], body_b
 
 def _chosen(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
     chosen = [one for one in scenarios if not names or one.name in names]
-    # A drain needs something to pull: the sends before it, in the warm-up at the latest.
+    # A drain needs messages to pull: those of earlier sends, at the latest in the warm-up.
     if chosen and all(one.op == "drain" for one in chosen):
         return [scenarios[1], *chosen]
     return chosen
 
 
 def compare_brokers(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
-    """Ours against Java's broker under each load."""
+    """Compare our broker with Java's under each load."""
     rows: list[Row] = []
     scenarios = _chosen(BROKER, plan.broker_scenarios)
     for body_bytes in plan.bodies:
@@ -234,7 +234,7 @@ def _broker_row(
 
 
 def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
-    """Our SDK against the Java client, and beside other clients where they are available, all on the real broker."""
+    """Compare our SDK with the Java client, and with other available clients, all on the real broker."""
     rows: list[Row] = []
     scenarios = _chosen(SDK, plan.sdk_scenarios)
     for body_bytes in plan.bodies:
@@ -247,7 +247,7 @@ def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> l
             loads = [*known.values(), *others.values()]
             for load in loads:
                 progress(f"warming up {load.name} on the real broker, {body_bytes} B")
-                # Twice: the broker is to be warm for the first of them as well.
+                # Twice: the broker must be warm for the first of them as well.
                 for _ in range(2):
                     _warm_up(load, on, scenarios, body_bytes, plan.warm_up_s)
             for scenario in scenarios:
@@ -257,7 +257,7 @@ def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> l
 
 
 def _client_rows(plan: Plan, loads: list[Load], on: SingleBroker, scenario: Scenario, body_bytes: int) -> list[Row]:
-    """Rows of the first of `loads`, our SDK, against each of the others."""
+    """Rows that compare the first of `loads`, our SDK, with each of the others."""
     runs = [partial(load.run, on, scenario, body_bytes, plan.seconds) for load in loads]
     ours, *others = [figures(samples, "sdk") for samples in in_turns(plan.rounds, runs)]
     return [
@@ -276,12 +276,12 @@ def _client_rows(plan: Plan, loads: list[Load], on: SingleBroker, scenario: Scen
 
 
 def compare_starts(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Single]:
-    """Time from the start of the process to its first answer, and resident memory after a first load."""
+    """Compare the time from the start of the process to its first answer, and resident memory after a first load."""
     starts: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
     idle: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
     loaded: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
     with _loads(("raw",), java, home / "starts") as loads:
-        # One more than is measured: the first finds neither byte code nor jars in the page cache.
+        # One more than measured: the first finds neither byte code nor jars in the page cache.
         for number in range(plan.starts + 1):
             for kind in (Kind.OURS, Kind.JAVA):
                 progress(f"starting {kind}, {number} of {plan.starts}")

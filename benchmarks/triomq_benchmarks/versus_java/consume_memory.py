@@ -28,7 +28,7 @@ class Limits:
     """One configuration of a consumer.
 
     Attributes:
-        name: how it is called in the table.
+        name: its name in the table.
         settings: arguments of `triomq.FlowLimits`; empty: its defaults.
     """
 
@@ -46,17 +46,17 @@ CASES = (
 
 @attrs.frozen
 class Stalled:
-    """What one configuration took.
+    """The memory used with one configuration.
 
     Attributes:
-        name: of the limits.
-        messages: sent, and consumed in the end.
-        held: of them, while the handlers were held.
-        held_bytes: what the consumer counted for them.
-        limit_bytes: of all its queues together.
-        before_bytes: resident memory of the process before the consumer began.
-        stalled_bytes: while the handlers were held.
-        peak_bytes: the highest, from the beginning to the last message.
+        name: the name of the limits.
+        messages: number sent, and consumed in the end.
+        held: number of them in the consumer while the handlers were held.
+        held_bytes: their size as counted by the consumer.
+        limit_bytes: the limit of all its queues together.
+        before_bytes: resident memory of the process before the consumer started.
+        stalled_bytes: resident memory while the handlers were held.
+        peak_bytes: the maximum, from the start to the last message.
     """
 
     name: str
@@ -70,30 +70,30 @@ class Stalled:
 
     @property
     def allowed_bytes(self) -> int:
-        """The most that the process may take."""
+        """Maximum memory that the process may use."""
         return self.limit_bytes + ALLOWANCE_BYTES
 
     @property
     def passed(self) -> bool:
-        """Whether it never took more."""
+        """Whether it never used more."""
         return self.peak_bytes <= self.allowed_bytes
 
 
 def measure_stalled(
     count: int, body_bytes: int, home: Path, progress: Callable[[str], None], *, cases: tuple[Limits, ...] = CASES
 ) -> list[Stalled]:
-    """Fill a topic on our broker, and let a consumer with each of the limits meet it.
+    """Fill a topic on our broker, and run a consumer with each of the limits on it.
 
     Args:
-        count: messages.
-        body_bytes: of each.
-        home: keeps what broker and consumers write.
-        progress: gets lines for people.
-        cases: the limits.
+        count: number of messages.
+        body_bytes: size of each body.
+        home: folder for the broker's and consumers' files.
+        progress: takes lines for people.
+        cases: the limits to measure.
 
     Raises:
         ChildError: the broker or a consumer died or hangs.
-        DriverError: messages did not come, or could not be sent.
+        DriverError: messages did not arrive, or could not be sent.
     """
     found = []
     with open_single_broker(Kind.OURS, home / "servers") as on:
@@ -103,7 +103,7 @@ def measure_stalled(
             driver.call({"op": "fill", "queues": QUEUES, "bodyBytes": body_bytes, **addressed}, STALL_S)
         for number, limits in enumerate(cases):
             progress(f"limits: {limits.name}")
-            # A process of its own: the highest memory it ever took is its own, too.
+            # A separate process, so that its maximum memory is its own, too.
             with sdk_consumers(home / f"consumer-{number}") as driver:
                 command = {
                     "op": "stall",
@@ -116,7 +116,7 @@ def measure_stalled(
 
 
 def stalled_of(name: str, answer: dict[str, object]) -> Stalled:
-    """A driver's answer."""
+    """Convert a driver's answer."""
     values = {key: cast("int", value) for key, value in answer.items()}
     return Stalled(
         name=name,

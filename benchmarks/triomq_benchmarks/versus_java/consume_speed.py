@@ -30,28 +30,28 @@ KINDS = ("push", "lite")
 TOPIC = "bench-consume"
 PULL_BATCH = 32
 CONCURRENCY = 20
-"""Handlers, or threads of the Java client, whose default this is."""
+"""Number of handlers, or threads of the Java client, whose default this is."""
 
 SPARE = 1.1
-"""More is filled in than is consumed: at the very end of a topic, some queues are empty before others."""
+"""More is sent than is consumed: at the very end of a topic, some queues are empty before others."""
 
 GOALS = {"push": 0.7, "lite": 1.0}
-"""Messages per second, ours divided by the Java client's on the same broker, at least."""
+"""Minimum ratio of messages per second, ours divided by the Java client's on the same broker."""
 CPU_GOALS: dict[str, float | None] = {"push": None, "lite": 1.0}
-"""CPU per message of the client, at most."""
+"""Maximum ratio of the client's CPU per message."""
 
 
 @attrs.frozen
 class ConsumePlan:
-    """What to run.
+    """The samples to run.
 
     Attributes:
-        body_bytes: size of bodies.
-        count: messages of a sample.
+        body_bytes: body size.
+        count: number of messages per sample.
         rounds: samples per figure; medians are taken over them.
-        warm_up: samples per figure before that, which count nowhere.
-        kinds: of consumers.
-        sample_s: a sample that takes longer is an error.
+        warm_up: samples per figure before that, which are not counted.
+        kinds: the kinds of consumers.
+        sample_s: time limit of a sample.
     """
 
     body_bytes: int = 1024
@@ -64,10 +64,10 @@ class ConsumePlan:
 
 @attrs.frozen(order=True)
 class Cell:
-    """What one figure is about.
+    """The subject of one figure.
 
     Attributes:
-        kind: of consumer.
+        kind: the kind of consumer.
         broker: ours or the real one.
         client: ours or the real one.
     """
@@ -79,13 +79,13 @@ class Cell:
 
 @attrs.frozen
 class ConsumeSample:
-    """One reading.
+    """One measurement.
 
     Attributes:
-        messages: consumed.
-        seconds: from the first to the last.
-        client_cpu_s: the client's, meanwhile.
-        broker_cpu_s: the broker's, the consumer's start and end included.
+        messages: number of consumed messages.
+        seconds: time from the first to the last.
+        client_cpu_s: the client's CPU seconds in that time.
+        broker_cpu_s: the broker's, including the consumer's start and end.
     """
 
     messages: int
@@ -116,10 +116,10 @@ class ConsumeRow:
     """Two clients on one broker.
 
     Attributes:
-        kind: of consumers.
+        kind: the kind of consumers.
         broker: ours or the real one.
         ours: our SDK.
-        java: the Java client; None: there is none here.
+        java: the Java client; None if it is not available.
     """
 
     kind: str
@@ -139,7 +139,7 @@ class ConsumeRow:
 
 
 def figures(samples: Sequence[ConsumeSample]) -> ConsumeFigures:
-    """Medians."""
+    """Compute medians."""
     return ConsumeFigures(
         per_s=median(each.messages / each.seconds for each in samples),
         client_us=median(each.client_cpu_s / each.messages * 1e6 for each in samples),
@@ -149,7 +149,7 @@ def figures(samples: Sequence[ConsumeSample]) -> ConsumeFigures:
 
 
 def rows(samples: Mapping[Cell, Sequence[ConsumeSample]]) -> list[ConsumeRow]:
-    """Our client beside Java's, by kind and broker, in the order of the samples."""
+    """Our client compared with Java's, by kind and broker, in the order of the samples."""
     return [
         ConsumeRow(
             kind=cell.kind,
@@ -163,17 +163,17 @@ def rows(samples: Mapping[Cell, Sequence[ConsumeSample]]) -> list[ConsumeRow]:
 
 
 def measure_consumers(plan: ConsumePlan, java: Java | None, home: Path, progress: Progress) -> list[ConsumeRow]:
-    """Measure all cells; everything that runs for it has ended afterwards, whatever happens.
+    """Measure all cells; all processes have ended afterwards, whatever happens.
 
     Args:
-        plan: what to run.
-        java: where the other half comes from; None: only our client on our broker.
-        home: keeps all that brokers and drivers write.
-        progress: gets lines for people.
+        plan: the samples to run.
+        java: Java's half; None: only our client on our broker.
+        home: folder for all files of brokers and drivers.
+        progress: takes lines for people.
 
     Raises:
         ChildError: a server or a driver died or hangs.
-        DriverError: messages did not come, or could not be sent.
+        DriverError: messages did not arrive, or could not be sent.
     """
     sides = [Kind.OURS] if java is None else [Kind.OURS, Kind.JAVA]
     cells = [Cell(kind, broker, client) for kind in plan.kinds for broker in sides for client in sides]
@@ -182,7 +182,7 @@ def measure_consumers(plan: ConsumePlan, java: Java | None, home: Path, progress
         drivers = {Kind.OURS: stack.enter_context(sdk_consumers(home))}
         if java is not None:
             drivers[Kind.JAVA] = stack.enter_context(java_driver(java, home / "consumers"))
-        # Not by the names alone: Python would import from a folder `triomq` in a driver's working directory.
+        # Not by the module's name: Python would import from a folder `triomq` in a driver's working directory.
         targets = {
             side: stack.enter_context(open_single_broker(side, home / f"{side}-servers", java=java)) for side in sides
         }
@@ -241,7 +241,7 @@ def _sample(driver: Driver, on: SingleBroker, kind: str, group: str, plan: Consu
         client_cpu_s=cast("float", answer["cpuSeconds"]),
         broker_cpu_s=on.broker.cpu_s() - before,
     )
-    # Other threads may have read on before the last was counted.
+    # Other threads may have read on before the last message was counted.
     if cast("int", answer["bytes"]) < taken.messages * plan.body_bytes:
         raise DriverError(
             f"{driver.name}: {answer['bytes']} bytes in {taken.messages} messages: {plan.body_bytes} each"
@@ -251,7 +251,7 @@ def _sample(driver: Driver, on: SingleBroker, kind: str, group: str, plan: Consu
 
 @contextmanager
 def sdk_consumers(home: Path) -> Iterator[Driver]:
-    """The process of our consumers."""
+    """The process that runs our consumers."""
     argv = [sys.executable, "-m", "triomq_benchmarks.drivers.sdk_consume_driver"]
     with Driver("SDK consumers", argv, home / "sdk_consumers.out") as driver:
         yield driver

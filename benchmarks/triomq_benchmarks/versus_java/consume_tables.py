@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def row_json(row: ConsumeRow) -> dict[str, object]:
-    """A row for machines, ratios and goals included."""
+    """A row for JSON, ratios and goals included."""
 
     def rounded(ratio: float | None) -> float | None:
         return None if ratio is None else round(ratio, 3)
@@ -32,7 +32,7 @@ def row_json(row: ConsumeRow) -> dict[str, object]:
 
 
 def speed_table(rows: Sequence[ConsumeRow], plan: ConsumePlan) -> Table:
-    """For people: one row per kind of consumer and broker."""
+    """The table of speeds: one row per kind of consumer and broker."""
     title = f"Consumers of {plan.count:,} messages of {plan.body_bytes:,} B, bodies read; medians of {plan.rounds}; CPU in µs per message"
     table = Table(title=title, title_justify="left")
     for name in ("consumer", "broker"):
@@ -59,7 +59,7 @@ def speed_table(rows: Sequence[ConsumeRow], plan: ConsumePlan) -> Table:
 
 
 def stalled_table(found: Sequence[Stalled]) -> Table:
-    """For people: one row per limits, MiB."""
+    """The table of memory: one row per limits, in MiB."""
     table = Table(title="Resident memory of a push consumer whose handlers are held, MiB", title_justify="left")
     table.add_column("limits")
     for name in ("messages", "held", "counted", "limit", "before", "stalled", "peak", "allowed"):

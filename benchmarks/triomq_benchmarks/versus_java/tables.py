@@ -64,7 +64,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def comparison_json(comparison: Comparison) -> str:
-    """The comparison for machines, ratios included."""
+    """The comparison as JSON, ratios included."""
     rows = [
         {**attrs.asdict(row), "ratio": round(row.ratio, 3), "cpu_ratio": round(row.cpu_ratio, 3)}
         for row in comparison.rows

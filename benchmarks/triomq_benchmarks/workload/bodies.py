@@ -18,7 +18,7 @@ _HEAD = struct.Struct(">IIQq")
 assert _HEAD.size == HEAD_BYTES
 
 UNTIMED = 1
-"""Flag of a message that was sent ahead of the run, for a backlog: its age means nothing."""
+"""Flag of a message that was sent before the run, for a backlog: its age has no meaning."""
 
 _SEQUENCE_BITS = 40
 _WORDS = b"the broker answers the client in the order of its queues and the slave follows the log of its master "
@@ -26,13 +26,13 @@ _WORDS = b"the broker answers the client in the order of its queues and the slav
 
 @attrs.frozen
 class Head:
-    """What a body's first bytes say.
+    """The content of a body's first bytes.
 
     Attributes:
-        run_number: of the run it belongs to.
-        number: of the message in its run: `worker << 40 | sequence`.
-        intended_ns: when it was meant to be sent, in nanoseconds since the measured part began.
-        timed: False for one sent ahead, for a backlog.
+        run_number: the number of its run.
+        number: the message's number in its run: `worker << 40 | sequence`.
+        intended_ns: its intended send time, in nanoseconds since the measured part began.
+        timed: False for a message sent before the run, for a backlog.
     """
 
     run_number: int
@@ -47,12 +47,12 @@ def number_of(worker: int, sequence: int) -> int:
 
 
 def head(run_number: int, number: int, intended_ns: int, *, timed: bool = True) -> bytes:
-    """The first bytes of a body."""
+    """Build the first bytes of a body."""
     return _HEAD.pack(run_number, 0 if timed else UNTIMED, number, intended_ns)
 
 
 def read_head(body: bytes) -> Head | None:
-    """What a body's first bytes say; None for one that is too short to be ours."""
+    """Parse a body's first bytes; None if it is too short to be ours."""
     if len(body) < HEAD_BYTES:
         return None
     run_number, flags, number, intended_ns = _HEAD.unpack_from(body)
@@ -60,11 +60,11 @@ def read_head(body: bytes) -> Head | None:
 
 
 def read_payload(workload: Workload, folder: Path | None = None) -> bytes:
-    """The content of the workload's payload file; empty where there is none.
+    """The content of the workload's payload file; empty if it has none.
 
     Args:
-        workload: names the file.
-        folder: what a relative name is relative to.
+        workload: the workload that names the file.
+        folder: the base of a relative name.
 
     Raises:
         WorkloadError: it cannot be read, or is too small.
@@ -82,7 +82,7 @@ def read_payload(workload: Workload, folder: Path | None = None) -> bytes:
 
 
 def payloads(workload: Workload, payload: bytes, seed: str) -> list[bytes]:
-    """What follows the head, in as many variants as the workload wants."""
+    """The bytes after the head, in as many variants as the workload asks for."""
     if payload:
         return [payload[HEAD_BYTES:]]
     length = workload.body_bytes - HEAD_BYTES

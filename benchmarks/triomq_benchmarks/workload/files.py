@@ -164,7 +164,7 @@ KEYS: Mapping[str, tuple[str, Read]] = {
     "faults": ("faults", _several(Fault.parse)),
     "cluster": ("cluster", _cluster),
 }
-"""Key of a file -> field of `Workload`, and how its value is read."""
+"""Key of a file -> field of `Workload`, and the function that reads its value."""
 
 
 def _minutes(value: object) -> float:
@@ -219,20 +219,20 @@ IGNORED_KEYS: Mapping[str, str] = {
     "useRandomizedPayloads": "bodies are made from a pool of generated payloads anyway; randomBytesRatio says how random",
     "backlogDrainRatio": "a backlog counts as drained when it is gone",
 }
-"""Fields of an OpenMessaging Benchmark workload that mean nothing here, and why."""
+"""Fields of an OpenMessaging Benchmark workload that have no meaning here, and the reasons."""
 
 _READERS: Mapping[str, tuple[str, Read]] = {**KEYS, **OPENMESSAGING_KEYS}
 
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
-    """The text about an unknown key."""
+    """The error text for an unknown key."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return f"unknown key {key}: {hint}"
 
 
 def workload_from(values: Mapping[str, object], origin: str) -> Workload:
-    """A workload from what a file says.
+    """Build a workload from the contents of a file.
 
     Args:
         values: the file's keys and values.
@@ -265,17 +265,17 @@ def workload_from(values: Mapping[str, object], origin: str) -> Workload:
 
 
 def load_workload(name: str, changes: Sequence[str] = ()) -> tuple[Workload, Path | None]:
-    """Read a ready workload, or a file.
+    """Read a built-in workload, or a file.
 
     Args:
-        name: of a ready workload, or the path of a `.toml`, `.yaml` or `.yml` file.
-        changes: `key=value` each, in the words of a file, over what the file says.
+        name: name of a built-in workload, or the path of a `.toml`, `.yaml` or `.yml` file.
+        changes: `key=value` each, in a file's terms, which override the file.
 
     Returns:
-        The workload, and the folder that relative names of files in it are relative to.
+        The workload, and the folder that is the base of relative file names in it.
 
     Raises:
-        WorkloadError: it cannot be read; the message says why.
+        WorkloadError: it cannot be read; the message has the reason.
     """
     values, folder, origin = _read(name)
     for change in changes:
@@ -302,7 +302,7 @@ def _put(values: dict[str, Any], key: str, value: object) -> None:
 
 
 def _value(text: str) -> object:
-    """A value as TOML has it; what is not TOML is text."""
+    """Parse a value as TOML; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -310,7 +310,7 @@ def _value(text: str) -> object:
 
 
 def ready_workloads() -> dict[str, Workload]:
-    """All ready workloads by name."""
+    """All built-in workloads by name."""
     folder = files(__package__) / "ready"
     names = sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml"))
     return {name: load_workload(name)[0] for name in names}

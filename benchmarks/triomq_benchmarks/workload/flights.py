@@ -25,7 +25,7 @@ FLIGHTS = 336_776
 
 
 class NoDataError(Exception):
-    """The rows are not there; the text says what to do."""
+    """The rows are not available; the text has the remedy."""
 
 
 @attrs.frozen
@@ -53,11 +53,11 @@ class DataSet:
     """Rows under a name.
 
     Attributes:
-      name: what they are, for people.
-      topic: where they go.
-      total: how many there are; None if it is not known before the end.
-      open: starts reading; the rows come as they are needed, some at a time.
-      live: whether the next rows may take their time, as from a terminal or a pipe.
+      name: a description for people.
+      topic: the destination.
+      total: number of rows; None if it is unknown before the end.
+      open: starts reading; yields rows in batches, as they are needed.
+      live: whether the next rows may be slow to arrive, as from a terminal or a pipe.
     """
 
     name: str
@@ -68,14 +68,14 @@ class DataSet:
 
 
 def data_set(source: str | None, count: int | None) -> DataSet:
-    """What to replay.
+    """The rows to replay.
 
     Args:
       source: None for the flights, ``-`` for standard input, else a text file (``.gz`` is unpacked).
       count: at most this many rows.
 
     Raises:
-      NoDataError: the file or the package is not there.
+      NoDataError: the file or the package does not exist.
     """
     if source is None:
         archive = flights_archive()
@@ -119,7 +119,7 @@ def flights_archive() -> Path:
 
 
 def flights(archive: Path) -> Iterator[Row]:
-    """One row per flight: the CSV line as it is in the file, tagged with its carrier, under its flight number."""
+    """One row per flight: the unchanged CSV line, with its carrier as the tag and its flight number as the key."""
     with _opened(archive) as file:
         header = file.readline().decode().strip().split(",")
         carrier, flight = header.index("carrier"), header.index("flight")
@@ -131,7 +131,7 @@ def flights(archive: Path) -> Iterator[Row]:
 
 
 def lines(source: str) -> Iterator[Row]:
-    """One row per line of a text; empty lines are left out, since a message needs a body."""
+    """One row per line of a text; empty lines are omitted, since a message needs a body."""
     with gzip.open(source) if source.endswith(".gz") else open(source, "rb") as file:
         for line in file:
             body = line.rstrip(b"\r\n")
@@ -140,7 +140,7 @@ def lines(source: str) -> Iterator[Row]:
 
 
 def live_lines() -> Iterator[Batch]:
-    """The lines of standard input as they arrive; a batch is what one read brought."""
+    """The lines of standard input as they arrive; a batch has the lines of one read."""
     rest = b""
     while data := os.read(sys.stdin.fileno(), 1 << 16):
         *whole, rest = (rest + data).split(b"\n")

@@ -21,7 +21,7 @@ _PARTS = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*(\S*)\s*\Z")
 
 
 class QuantityError(ValueError):
-    """A text is no such quantity; the message says what was read and how to write it."""
+    """A text is not a valid quantity; the message has the text and the right format."""
 
 
 def _parse(value: object, units: Mapping[str, float], kind: str, example: str, bare: float | None = None) -> float:
@@ -45,12 +45,12 @@ def _parse(value: object, units: Mapping[str, float], kind: str, example: str, b
 
 
 def duration_s(value: object) -> float:
-    """Seconds of a duration such as `20 s`, `500 ms`, `2 min`. Raises QuantityError."""
+    """Parse a duration such as `20 s`, `500 ms`, `2 min` into seconds. Raises QuantityError."""
     return _parse(value, _DURATIONS, "duration", '"20 s"')
 
 
 def size_bytes(value: object) -> int:
-    """Bytes of a size such as `1 KiB`, `64 MiB`, `100 bytes`. Raises QuantityError."""
+    """Parse a size such as `1 KiB`, `64 MiB`, `100 bytes` into bytes. Raises QuantityError."""
     size = _parse(value, _SIZES, "size", '"1 KiB"')
     if size != int(size):
         raise QuantityError(f"{value!r} is not a whole number of bytes")
@@ -58,13 +58,13 @@ def size_bytes(value: object) -> int:
 
 
 def rate_per_s(value: object) -> float:
-    """Messages per second of a rate such as `5000/s`, `5 k/s`, or a bare number. Raises QuantityError."""
+    """Parse a rate such as `5000/s`, `5 k/s`, or a bare number into messages per second. Raises QuantityError."""
     text = re.sub(r"\s*/\s*", "/", value) if isinstance(value, str) else value
     return _parse(text, _RATES, "rate", '"5000/s"', bare=1.0)
 
 
 def share(value: object) -> float:
-    """A part of a whole, from 0 to 1, such as `25 %` or `0.25`. Raises QuantityError."""
+    """Parse a part of a whole, such as `25 %` or `0.25`, into a number from 0 to 1. Raises QuantityError."""
     part = _parse(value, {"%": 0.01}, "share", '"25 %"', bare=1.0)
     if part > 1:
         raise QuantityError(f'{value!r} is more than the whole; write it like "25 %" or 0.25')

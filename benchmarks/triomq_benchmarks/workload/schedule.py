@@ -18,7 +18,7 @@ def constant(rate_per_s: float) -> Iterator[float]:
     """One message every 1/rate seconds, without end."""
     number = 0
     while True:
-        # Not by adding up steps, whose rounding would drift.
+        # Not by adding up steps, because rounding would drift.
         yield number / rate_per_s
         number += 1
 
@@ -61,13 +61,13 @@ def stepped(steps: Sequence[Step]) -> Iterator[float]:
 
 
 def instants(workload: Workload, producer: int, producers: int, seed: int) -> Iterator[float]:
-    """One producer's instants, from the beginning of the warm-up to the end of the measured part.
+    """One producer's send times, from the start of the warm-up to the end of the measured part.
 
     Args:
-        workload: of an open loop; a ramp's or a step's warm-up runs at its first rate.
-        producer: its number among all of the run.
-        producers: how many there are.
-        seed: of the run; the same seed gives the same instants.
+        workload: an open-loop workload; the warm-up of a ramp or of steps runs at the first rate.
+        producer: its number among all producers of the run.
+        producers: number of producers.
+        seed: the run's seed; the same seed gives the same times.
     """
     warm_up_s, end_s = workload.warm_up_s, workload.warm_up_s + workload.duration_s
     if workload.arrivals is Arrivals.POISSON:

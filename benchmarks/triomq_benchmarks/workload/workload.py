@@ -16,11 +16,11 @@ import attrs
 from triomq_benchmarks.workload.quantities import duration_s, rate_per_s
 
 HEAD_BYTES = 24
-"""Each body begins with the message's number and intended instant (`bodies.py`), so it cannot be shorter."""
+"""Each body starts with the message's number and intended time (`bodies.py`), so it cannot be shorter."""
 
 
 class WorkloadError(Exception):
-    """A workload cannot be run as it is written; the message names the key, the cause and the remedy."""
+    """A workload cannot be run as written; the message names the key, the cause and the remedy."""
 
 
 class SendMode(enum.StrEnum):
@@ -29,7 +29,7 @@ class SendMode(enum.StrEnum):
     SYNC = "sync"
     """One message at a time per producer: `await producer.send(message)`."""
     ASYNC = "async"
-    """Awaited sends side by side, each in a task of its own."""
+    """Concurrent awaited sends, each in a separate task."""
     CALLBACK = "callback"
     """`await producer.send(message, callback)`."""
     ONEWAY = "oneway"
@@ -37,13 +37,12 @@ class SendMode(enum.StrEnum):
 
 
 class Loop(enum.StrEnum):
-    """Who decides when the next message is sent."""
+    """What determines the time of the next send."""
 
     OPEN = "open"
-    """A timetable fixed in advance: a slow answer makes no later message late, and latency counts from the
-    timetable."""
+    """A timetable fixed in advance: a slow answer delays no later message, and latency counts from the timetable."""
     CLOSED = "closed"
-    """Answers do: a fixed number is always under way.  Measures throughput; hides stalls from its percentiles."""
+    """Answers: a fixed number of sends is always in flight. Measures throughput, but percentiles hide stalls."""
 
 
 class Arrivals(enum.StrEnum):
@@ -56,17 +55,17 @@ class Arrivals(enum.StrEnum):
 
 
 class ConsumeMode(enum.StrEnum):
-    """Who reads."""
+    """How consumers read."""
 
     PULL = "pull"
-    """`consumer.pull`, each queue by one consumer, places kept by the generator."""
+    """`consumer.pull`, with each queue read by one consumer and positions kept by the generator."""
     PUSH = "push"
-    """A push consumer of the SDK, queues shared out by rebalancing."""
+    """A push consumer of the SDK, with queues assigned by rebalancing."""
     NONE = "none"
 
 
 class Keys(enum.StrEnum):
-    """Which keys messages carry."""
+    """The keys of messages."""
 
     NONE = "none"
     UNIQUE = "unique"
@@ -75,7 +74,7 @@ class Keys(enum.StrEnum):
 
 
 class Compression(enum.StrEnum):
-    """How bodies are compressed by the producer."""
+    """The producer's compression of bodies."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -87,9 +86,9 @@ class FaultKind(enum.StrEnum):
     """A fault of a node."""
 
     KILL = "kill"
-    """SIGKILL, and it stays down."""
+    """SIGKILL, without a restart."""
     PAUSE = "pause"
-    """SIGSTOP, and SIGCONT after `for_s`: it exists and does not answer."""
+    """SIGSTOP, and SIGCONT after `for_s`: the process exists, but does not answer."""
     RESTART = "restart"
     """SIGKILL, and a new start on the same files and port after `for_s`."""
     CUT = "cut"
@@ -98,13 +97,13 @@ class FaultKind(enum.StrEnum):
 
 @attrs.frozen
 class Fault:
-    """Something done to a node, for example `pause master at 10 s for 2 s`.
+    """A fault injected into a node, for example `pause master at 10 s for 2 s`.
 
     Attributes:
-        kind: what.
+        kind: the kind of fault.
         node: `master`, `slave`, `namesrv`, or a node's name (`broker-a`, `broker-a-s`).
         at_s: seconds since the measured part began.
-        for_s: how long until it is undone; 0 for a kill.
+        for_s: seconds until it is undone; 0 for a kill.
     """
 
     kind: FaultKind
@@ -144,10 +143,10 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
 
 @attrs.frozen
 class Threshold:
-    """What a run must reach, for example `p99_ms < 50`, `rate >= 950`, `intended_to_consumed.p99_ms < 100`.
+    """A value that a run must reach, for example `p99_ms < 50`, `rate >= 950`, `intended_to_consumed.p99_ms < 100`.
 
     Attributes:
-        measure: one of `MEASURES`, a percentile with the histogram's name before it where it is not `intended_to_ack`.
+        measure: one of `MEASURES`; a percentile follows its histogram's name if that is not `intended_to_ack`.
         symbol: `<`, `<=`, `>`, `>=` or `==`.
         limit: in the measure's unit.
     """
@@ -162,7 +161,7 @@ class Threshold:
         return f"{self.measure} {self.symbol} {self.limit:.15g}"
 
     def holds(self, measured: float) -> bool:
-        """Whether a measured value is as it must be."""
+        """Whether a measured value meets the threshold."""
         return _OPERATORS[self.symbol](measured, self.limit)
 
     @classmethod
@@ -222,15 +221,14 @@ class SlowConsumer:
 
 @attrs.frozen(kw_only=True)
 class ClusterShape:
-    """The cluster that is started for a run, where the target is one that we start.
+    """The shape of a cluster that is started for a run.
 
     Attributes:
-        masters: broker sets.
-        slaves: of each master.
+        masters: number of broker sets.
+        slaves: number of slaves of each master.
         sync_replication: whether sends wait for a slave.
-        memory_bytes: what the brokers take their memory to be (40 % of it is how far readers may lag); None: the
-            machine's.
-        settings: further keys of RocketMQ's configuration.
+        memory_bytes: memory size that the brokers assume (readers may lag by 40 % of it); None: the machine's.
+        settings: additional keys of RocketMQ's configuration.
     """
 
     masters: int = 1
@@ -242,52 +240,51 @@ class ClusterShape:
 
 @attrs.frozen(kw_only=True)
 class Workload:
-    """Load, and what it is put on.  `docs/how-to/measure.md` describes each key.
+    """A load and its target. `docs/how-to/measure.md` describes each key.
 
     Attributes:
-        name: of the workload.
+        name: the workload's name.
         description: one line.
-        topics: how many topics are made for the run.
+        topics: number of topics made for the run.
         topic_names: topics to use instead, in order; they must exist unless `create_topics`.
         create_topics: whether topics that do not exist are created.
-        queues_per_topic: on each master.
+        queues_per_topic: number of queues on each master.
         body_bytes: size of a body, its head included.
-        payload_file: bodies are this file's content behind the head, instead of generated text.
-        random_share: part of generated bodies that is random bytes, the rest is easy to compress.
-        payload_pool: how many different generated bodies there are.
+        payload_file: bodies are this file's content after the head, instead of generated text.
+        random_share: share of random bytes in generated bodies; the rest is easy to compress.
+        payload_pool: number of different generated bodies.
         tags: tag -> weight; empty: no tags.
-        keys: which keys messages carry.
-        compression: of bodies, whatever their size.
-        ordered_share: part of the messages that go to a queue by the hash of one of 1,000 ordering keys.
+        keys: the keys of messages.
+        compression: compression of bodies, whatever their size.
+        ordered_share: share of messages whose queue is chosen by the hash of one of 1,000 ordering keys.
         send_mode: how producers send.
-        batch: messages of one request (sync and async only).
+        batch: messages per request (sync and async only).
         loop: open or closed.
-        in_flight: sends of one producer that may be unanswered before it waits.
-        producers: per topic.
-        rate_per_s: messages of all producers together; of a ramp, at its beginning; of a closed loop, ignored.
-        rate_to_per_s: at the end of a ramp.
-        steps: of arrivals in steps.
+        in_flight: maximum number of one producer's unanswered sends.
+        producers: number of producers per topic.
+        rate_per_s: messages of all producers together; for a ramp, at its start; ignored in a closed loop.
+        rate_to_per_s: the rate at the end of a ramp.
+        steps: the steps of arrivals in steps.
         arrivals: the timetable.
-        send_timeout_s: of one send with all its attempts.
-        consume: who reads.
+        send_timeout_s: timeout of one send with all its attempts.
+        consume: how consumers read.
         groups: consumer groups, each of which reads everything (subscriptionsPerTopic).
-        consumers: per group.
-        pull_batch: messages of one pull at most.
-        read_preference: from whom consumers pull.
+        consumers: number of consumers per group.
+        pull_batch: maximum number of messages per pull.
+        read_preference: the brokers from which consumers pull.
         slow_consumer: consumers held back for a while.
-        backlog_bytes: bodies that are sent before the run begins, for consumers to start from.
-        duration_s: measured part.
-        warm_up_s: before it.
-        drain_s: how long consumers may take, and answers may be waited for, after the last send.
-        lateness_limit_ms: by how much the generator may be late with a message of its own doing.
-        late_allowed: share of the messages with which it may be later; a run with more does not count.
-        errors_allowed: share of the sends that may fail.
-        repeats_allowed: share of the messages that may be consumed again, because a send whose answer was late was
-            repeated.
-        thresholds: what a run must reach.
-        faults: what is done to the cluster.
-        cluster: what is started.
-        ignored: keys of the file that mean nothing here, with the reason.
+        backlog_bytes: size of bodies sent before the run, for consumers to start from.
+        duration_s: length of the measured part.
+        warm_up_s: length of the warm-up before it.
+        drain_s: maximum time for consumers and for answers after the last send.
+        lateness_limit_ms: permitted delay of a message by the generator itself.
+        late_allowed: share of messages that may exceed it; a run with more does not count.
+        errors_allowed: share of sends that may fail.
+        repeats_allowed: share of messages that may be consumed again, because a send with a late answer was repeated.
+        thresholds: values that the run must reach.
+        faults: the faults to inject.
+        cluster: the cluster to start.
+        ignored: keys of the file without meaning here, with the reason.
     """
 
     name: str
@@ -375,12 +372,12 @@ class Workload:
 
     @property
     def topic_count(self) -> int:
-        """Topics that are used, made or given."""
+        """Number of topics in use, made or given."""
         return len(self.topic_names) or self.topics
 
     @property
     def producer_count(self) -> int:
-        """All producers."""
+        """Number of producers."""
         return self.producers * self.topic_count
 
     @property

@@ -77,7 +77,7 @@ class Figures:
             if workload.loop is Loop.OPEN
             else None
         )
-        """Why the generator was too slow for the figures to count, over the seconds with an answer; None: it was not."""
+        """Why the generator was too slow for the figures to count, over seconds with an answer; None: it was not."""
         within = [row for row in counted if row.second < workload.duration_s]
         self.sent = sum(row.sent for row in counted)
         self.acked = sum(row.acked for row in counted)
