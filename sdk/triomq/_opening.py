@@ -89,7 +89,7 @@ async def open_client(
         credentials: the account that signs all requests, for brokers with access control; default: no signatures.
         client_ip: this machine's address as seen by others; default: detected.
         instance_name: distinguishes clients of one address; default ``pid#nanoseconds``. The offset files of
-        broadcasting consumers have it in their path: without a name, offsets are lost with the client.
+            broadcasting consumers have it in their path: without a name, offsets are lost with the client.
         unit_name: third part of the client id.
         unit_mode: whether heartbeats and requests state that the client belongs to a unit (``unitMode``).
         namespace: a prefix that distinguishes topics and groups of several instances on the same brokers. Topics are given

@@ -224,7 +224,7 @@ def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | N
 
     Raises:
         DataLoss: a master ends before the query's offset, so messages that were read have been deleted, and perhaps
-        others.
+            others.
     """
     ends: Offsets = {}
     for queue, held in bounds.items():

@@ -43,7 +43,7 @@ class BrokerOffsets:
         group: consumer group.
         brokers: the links to brokers.
         look_again: called just before an offset is sent, since earlier requests take time: returns the offset to send
-        now, None for none. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
+            now, None for none. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
         overruled: called if the broker does not accept an offset as the group was reset; None: the reset holds.
     """
 

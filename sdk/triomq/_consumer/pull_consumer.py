@@ -156,8 +156,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             sql: an SQL92 expression over properties, instead of tags.
             max_messages: the most messages to return.
             block: whether the broker holds the request until a message arrives. A slave that lacks the offset is
-            pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
-            pauses by repeated calls.
+                pulled again with growing pauses instead; a broker that does not hold the request is pulled with growing
+                pauses by repeated calls.
             suspend_s: seconds that the broker holds it; finite. An earlier deadline of the caller shortens it.
             read_preference: which brokers to pull from this time; by default the consumer's own preference.
 
@@ -246,7 +246,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             max_messages: the most messages per pull.
             interval_s: seconds until a queue without a new message is pulled again (``pullNextDelayTimeMillis``).
             callbacks: called with queues before they are pulled, and before they are given up; without ``on_event``, which
-            belongs to :meth:`triomq.Client.pull_consumer`.
+                belongs to :meth:`triomq.Client.pull_consumer`.
             allocate: how queues are assigned to members; the same for all members. Default ``AVG``, as in Java.
 
         Returns:
@@ -473,7 +473,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             queue: the queue.
             offset: where to start.
             go_on: a plain, quick function; takes a result with messages, and returns how many to pull next, 0 for none.
-            It does not get the results after which a task has to decide, and none if there are hooks, which see all.
+                It does not get the results after which a task has to decide, and none if there are hooks, which see all.
             tags: as for :meth:`pull`.
             sql: as for :meth:`pull`.
             max_messages: the most messages of the first pull.

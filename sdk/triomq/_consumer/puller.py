@@ -344,7 +344,7 @@ class Puller:
         Args:
             call: the request; ``go_on`` changes it into the next one.
             go_on: takes results with messages as they arrive. Without it, or if more must be decided than it can
-            (another broker, hooks), only one pull is made.
+                (another broker, hooks), only one pull is made.
 
         Returns:
             The last result; ``taken`` says whether ``go_on`` had it.

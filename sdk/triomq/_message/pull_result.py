@@ -40,11 +40,11 @@ class PullResult:
         suggested_broker_id: the broker to ask next, as suggested by the one that answered.
         broker_address: the broker that answered.
         lacks_offset: whether the offset is outside the broker's range, and the broker, a slave, cannot decide whether
-        it exists: its master may have it. The status is then ``NO_NEW_MESSAGE``.
+            it exists: its master may have it. The status is then ``NO_NEW_MESSAGE``.
         missing: messages before ``next_offset`` that the broker did not return although there was no filter: it has
-        deleted them from its log, while its queue still lists them. 0 with a filter, which also leaves out messages.
+            deleted them from its log, while its queue still lists them. 0 with a filter, which also leaves out messages.
         was_reset: whether an operator has reset the group, to ``next_offset``, as a broker of RocketMQ 5 reports at the next
-        pull of each queue. The status is then ``OFFSET_ILLEGAL``.
+            pull of each queue. The status is then ``OFFSET_ILLEGAL``.
         taken: whether a consumer's own pull loop has taken its messages; always False for results of ``pull()``.
         body: the records' bytes, one after the other.
         namespace: the namespace whose prefix the stored topics may have.

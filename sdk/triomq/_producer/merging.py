@@ -125,7 +125,7 @@ class Merging:
         in_flight: the sends that have not ended.
         spawn: starts the task that writes batches, when the first one is opened.
         linger_s: how long messages wait for others; 0: until the next turn of the event loop, and not at all if the
-        broker has nothing to do for this client.
+            broker has nothing to do for this client.
     """
 
     def __init__(self, sender: Sender, in_flight: InFlight, spawn: Spawn, *, linger_s: float) -> None:

@@ -193,7 +193,7 @@ class Joins:
         message_type: the class of messages; messages of subclasses are not plain.
         callback_of: turns a callback into an object with methods, or raises.
         properties_of: checks a message, and encodes its properties with the given unique key. None: it cannot be in a
-        batch.
+            batch.
         reserve_keys: reserves a number of unique keys: all but the digits of the first one, and these as a number.
         now: trio's clock.
         body_bytes_max: the largest body of a plain send.

@@ -166,7 +166,7 @@ def tls_dialer(
         key: PEM file with its private key; by default it is in the same file.
         key_password: the key's password.
         check_host_name: False trusts every certificate of the authorities, whatever its names: certificates of
-        RocketMQ servers often have none.
+            RocketMQ servers often have none.
         insecure: True encrypts without verifying the server, as Java's test mode does: any process that answers at the address
             can read and change everything.
 

@@ -222,7 +222,7 @@ class Link:
             opaque: its number.
             waiter: called once.
             now: write the frame before this returns, unless other frames are being written: the peer works on it
-            while the caller still has much to do. Otherwise frames that are queued together are sent together.
+                while the caller still has much to do. Otherwise frames that are queued together are sent together.
 
         Raises:
             LinkLost: the link is no longer open; the waiter is not called.

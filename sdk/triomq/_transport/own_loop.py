@@ -19,7 +19,7 @@ class OwnLoop:
 
     Attributes:
         thread: the thread it runs in; compared inline, with `threading.get_ident()`, as each request does so. A client
-        ends with its loop, so another loop of this thread has none of its objects.
+            ends with its loop, so another loop of this thread has none of its objects.
     """
 
     def __init__(self) -> None:

@@ -539,8 +539,10 @@ def test_a_masters_id_that_is_not_0_is_said() -> None:
 def test_a_master_that_is_fixed_for_tables_alone_is_a_warning() -> None:
     main = {"haMasterMainAddress": "10.0.0.1:10911", "brokerRole": "SLAVE", "brokerId": "1"}
     assert BrokerConfig.from_properties(main)[1] == [
-        "haMasterMainAddress=10.0.0.1:10911 is set and haMasterAddress is not; after a failover the slave waits, since it "
-        "still compares its log with this address; set both or neither"
+        (
+            "haMasterMainAddress=10.0.0.1:10911 is set and haMasterAddress is not; after a failover the slave waits, "
+            "since it still compares its log with this address; set both or neither"
+        )
     ]
     assert BrokerConfig.from_properties({**main, "haMasterAddress": "10.0.0.1:10912"})[1] == []
     assert BrokerConfig.from_properties({**main, "brokerRole": "SYNC_MASTER", "brokerId": "0"})[1] == []

@@ -135,7 +135,7 @@ async def call_at_end(give_up: Callable[[], Awaitable[None]], patience_s: float 
     Args:
         give_up: calls it.
         patience_s: how long it may take. If cancelled before or meanwhile, it still gets :data:`REVOKED_TIMEOUT_S` from
-        then on.
+            then on.
     """
     scope = trio.CancelScope(deadline=trio.current_time() + patience_s, shield=True)
     try:

@@ -38,7 +38,7 @@ class FlowLimits:
             (``pullThresholdSizeForQueue``).
         span: from the first offset held to the last (``consumeConcurrentlyMaxSpan``); not for ordered consumers.
         topic_count: messages of all of this member's queues of a topic; each queue may hold its part of it, instead
-        of ``count`` (``pullThresholdForTopic``). None: no such limit.
+            of ``count`` (``pullThresholdForTopic``). None: no such limit.
         topic_size_bytes: the same for memory, instead of ``size_bytes`` (``pullThresholdSizeForTopic``).
 
     Raises:
@@ -95,7 +95,7 @@ class HeldPage(Page):
     Attributes:
         holder: the process queue that keeps the messages.
         messages: the kept messages, in order; empty when all have ended: they refer to their page, and a cycle of
-        objects would be freed late.
+            objects would be freed late.
         passed: messages at the beginning that are known to have ended.
         left: number of messages that have not ended.
         size_bytes: the bytes that it adds to its holder's.

@@ -46,7 +46,7 @@ class ConsumeRetries:
             once more than that; -1 or None: 16 times, or without limit if ordered (``maxReconsumeTimes``).
         suspend_s: seconds an ordered queue is suspended after a failure, 0.01-30 (``suspendCurrentQueueTimeMillis``).
         timeout_s: a message that a handler has held for more seconds is sent back and delivered again
-        (``consumeTimeout``); not for ordered and broadcasting consumers.
+            (``consumeTimeout``); not for ordered and broadcasting consumers.
     """
 
     max_times: int | None = attrs.field(default=None, validator=attrs.validators.optional(counts(-1)))

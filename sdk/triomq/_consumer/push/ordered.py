@@ -367,7 +367,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
 
         Args:
             restart: restarts a queue from its committed offset, as another member had it meanwhile; False: it cannot
-            now.
+                now.
             forget: called with a queue that belongs to another member: its offset must no longer be committed.
         """
         assert self._locks is not None

@@ -30,7 +30,7 @@ class Outgoing:
         unique_key: the id users see.
         deadline: on trio's clock, for all attempts together.
         wait_until: on trio's clock; how long to wait for a route and a master. If that is later than the deadline,
-        time spent waiting moves the deadline.
+            time spent waiting moves the deadline.
         waited_in_vain: no route or no master was found until then; there is no further attempt.
         code: the kind of its requests: a message, a batch, or a reply.
         pinned: the queue it must go to; such a message gets one attempt, so that order is kept.
