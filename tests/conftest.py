@@ -1,4 +1,4 @@
-"""What every suite shares: where the golden bytes lie, and figures that a run prints at its end."""
+"""Common to all suites: the location of the golden bytes, and figures that are printed at the end of a run."""
 
 from __future__ import annotations
 

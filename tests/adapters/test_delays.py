@@ -1,4 +1,4 @@
-"""Which levels a wait takes, and what becomes of a message that comes too early."""
+"""The levels of a delay, and messages that arrive too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may use the dashboard: passwords, sessions, forms, names of hosts."""
+"""Access to the dashboard: passwords, sessions, forms, host names."""
 
 from __future__ import annotations
 

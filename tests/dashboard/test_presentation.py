@@ -1,4 +1,4 @@
-"""How values look in pages."""
+"""The presentation of values in pages."""
 
 from __future__ import annotations
 

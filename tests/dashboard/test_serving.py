@@ -1,4 +1,4 @@
-"""The command, its server, and pages in Chromium where there is one."""
+"""The command, its server, and pages in Chromium if it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of Go and Node as processes: what they are told, and what they print."""
+"""The clients of Go and Node as processes: their commands and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a broker replaces while a test looks at them."""
+"""Files that a broker replaces while a test reads them."""
 
 from pathlib import Path
 

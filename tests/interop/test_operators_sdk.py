@@ -1,4 +1,4 @@
-"""What operators ask by our SDK and commands, of the real 4.9.7 and of ours: stored messages, dead letters, doctor."""
+"""Operators' queries by our SDK and commands, to the real 4.9.7 and to ours: stored messages, dead letters, doctor."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other processes
 

@@ -1,4 +1,4 @@
-"""Request-reply between Java's client and ours, through Java's broker and ours, also when the one that asked has gone."""
+"""Request-reply between Java's client and ours, through Java's broker and ours, also after the requester has ended."""
 
 from __future__ import annotations
 

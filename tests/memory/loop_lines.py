@@ -1,4 +1,4 @@
-"""How much work a call does: the lines of Python that it runs, which are the same on a fast and on a slow machine."""
+"""The work of a call: the number of executed lines of Python, which is the same on fast and slow machines."""
 
 from __future__ import annotations
 

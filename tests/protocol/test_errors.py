@@ -1,4 +1,4 @@
-"""What errors say, and what handlers read from them."""
+"""The texts of errors, and the values that handlers read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an error reaches Spark."""
+"""The parts of an error that reach Spark."""
 
 from __future__ import annotations
 

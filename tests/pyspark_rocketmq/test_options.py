@@ -1,4 +1,4 @@
-"""Options: what is understood, and what is said of what is not."""
+"""Options: accepted values, and the errors for others."""
 
 from __future__ import annotations
 

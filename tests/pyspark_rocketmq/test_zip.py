@@ -1,4 +1,4 @@
-"""The archive for `spark.submit.pyFiles`: everything but what is compiled is imported from a zip file."""
+"""The archive for `spark.submit.pyFiles`: everything except compiled modules is imported from a zip file."""
 
 from __future__ import annotations
 

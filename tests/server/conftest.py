@@ -1,4 +1,4 @@
-"""What several suites of the servers need."""
+"""Fixtures for several suites of the servers."""
 
 from __future__ import annotations
 

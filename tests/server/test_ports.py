@@ -1,4 +1,4 @@
-"""Which ports servers get where nobody says which."""
+"""The ports of servers for which none are given."""
 
 import socket
 

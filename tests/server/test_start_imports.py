@@ -1,4 +1,4 @@
-"""What a broker's process imports at its start: nothing large that most brokers never use."""
+"""The imports of a broker's process at startup: nothing large that most brokers never use."""
 
 from __future__ import annotations
 

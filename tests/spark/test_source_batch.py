@@ -1,4 +1,4 @@
-"""Batch reads: columns, offsets, times, filters, tasks, and what is said when something is wrong."""
+"""Batch reads: columns, offsets, times, filters, tasks, and error texts."""
 
 from __future__ import annotations
 

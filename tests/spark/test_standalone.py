@@ -1,4 +1,4 @@
-"""A real Master with two Workers, started and used from the command line, and gone without a trace afterwards."""
+"""A real Master with two Workers, started and used from the command line, and ended without leftovers."""
 
 from __future__ import annotations
 

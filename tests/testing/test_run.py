@@ -1,4 +1,4 @@
-"""`triomq run`: a cluster for a command, of which nothing is left however the command ends."""
+"""`triomq run`: a cluster for a command, with no leftovers however the command ends."""
 
 from __future__ import annotations
 

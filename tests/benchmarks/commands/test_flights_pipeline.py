@@ -1,4 +1,4 @@
-"""What `triomq bench flights-pipeline --json` prints, and its exit code; Spark itself runs in tests/spark."""
+"""The JSON and exit code of `triomq bench flights-pipeline --json`; Spark itself runs in tests/spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `triomq bench --help` and shells say of the commands, without importing them."""
+"""The list of commands in `triomq bench --help` and in shells, made without importing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a broker, and that it stays within bounds."""
+"""The requests of each scenario stay within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures beside their limits: rounding hides no difference."""
+"""Figures next to their limits: rounding hides no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's files: what is written is what is read, and other files are refused."""
+"""A run's files: written values are read back, and other files are refused."""
 
 from __future__ import annotations
 

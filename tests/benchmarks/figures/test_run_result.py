@@ -1,4 +1,4 @@
-"""What a run's figures say: thresholds beside what was measured, percentiles that nothing supports."""
+"""A run's figures: thresholds with measured values, and percentiles without support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What consumers of a load know of their backlog."""
+"""The backlog of a load's consumers."""
 
 from __future__ import annotations
 

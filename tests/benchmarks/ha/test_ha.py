@@ -1,4 +1,4 @@
-"""How replication's samples become rows, what a watch sees, and the yardstick's loop."""
+"""Rows from samples of replication, the results of a watch, and the yardstick's loop."""
 
 from __future__ import annotations
 

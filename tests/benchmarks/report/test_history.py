@@ -1,4 +1,4 @@
-"""The history page: every run below the folders, in order of time, with what is known of it."""
+"""The history page: every run below the folders, in order of time, with its known figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two runs beside each other: same, worse, better, unclear, not comparable; and what the command says and returns."""
+"""Comparison of two runs: same, worse, better, unclear, not comparable; and the command's output and exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two engines measure the same: each median within the other's own spread; and what the command says of it."""
+"""Agreement of two engines: each median within the other's range; and the command's output."""
 
 from __future__ import annotations
 

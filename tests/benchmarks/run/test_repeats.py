@@ -1,4 +1,4 @@
-"""Two sides in turns: which runs are made in which order, which are kept, and what the comparison says of them."""
+"""Two sides in turns: the order of runs, the kept ones, and the comparison's result."""
 
 from __future__ import annotations
 

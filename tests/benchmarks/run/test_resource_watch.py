@@ -1,4 +1,4 @@
-"""What processes use: read from a made `/proc`, and from this process itself."""
+"""Resources of processes, read from an artificial `/proc` and from this process itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which archive of Spark's classes a JVM uses or writes, and what becomes of one that was written."""
+"""The archive of Spark's classes that a JVM uses or writes, and the use of a written one."""
 
 from __future__ import annotations
 

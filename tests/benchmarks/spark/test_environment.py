@@ -1,4 +1,4 @@
-"""What is said where Java or pyspark is missing, and which variables are set; none of it needs Spark."""
+"""Errors for a missing Java or pyspark, and the variables that are set; none of it needs Spark."""
 
 from __future__ import annotations
 

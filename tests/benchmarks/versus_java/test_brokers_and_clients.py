@@ -1,4 +1,4 @@
-"""How samples become rows: medians, ratios, and their comparison with goals."""
+"""Rows from samples: medians, ratios, and their comparison with goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How samples of consumers become rows, tables and JSON, and what is green in them."""
+"""Rows, tables and JSON from samples of consumers, and their colours."""
 
 from __future__ import annotations
 

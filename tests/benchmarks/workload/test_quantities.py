@@ -1,4 +1,4 @@
-"""Durations, sizes, rates, shares: what is read, what is refused, and what is said of it."""
+"""Durations, sizes, rates, shares: accepted and refused texts, and the errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name server, a master and a slave as processes of their own, and what the operating system says about them."""
+"""A name server, a master and a slave in separate processes, and the operating system's figures for them."""
 
 from __future__ import annotations
 

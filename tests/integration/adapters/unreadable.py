@@ -1,4 +1,4 @@
-"""A message whose body nobody can read."""
+"""A message with an unreadable body."""
 
 from __future__ import annotations
 

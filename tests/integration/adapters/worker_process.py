@@ -1,4 +1,4 @@
-"""Worker processes of task queues, and the files by which their tasks tell what they did."""
+"""Worker processes of task queues, and the files in which their tasks record their work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real sockets, read by one task for all links: what is rare must still go the way of each link alone."""
+"""Real sockets, read by one task for all links: rare events must still be handled per link."""
 
 from __future__ import annotations
 

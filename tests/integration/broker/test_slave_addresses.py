@@ -1,4 +1,4 @@
-"""Who counts as a slave of a synchronous master: a peer of its HA port that reports what it does not store."""
+"""Peers that count as a synchronous master's slaves, and one that reports an offset without storing anything."""
 
 from __future__ import annotations
 

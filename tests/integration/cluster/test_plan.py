@@ -1,4 +1,4 @@
-"""What a cluster is made of, before anything starts."""
+"""The parts of a cluster, before anything starts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What administrative calls and commands say while broker sets have no master: what is unknown, and never zero."""
+"""Administrative calls and commands while broker sets have no master: they report "unknown", and never zero."""
 
 from __future__ import annotations
 

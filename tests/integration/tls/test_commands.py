@@ -1,4 +1,4 @@
-"""The commands over TLS: by options, by the environment, and what they say when it does not work."""
+"""The commands over TLS: set by options or the environment, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of TLS ask servers, and how they wait."""
+"""Requests of the TLS tests to servers, and their waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The poller's turns on real sockets: when it looks for further requests, and when it lets the loop go on."""
+"""The poller's turns on real sockets: when it checks for further requests, and when it lets the loop continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test of recovery and dispatch: what it takes for a record, and what it says of everything else."""
+"""The check of recovery and dispatch: the data that it accepts as a record, and its results for all other data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands and typed headers: Java's rules for what is missing or malformed, and templates against the encoder."""
+"""Commands and typed headers: Java's rules for missing or malformed values, and templates against the encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster's answers mean, and how far a query is behind."""
+"""The meaning of the cluster's answers, and a query's distance from the end."""
 
 from __future__ import annotations
 

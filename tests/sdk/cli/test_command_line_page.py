@@ -1,4 +1,4 @@
-"""The page about the command line: each command has a row, whose options exist, and which says where there is `--json`."""
+"""The page about the command line: each command has a row, with existing options and a note if it has `--json`."""
 
 from __future__ import annotations
 

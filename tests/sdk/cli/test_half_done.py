@@ -1,4 +1,4 @@
-"""Changes that one of several servers does not make: the others make them, and the command says who has."""
+"""Changes that one of several servers refuses: the others make them, and the command names these."""
 
 from __future__ import annotations
 

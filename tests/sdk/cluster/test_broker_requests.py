@@ -1,4 +1,4 @@
-"""What brokers and operators ask of a client, over the link that carried its heartbeat."""
+"""Requests of brokers and operators to a client, over the link that carried its heartbeat."""
 
 # ruff: noqa: ASYNC110 - conditions live in the fake broker
 

@@ -1,4 +1,4 @@
-"""What a client counts, and how metrics systems get it."""
+"""A client's counters, and their export to metrics systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which name server is asked, and where the addresses come from (docs/protocol/client.md §2)."""
+"""The choice of a name server, and the sources of its address (docs/protocol/client.md §2)."""
 
 from __future__ import annotations
 

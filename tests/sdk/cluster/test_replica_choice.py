@@ -1,4 +1,4 @@
-"""Which broker serves the next pull: one table of cases (docs/protocol/consumer.md §2)."""
+"""The choice of the broker for the next pull: one table of cases (docs/protocol/consumer.md §2)."""
 
 from __future__ import annotations
 

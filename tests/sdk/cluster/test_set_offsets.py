@@ -1,4 +1,4 @@
-"""Offsets that an operator sets: what lies beyond a queue's end is refused before anything is set."""
+"""Offsets that an operator sets: one beyond a queue's end is refused before anything is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administrative calls with arguments of the wrong type: a named error, nothing sent, and the client goes on."""
+"""Administrative calls with arguments of the wrong type: a named error, nothing sent, and the client continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that a broker has deleted while its queue still lists them: counted, and told once."""
+"""Messages that a broker has deleted while its queue still lists them: counted, and reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls that go on without their task: when they do, when they stop, and that nothing is lost where they do."""
+"""Pulls that continue without their task: when they do, when they stop, and that no message is lost then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resets of a group whose topic lies on several masters go side by side."""
+"""Resets of a group whose topic is on several masters run concurrently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An offset that lies outside a slave's queue: nobody spins, an event says so, and consuming goes on in time."""
+"""An offset outside a slave's queue: no busy loop, an event reports it, and consumption continues in time."""
 
 from __future__ import annotations
 

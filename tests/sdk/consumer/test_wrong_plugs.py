@@ -1,4 +1,4 @@
-"""Plug points of consumers that raise, or answer what they must not: they are named, and the consumer goes on."""
+"""Plug points of consumers that raise, or return invalid values: they are named, and the consumer continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found wrong in a snapshot: one table of cases, the sentence of each."""
+"""Problems found in a snapshot: one table of cases, with the sentence for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on a cluster with 10,000 topics and thousands of groups: what is asked is limited, and the limits are named."""
+"""The doctor on a cluster with 10,000 topics and thousands of groups: requests are limited, and the limits named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long answers to administrative requests are read in a worker thread, and too long ones say what to do."""
+"""Long answers to administrative requests are read in a worker thread; errors for too long ones have the remedy."""
 
 from __future__ import annotations
 

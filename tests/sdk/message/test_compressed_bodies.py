@@ -1,4 +1,4 @@
-"""Bodies compressed in all three ways: ours come back, Java's are read, and a lie about them ends as our error."""
+"""Bodies compressed in all three ways: ours are restored, Java's are read, and wrong ones raise our error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What log records say beside their text, and the lines that follow one message."""
+"""The fields of log records in addition to their text, and the lines that follow one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wanted of a topic, as users say it and as it travels."""
+"""Subscriptions to a topic, as users write them and as they are sent."""
 
 from __future__ import annotations
 

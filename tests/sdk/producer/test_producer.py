@@ -1,4 +1,4 @@
-"""Sends that go well: what travels, what comes back."""
+"""Successful sends: the sent bytes and the results."""
 
 from __future__ import annotations
 

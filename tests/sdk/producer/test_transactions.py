@@ -1,4 +1,4 @@
-"""Transactions: half messages, what brokers are told of their end, and the checks that they send."""
+"""Transactions: half messages, the notices to brokers of their end, and the brokers' checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request of which account is refused: golden bytes that RocketMQ has checked, and tables of cases."""
+"""Refused requests by account: golden bytes that RocketMQ has checked, and tables of cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one request may cost: entries scanned, groups in a heartbeat, bytes written for a new topic."""
+"""The bounded cost of a request: entries scanned, groups in a heartbeat, bytes written for a new topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that ask and read nothing: what is kept for them is bounded."""
+"""Peers that send requests but read nothing: the data kept for them is bounded."""
 
 from __future__ import annotations
 

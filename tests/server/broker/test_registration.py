@@ -1,4 +1,4 @@
-"""What a broker registers at name servers, and what it does with their answers (docs/protocol/namesrv.md §3)."""
+"""A broker's registration at name servers, and its use of their answers (docs/protocol/namesrv.md §3)."""
 
 from __future__ import annotations
 

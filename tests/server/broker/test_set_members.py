@@ -1,4 +1,4 @@
-"""Which ids of a broker set are taken: by the brokers that are registered, and by those that only are away."""
+"""Taken ids of a broker set: those of registered brokers, and of brokers that are only offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `triomq admin ha` says of slaves and of sets in an outage."""
+"""The output of `triomq admin ha` about slaves, and about sets in an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the compiled module repeats of the protocol; what it finds is compared in tests/server/store/reading."""
+"""Values that the compiled module copies from the protocol; its results are compared in tests/server/store/reading."""
 
 from __future__ import annotations
 

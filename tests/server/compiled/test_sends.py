@@ -1,4 +1,4 @@
-"""What the compiled module repeats of the protocol; what it stores is compared in tests/server/broker/requests."""
+"""Values that the compiled module copies from the protocol; stored data is compared in tests/server/broker/requests."""
 
 from __future__ import annotations
 

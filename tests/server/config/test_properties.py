@@ -1,4 +1,4 @@
-"""Java properties text: what is read, and that what is written is read back."""
+"""Java properties text: reading it, and reading back written values."""
 
 from __future__ import annotations
 

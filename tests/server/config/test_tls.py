@@ -1,4 +1,4 @@
-"""Which settings of TLS contradict each other, what counts before what, and what is shown of them."""
+"""TLS settings: contradictions, precedence, and their display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and properties files: written whole, with a copy, and what is logged of failures."""
+"""Tables and properties files: written whole, with a copy, and log lines about failures."""
 
 from __future__ import annotations
 

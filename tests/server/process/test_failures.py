@@ -1,4 +1,4 @@
-"""Which errors become one line with cause and cure, and which keep their traceback."""
+"""Errors that become one line with cause and cure, and errors that keep their traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes over the network cannot begin a log line of its own."""
+"""Data from the network cannot start a log line of its own."""
 
 from __future__ import annotations
 

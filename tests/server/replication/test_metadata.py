@@ -1,4 +1,4 @@
-"""When a slave asks its master for tables, what it hands over, and what failures leave alone."""
+"""A slave's requests for its master's tables: their times, the values passed on, and the effect of failures."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

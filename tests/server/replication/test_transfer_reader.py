@@ -1,4 +1,4 @@
-"""A slave over real sockets and files: what is reported when, and how large frames find their way into the log."""
+"""A slave over real sockets and files: the times of its reports, and large frames written to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append writes, refuses and announces (docs/protocol/store.md §3, §5-8)."""
+"""Appends: written bytes, refusals and announcements (docs/protocol/store.md §3, §5-8)."""
 
 from __future__ import annotations
 

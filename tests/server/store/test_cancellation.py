@@ -1,4 +1,4 @@
-"""A cancel at every await of the store: no message is lost, and the next flush, pass or start goes on where it was."""
+"""A cancel at every await of the store: no message is lost, and the next flush, pass or start continues from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk: appends are refused, the store goes on, and accepts appends when there is space again."""
+"""A full disk: appends are refused, the store continues, and accepts appends when there is space again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores written by RocketMQ 4.9.7: opened, served, recovered, and closed so that Java could go on with them."""
+"""Stores written by RocketMQ 4.9.7: opened, served, recovered, and closed so that Java could continue with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose directories go away while it is open: its maps take messages as ever, but no path leads to them."""
+"""A store whose directories disappear while it is open: its maps still take messages, but no path leads to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues with one file are looked at once by a start; they must come out as by the general way, whatever is in the file."""
+"""Queues with one file are read at once by a start; the result must equal the general way's, for any file content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes from a master: the same log, the same queues, whatever the pieces they come in (docs/protocol/ha.md §4)."""
+"""Bytes from a master: the same log and queues, whatever the sizes of the pieces (docs/protocol/ha.md §4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change of the role takes the loop for short turns only, however much has come, waits or is dropped."""
+"""A change of role takes the loop only for short turns, however much data has arrived, waits or is dropped."""
 
 from __future__ import annotations
 

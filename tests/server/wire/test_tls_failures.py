@@ -1,4 +1,4 @@
-"""What is said of each cause for which a TLS handshake fails."""
+"""The error for each cause of a failed TLS handshake."""
 
 from __future__ import annotations
 

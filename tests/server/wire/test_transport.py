@@ -1,4 +1,4 @@
-"""Streams that are not sockets: what they take at once, and what is left to the link's drain task."""
+"""Streams that are not sockets: data taken at once, and data left to the link's drain task."""
 
 from __future__ import annotations
 

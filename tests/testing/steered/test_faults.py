@@ -1,4 +1,4 @@
-"""What a test can break: nodes, connections, disks."""
+"""Faults that a test can inject: nodes, connections, disks."""
 
 from __future__ import annotations
 

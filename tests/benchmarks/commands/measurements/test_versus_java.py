@@ -1,4 +1,4 @@
-"""What the command refuses before anything starts."""
+"""Arguments that the command refuses before anything starts."""
 
 from __future__ import annotations
 

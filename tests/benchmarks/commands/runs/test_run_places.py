@@ -1,4 +1,4 @@
-"""Where `triomq bench run` writes, which it looks at before it starts."""
+"""The places where `triomq bench run` writes, which it checks before it starts."""
 
 from __future__ import annotations
 

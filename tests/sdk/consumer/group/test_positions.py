@@ -1,4 +1,4 @@
-"""What is consumed: memory, store, where to start, and offsets that are not there."""
+"""Positions of consumption: memory, store, the starting point, and missing offsets."""
 
 from __future__ import annotations
 

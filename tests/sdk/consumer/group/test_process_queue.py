@@ -1,4 +1,4 @@
-"""What a queue holds between pull and end: commit points, limits, and what no longer counts."""
+"""The messages of a queue between pull and end: commit points, limits, and messages that no longer count."""
 
 from __future__ import annotations
 

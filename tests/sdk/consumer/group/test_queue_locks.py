@@ -1,4 +1,4 @@
-"""What a member of an ordered group is told about its locks."""
+"""Notices to a member of an ordered group about its locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sharing a group's queues: the plan, and the loop with brokers that say little or the wrong thing."""
+"""Sharing a group's queues: the plan, and the loop with brokers whose answers are incomplete or wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which queues: Java's own results, and what must hold for every group."""
+"""Allocation of queues: Java's own results, and properties that hold for every group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lite pull consumers: what is polled, what counts as consumed, seeking and pausing."""
+"""Lite pull consumers: polled messages, consumed ones, seeking and pausing."""
 
 # ruff: noqa: ASYNC110 - conditions live in the fake broker
 

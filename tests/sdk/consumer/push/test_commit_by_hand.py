@@ -1,4 +1,4 @@
-"""Ordered consumers that say when to commit: what is consumed waits for it, or is given out again."""
+"""Ordered consumers that decide when to commit: consumed messages wait for it, or are given out again."""
 
 from __future__ import annotations
 

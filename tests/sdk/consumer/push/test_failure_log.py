@@ -1,4 +1,4 @@
-"""What the log says about handlers that fail for one message after another."""
+"""Log lines about handlers that fail for one message after another."""
 
 from __future__ import annotations
 

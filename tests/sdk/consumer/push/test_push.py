@@ -1,4 +1,4 @@
-"""Push consumers: what is handled, what is committed, what comes again."""
+"""Push consumers: handled, committed and redelivered messages."""
 
 # ruff: noqa: SIM117, ASYNC110 - the order of blocks is what is tested; conditions live in the fake broker
 

@@ -1,4 +1,4 @@
-"""Which broker the next attempt goes to (docs/protocol/client.md §6.7)."""
+"""The broker of the next attempt (docs/protocol/client.md §6.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried again, where, and for how long (docs/protocol/client.md §6.9)."""
+"""Retries: of which sends, on which brokers, and for how long (docs/protocol/client.md §6.9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug points of a producer that raise, or answer what they must not: the error names them, and the client goes on."""
+"""Plug points of a producer that raise, or return invalid values: the error names them, and the client continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected, as operators see it: 203, 204, 328 (docs/protocol/broker-api.md §14)."""
+"""Connected clients, as operators see them: 203, 204, 328 (docs/protocol/broker-api.md §14)."""
 
 from __future__ import annotations
 

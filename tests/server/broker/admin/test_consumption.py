@@ -1,4 +1,4 @@
-"""How far groups have come, who reads what, and copying offsets (docs/protocol/broker-api.md §14)."""
+"""The progress of groups, their subscriptions, and copying offsets (docs/protocol/broker-api.md §14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do with topics and subscription groups (docs/protocol/broker-api.md §12, §13)."""
+"""Operators' requests on topics and subscription groups (docs/protocol/broker-api.md §12, §13)."""
 
 from __future__ import annotations
 

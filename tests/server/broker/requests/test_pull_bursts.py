@@ -1,4 +1,4 @@
-"""The compiled way to answer pulls: byte for byte what the handler answers, whatever comes."""
+"""The compiled way to answer pulls gives the handler's answers, byte for byte, for any input."""
 
 from __future__ import annotations
 

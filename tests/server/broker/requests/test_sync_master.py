@@ -1,4 +1,4 @@
-"""What a SYNC_MASTER answers, and when, with slaves that do what the test says (docs/protocol/ha.md §6)."""
+"""A SYNC_MASTER's answers and their times, with slaves that a test controls (docs/protocol/ha.md §6)."""
 
 from __future__ import annotations
 

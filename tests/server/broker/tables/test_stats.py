@@ -1,4 +1,4 @@
-"""Counters and their windows: what requests 315 and 28 say of traffic (docs/protocol/broker-api.md §15)."""
+"""Counters and their windows: traffic in the answers to 315 and 28 (docs/protocol/broker-api.md §15)."""
 
 from __future__ import annotations
 

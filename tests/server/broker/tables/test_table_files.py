@@ -1,4 +1,4 @@
-"""What a start would refuse is found without a start."""
+"""Files that a start would refuse are found without a start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a half message when the check comes to it: the table of cases."""
+"""Decisions on a half message when the check reaches it: the table of cases."""
 
 from __future__ import annotations
 

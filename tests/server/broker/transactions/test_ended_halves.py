@@ -1,4 +1,4 @@
-"""Which half messages have ended, and how far the op queue has been passed."""
+"""Half messages that have ended, and the progress in the op queue."""
 
 from __future__ import annotations
 

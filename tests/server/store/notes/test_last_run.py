@@ -1,4 +1,4 @@
-"""What the next start is told of this run."""
+"""The note of this run for the next start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a whole store: it names what is damaged, changes nothing, and finds nothing in a sound store."""
+"""The check of a whole store: it names damage, changes nothing, and finds nothing in a sound store."""
 
 from __future__ import annotations
 

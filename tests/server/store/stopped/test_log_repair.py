@@ -1,4 +1,4 @@
-"""Repair of a stopped broker's log and tables from another copy: what is written, and what must not be."""
+"""Repair of a stopped broker's log and tables from another copy: written data, and data that must not be written."""
 
 from __future__ import annotations
 

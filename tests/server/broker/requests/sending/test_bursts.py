@@ -1,4 +1,4 @@
-"""The compiled way to store sends: byte for byte what the handlers do, whatever comes."""
+"""The compiled way to store sends does the same as the handlers, byte for byte, for any input."""
 
 from __future__ import annotations
 

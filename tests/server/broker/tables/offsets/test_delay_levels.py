@@ -1,4 +1,4 @@
-"""Progress with delayed messages: what slaves are told, and what is taken from one."""
+"""Progress with delayed messages: the values sent to slaves, and those accepted from a slave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of two brokers' offsets is the newer one (docs/protocol/ha.md §7, §9)."""
+"""The choice of the newer of two brokers' offsets (docs/protocol/ha.md §7, §9)."""
 
 from __future__ import annotations
 
