@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 
-# A busy machine is not a failure: examples have no deadline, and slow ones are no fault of the code.
+# A busy machine is not a failure: examples have no deadline, and slow ones are not a defect of the code.
 settings.register_profile("triomq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("triomq")
 
@@ -25,12 +25,12 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection() -> None:
-    """Half of the time of collecting was the search for garbage: nearly all that is made here stays."""
+    """Pause garbage collection: it took half of the time of collecting tests, and nearly all objects made here stay."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """The collected tests, half a million objects, stay: no search for garbage needs to look at them."""
+    """Exclude the collected tests, half a million objects, from garbage collection, because they stay."""
     gc.enable()
     gc.collect()
     gc.freeze()
@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def vectors() -> Path:
-    """The folder of golden bytes; the environment variable TRIOMQ_VECTORS names another one."""
+    """The folder of golden bytes; the environment variable TRIOMQ_VECTORS sets another one."""
     return Path(os.environ.get("TRIOMQ_VECTORS", TESTS / "vectors"))
 
 

@@ -43,13 +43,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def vector_folder() -> Path:
-    """Where the vector files are, for what stands beside their cases."""
+    """The folder of the vector files, for data stored next to their cases."""
     return FOLDER
 
 
 @pytest.fixture
 def equal(request: pytest.FixtureRequest) -> Iterator[Callable[[object, object], None]]:
-    """Compare with what Java made; each call counts as one comparison of the test's vector file."""
+    """Compare with Java's results; each call counts as one comparison of the test's vector file."""
     marker = request.node.get_closest_marker("vectors")
     name = marker.args[0]
     test = request.node.originalname
@@ -65,7 +65,7 @@ def equal(request: pytest.FixtureRequest) -> Iterator[Callable[[object, object],
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Printed from the reports, because with several workers nothing else reaches the process that prints."""
+    """Print the counts from the reports, because with several workers nothing else reaches the printing process."""
     passed = {report.nodeid for report in terminalreporter.getreports("passed") if report.when == "call"}
     collected: Counter[tuple[str, str]] = Counter()
     compared: Counter[tuple[str, str]] = Counter()

@@ -40,7 +40,7 @@ Scripted = Command | Callable[[Command], "Command | Awaitable[Command | None] | 
 
 
 class FakeNode:
-    """A process that listens: remembers requests, answers by script first, else by its own `serve`."""
+    """A listening process: records requests, and answers by script first, else by its own `serve`."""
 
     def __init__(self, network: Network, address: str) -> None:
         self.network = network
@@ -55,14 +55,14 @@ class FakeNode:
         network.nodes[address] = self
 
     def script(self, code: int, *answers: Scripted) -> None:
-        """The next requests of this code get these answers; None is silence."""
+        """Set the answers to the next requests of this code; None is silence."""
         self.scripts[code].extend(answers)
 
     def requests(self, code: int) -> list[Command]:
         return [command for command in self.seen if command.code == code]
 
     async def cut(self) -> None:
-        """End all connections, as a crash does."""
+        """End all connections, like a crash."""
         streams, self.streams = self.streams, []
         for stream in streams:
             await trio.aclose_forcefully(stream)
@@ -188,7 +188,7 @@ class FakeBroker(FakeNode):
         self.consumers = ConsumerSide(self)
 
     def fall_behind(self, missing: int) -> None:
-        """A slave no longer shares its master's queues; it lacks their last messages."""
+        """Give a slave its own queues, without the last messages of its master's."""
         self.queues = defaultdict(list, {key: records[:-missing] for key, records in self.queues.items()})
 
     def bodies(self, topic: str) -> list[bytes]:
@@ -333,7 +333,7 @@ class FakeBroker(FakeNode):
 
 
 class Network:
-    """Addresses and who listens there."""
+    """Addresses and their listeners."""
 
     def __init__(self, spawn: Callable[..., object]) -> None:
         self.spawn = spawn
@@ -355,7 +355,7 @@ class Network:
 
 
 class FakeCluster:
-    """One name server, one master, one topic `T` with two queues; tests add what they need."""
+    """One name server, one master, one topic `T` with two queues; tests add more as needed."""
 
     def __init__(self, spawn: Callable[..., object]) -> None:
         self.network = Network(spawn)
@@ -389,7 +389,7 @@ class FakeCluster:
 
 
 class RecordingCallback:
-    """A callback that keeps what it was called with."""
+    """A callback that records its arguments."""
 
     def __init__(self) -> None:
         self.results: list[object] = []
@@ -421,7 +421,7 @@ async def group_cluster(cluster: FakeCluster) -> FakeCluster:
 
 @pytest.fixture
 def make_group_cluster() -> Callable[[], AbstractAsyncContextManager[FakeCluster]]:
-    """Makes as many such clusters as a test wants, one after the other."""
+    """Makes any number of such clusters, one after the other."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[FakeCluster]:
@@ -441,7 +441,7 @@ def make_callback() -> Callable[[], RecordingCallback]:
 
 @pytest.fixture
 def properties_of() -> Callable[[Command], dict[str, str]]:
-    """Request -> the property table in it."""
+    """Maps a request to its property table."""
     return lambda command: decode_properties(command.header(SendMessageRequestV2).properties or "")
 
 
@@ -452,5 +452,5 @@ def cancel_at_step() -> type[CancelAtStep]:
 
 @pytest.fixture
 def system_cluster() -> FakeCluster:
-    """A cluster that lives in whatever loop dials it: for the synchronous face."""
+    """A cluster that runs in whatever loop dials it: for the synchronous API."""
     return FakeCluster(trio.lowlevel.spawn_system_task)

@@ -26,7 +26,7 @@ MASTER = "local[2]"
 WRITES_CLASSES = "test_a_run_on_a_standalone_cluster_and_its_end"
 """Runs first: it has a JVM write its classes, which takes longer than a session's start, and the JVMs of all others start
 with them for half of the processor time."""
-# Spark's Python processes wait this long for Spark; its default of 15 s is short where the machine is loaded.
+# Spark's Python processes wait this long for Spark; its default of 15 s is short on a busy machine.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "120")
 
 
@@ -40,21 +40,21 @@ def _reason_to_skip() -> str | None:
 
 
 class _Unavailable(pytest.Module):
-    """A module that could not even be imported here."""
+    """A module that cannot be imported here."""
 
     def collect(self) -> Iterator[pytest.Item]:
         pytest.skip(_reason_to_skip() or "", allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """Where pyspark is missing, nothing of this suite is imported."""
+    """Import nothing of this suite if pyspark is missing."""
     if importlib.util.find_spec("pyspark") is None:
         return _Unavailable.from_parent(parent, path=module_path)
     return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip this suite, and nothing else, where pyspark or Java is missing; Spark's own warnings are not ours to fix."""
+    """Skip only this suite if pyspark or Java is missing; Spark's own warnings are ignored."""
     here = [item for item in items if "tests/spark/" in item.nodeid]
     if not here:
         return
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session that all tests of this suite share: `local[2]`, data sources in Python with filter push-down."""
+    """The common session of this suite: `local[2]`, data sources in Python with filter push-down."""
     settings = {
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

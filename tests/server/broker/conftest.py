@@ -60,7 +60,7 @@ PORT = 10911
 
 @pytest.fixture(autouse=True)
 def patient_filters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pull ends early because this machine is slow, or a collection of garbage comes in between."""
+    """Keep pulls from ending early because this machine is slow, or a garbage collection runs."""
     monkeypatch.setattr(queue_reads, "FILTER_TURN_S", float("inf"))
 
 
@@ -94,7 +94,7 @@ class Peer:
         return self._arrived.pop(0)
 
     async def receive_frame(self) -> bytes:
-        """The bytes of exactly one frame; nothing else may be on its way."""
+        """The bytes of exactly one frame; no other may be in transit."""
         data = b""
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
             data += bytes(await self.stream.receive_some(65536))
@@ -128,7 +128,7 @@ class Peer:
         serialize: int = 0,
         **fields: Any,
     ) -> Command:
-        """A send as a Java client makes it."""
+        """A send in the form of a Java client's."""
         kind = SendMessageRequest if code in (10, 324) else SendMessageRequestV2
         header = kind(
             **{
@@ -226,7 +226,7 @@ def virtual_run(main: Callable[..., Any], *args: Any, clock: trio.abc.Clock | No
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder runs on virtual time, without asking for it by an argument."""
+    """Run every test of this folder on virtual time, without an argument that asks for it."""
     here = Path(__file__).parent
     for item in items:
         if isinstance(item, pytest.Function) and here in item.path.parents and inspect.iscoroutinefunction(item.obj):
@@ -235,7 +235,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def open_broker() -> OpenBroker:
-    """Starts a broker; network and disk may be handed in to start it again on the same files."""
+    """Starts a broker; a given network and disk start it again on the same files."""
 
     @asynccontextmanager
     async def opened(
@@ -269,7 +269,7 @@ NOW_MS = 1_795_238_180_000
 
 
 class Clock:
-    """A wall clock that stands still until a test moves it."""
+    """A wall clock that only moves when a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
@@ -279,7 +279,7 @@ class Clock:
 
 
 class ClientLink:
-    """The broker's end of a link to a client: keeps what the broker sends, answers as the test says."""
+    """The broker's end of a link to a client: records what the broker sends, and answers as set by the test."""
 
     def __init__(self, peer: str = "127.0.0.1:40000") -> None:
         self.peer = peer
@@ -312,13 +312,13 @@ async def _never(_command: Command) -> Command:
 
 
 def over_the_wire(command: Command) -> Command:
-    """What the peer reads of a frame."""
+    """Encode and decode a frame, as its peer reads it."""
     (received,) = FrameDecoder().feed(bytes(command.encode()))
     return received
 
 
 class Desk:
-    """Where an operator or client puts requests to one broker."""
+    """Sends requests of an operator or client to one broker."""
 
     def __init__(self, broker: Broker, roles: Roles, clock: Clock) -> None:
         self.broker = broker
@@ -340,14 +340,14 @@ class Desk:
         link: ClientLink | None = None,
         **more: Any,
     ) -> Command:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         answer = await self.frame(Command.request(code, header, fields=fields, body=body, **more).encode(), link)
         assert answer is not None
         (received,) = FrameDecoder().feed(answer)
         return received
 
     async def frame(self, frame: bytes, link: ClientLink | None = None) -> bytes | None:
-        """One frame, and the whole frame that answers it."""
+        """Send one frame and return the whole frame of the answer."""
         (command,) = FrameDecoder().feed(frame)
         caller = cast("Link", link or ClientLink("127.0.0.1:50000"))
         if command.code in self.handlers.sliced:
@@ -386,7 +386,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def config() -> BrokerConfig:
-    """Names as the recorded brokers had them."""
+    """A configuration with the names of the recorded brokers."""
     store = StoreConfig(
         store_path_root_dir="/store",
         mapped_file_size_commit_log=1 << 16,
@@ -458,7 +458,7 @@ async def desk(config: BrokerConfig, clock: Clock) -> AsyncIterator[Desk]:
 
 @pytest.fixture
 def new_desk(config: BrokerConfig, clock: Clock) -> Callable[..., AbstractAsyncContextManager[Desk]]:
-    """Opens one more, with a store of its own, which may have other settings, and access control."""
+    """Opens another one with its own store, optionally with other settings and access control."""
 
     def opened(*, rules: AccessRules | None = None, **settings: Any) -> AbstractAsyncContextManager[Desk]:
         return open_desk(attrs.evolve(config, store=attrs.evolve(config.store, **settings)), clock, rules)

@@ -22,13 +22,13 @@ CONFIG_PATH = "/namesrv/namesrv.properties"
 
 
 class Peer:
-    """What handlers know of a connection."""
+    """The handlers' view of a connection."""
 
     peer = "10.0.0.1:5000"
 
 
 class Desk:
-    """Puts requests to one name server without a wire between."""
+    """Sends requests to one name server without a network."""
 
     def __init__(self, **settings: object) -> None:
         self.disk = MemoryDisk()

@@ -25,7 +25,7 @@ FILE_BYTES = 4096
 
 
 class MemoryLog:
-    """The few things that replication needs of a store: a byte string in files of fixed size."""
+    """The part of a store that replication needs: a byte string in files of fixed size."""
 
     def __init__(self, data: bytes = b"", *, begin: int = 0, file_bytes: int = FILE_BYTES) -> None:
         self.data = bytearray(data)
@@ -160,7 +160,7 @@ class StockMaster:
             return command.answer(body=KVTable(table=table if self.table is None else self.table).encode())
         assert command.code == RequestCode.VIEW_MESSAGE_BY_ID
         offset = command.header(ViewMessageRequest).offset
-        # A real master takes the bytes at that offset for a length, whatever they are.
+        # A real master takes the bytes at that offset as a length, whatever they are.
         head = self.store.log_slice(offset, 4)
         size = struct.unpack(">i", head)[0] if head and len(head) == 4 else 0
         found = self.store.log_slice(offset, size) if size > 0 else None

@@ -22,7 +22,7 @@ HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 
 @attrs.define
 class Clock:
-    """A wall clock that tests turn."""
+    """A wall clock that tests set."""
 
     now: int = 1_795_300_000_000
 
@@ -42,7 +42,7 @@ def memory_disk(clock: Clock) -> MemoryDisk:
 
 @attrs.frozen
 class Golden:
-    """A store recorded from RocketMQ 4.9.7, and what it is said to hold."""
+    """A store recorded from RocketMQ 4.9.7, and its expected contents."""
 
     folder: Path
     config_values: dict[str, int]
@@ -66,7 +66,7 @@ def golden(vectors: Path) -> Golden:
 
 
 def small_config(root: Path | str, **values: Any) -> StoreConfig:
-    """The geometry of the recorded stores. How full the disk of this machine is changes nothing."""
+    """The geometry of the recorded stores, independent of how full this machine's disk is."""
     return StoreConfig(
         store_path_root_dir=str(root),
         **{
@@ -90,7 +90,7 @@ def make_config() -> Callable[..., StoreConfig]:
 def plain_record(
     n: int, *, topic: str = "T", queue_id: int = 0, size: int = 200, keys: str | None = None, **more: Any
 ) -> NewRecord:
-    """Record number n: its body says so."""
+    """Record number n, with the number in its body."""
     body = struct.pack(">q", n) + bytes((n + j) % 251 for j in range(max(0, size - 8)))
     pairs = [("UNIQ_KEY", f"{n:032X}")]
     if keys:
@@ -118,7 +118,7 @@ def make_record() -> Callable[..., NewRecord]:
 
 
 def number_of(record: memoryview) -> int:
-    """Which `plain_record` this is."""
+    """The number of a `plain_record`."""
     return struct.unpack_from(">q", record, 88)[0]
 
 
