@@ -54,9 +54,9 @@ class Account:
     Args:
         access_key: its name, of 7 characters or more.
         secret_key: its secret, of 7 characters or more. Brokers need it for every change.
-        admin: whether it may send the requests of operators; False also takes that from an account that is changed.
+        admin: whether it may send operators' requests; False also revokes that from an existing account.
         white_address: pattern of addresses whose requests by this account need no signature.
-        default_topic_perm: what it may do with topics that are not in `topic_perms`: DENY, PUB, SUB or PUB|SUB.
+        default_topic_perm: its permission for topics that are not in `topic_perms`: DENY, PUB, SUB or PUB|SUB.
         default_group_perm: the same for consumer groups.
         topic_perms: topic -> permission.
         group_perms: consumer group -> permission.
@@ -108,8 +108,8 @@ class AccountAdmin(metaclass=NoPublicConstructor):
     """Accounts of brokers with access control; ``client.accounts``.
 
     The client needs the credentials of an account with `admin`. Topics and groups are named as brokers know them. A
-    broker is given as ``NAME`` (its set's master), ``NAME:ID`` or ``HOST:PORT``; without brokers all are asked that are
-    registered, slaves too.
+    broker is given as ``NAME`` (its set's master), ``NAME:ID`` or ``HOST:PORT``; without brokers all registered ones
+    are asked, including slaves.
     """
 
     def __init__(self, admin: Admin, servers: ServerAdmin, links: Links) -> None:
@@ -132,13 +132,13 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         return AccountList(accounts=accounts, white_addresses=list(config.global_white_addrs))
 
     async def put(self, account: Account, *, brokers: Sequence[str] | None = None) -> Sequence[str]:
-        """Add an account, or change it where it exists.
+        """Add an account, or change it if it exists.
 
         Returns:
             The addresses of the brokers that have it now.
 
         Raises:
-            InvalidCall: a key is too short, or a permission is none; nothing was sent.
+            InvalidCall: a key is too short, or a permission is invalid; nothing was sent.
             MQError: a broker refused or could not be reached; the others have it.
         """
         code, header = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, _header_of(account)

@@ -15,20 +15,20 @@ from triomq_protocol.wire.command import Command
 B = TypeVar("B", bound=Body)
 
 SHORT_BODY_BYTES: Final = 128 << 10
-"""A longer body is read in a worker thread. Java's dialect takes a quarter of a second per MiB, in which the loop would
-do nothing else."""
+"""A longer body is read in a worker thread. Java's dialect takes a quarter of a second per MiB, which would block the
+loop."""
 
 
 def checked(answer: Command, what: str, address: str) -> Command:
-    """An answer that is a success.
+    """Return an answer if it is a success.
 
     Args:
-        answer: it.
-        what: what was asked for.
-        address: who answered.
+        answer: the answer.
+        what: the name of what was asked for.
+        address: the server that answered.
 
     Raises:
-        MQError: it is none; of the kind that its code names.
+        MQError: it is not a success; the error is of the kind that its code names.
     """
     if answer.code != ResponseCode.SUCCESS:
         raise error_for_code(answer.code, answer.remark, what=what, address=address)
@@ -36,17 +36,17 @@ def checked(answer: Command, what: str, address: str) -> Command:
 
 
 async def body_of(kind: type[B], answer: Command, address: str, what: str = "the broker's answer") -> B:
-    """The body of an answer. Other tasks go on while a long one is read; a cancel then waits for the reader's end.
+    """The body of an answer. Other tasks continue while a long one is read; a cancel then waits for the reader's end.
 
     Args:
-        kind: the body's.
-        answer: whose.
-        address: who answered.
-        what: what an error names.
+        kind: the body's class.
+        answer: the answer.
+        address: the server that answered.
+        what: the name of the body in errors.
 
     Raises:
-        AnswerTooLong: it is longer than is read of its form.
-        ProtocolViolation: it is no such body.
+        AnswerTooLong: it is longer than the limit for its form.
+        ProtocolViolation: it is not a body of this kind.
     """
     body = answer.body
     try:

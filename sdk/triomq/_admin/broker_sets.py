@@ -30,10 +30,10 @@ from triomq_protocol.requests import BrokerData
 from triomq_protocol.wire.command import Command
 
 PATIENCE_S: Final = 2.0
-"""A broker that has not answered a long request for so long is asked a short question."""
+"""A broker that has not answered a long request for this time is sent a short one."""
 
 PROBE_S: Final = 3.0
-"""How long a broker may take for the short question."""
+"""How long a broker may take for the short request."""
 
 Addresses = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> ``host:port``."""
@@ -41,11 +41,11 @@ Addresses = Mapping[str, Mapping[int, str]]
 
 @attrs.frozen
 class SetAnswer:
-    """What one set answered.
+    """The answer of one set.
 
     Args:
         broker_name: the set.
-        address: who answered.
+        address: the broker that answered.
         answer: its answer, whatever its code.
     """
 
@@ -56,12 +56,12 @@ class SetAnswer:
 
 @attrs.define
 class SetAnswers:
-    """What the sets answered, by broker name.
+    """The answers of the sets, by broker name.
 
     Args:
-        answers: of masters, and of slaves in place of masters that did not answer.
+        answers: the answers of masters, and of slaves in place of masters that did not answer.
         without_master: broker name -> why its master did not answer; a slave may have.
-        refused: broker name -> who refuses the account, why, and what to do; see :meth:`set_refusals_aside`.
+        refused: broker name -> which broker refuses the account, why, and what to do; see :meth:`set_refusals_aside`.
     """
 
     answers: list[SetAnswer] = attrs.field(factory=list)
@@ -70,18 +70,18 @@ class SetAnswers:
 
     @property
     def silent(self) -> list[str]:
-        """The sets of which no broker answered, by name."""
+        """The names of the sets of which no broker answered."""
         return sorted(self.without_master.keys() - {each.broker_name for each in self.answers} - self.refused.keys())
 
     def set_refusals_aside(self, what: str) -> None:
         """Move the answers that refuse the account from ``answers`` to ``refused``.
 
         Args:
-            what: what was asked for.
+            what: the name of what was asked for.
 
         Raises:
-            AccessRefused: nobody gave another answer.
-            PermissionDenied: the same, of RocketMQ 5.
+            AccessRefused: all answers refuse the account.
+            PermissionDenied: the same, from RocketMQ 5.
         """
         kept: list[SetAnswer] = []
         refusals: dict[str, MQError] = {}
@@ -114,12 +114,12 @@ def outage_text(without_master: Mapping[str, str]) -> str:
 async def ask_sets(
     links: Links, sets: Addresses, make_request: Callable[[], Command], timeout_s: float, *, slaves: bool = True
 ) -> SetAnswers:
-    """Ask each set, all of them side by side.
+    """Ask all sets concurrently.
 
     Args:
-        links: how brokers are reached.
-        sets: whom to ask.
-        make_request: makes the request of one broker.
+        links: the links to brokers.
+        sets: the sets to ask.
+        make_request: creates the request for one broker.
         timeout_s: how long a broker may take.
         slaves: whether to ask slaves in place of a master that does not answer.
 
@@ -156,11 +156,11 @@ async def ask_sets(
 
 
 async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
-    """The answer to a request that may take long, of a broker that answers shorter ones meanwhile.
+    """The answer to a request that may take long, from a broker that answers shorter ones meanwhile.
 
     Raises:
         MQError: the connection ended, or the bytes that came are not an answer.
-        RequestTimeout: no answer in time, or none to a short question either: the broker hangs.
+        RequestTimeout: no answer in time, or none to a short request either: the broker hangs.
     """
     if timeout_s <= PATIENCE_S + PROBE_S:
         return await link.request(request, timeout_s)

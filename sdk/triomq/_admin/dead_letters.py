@@ -34,23 +34,23 @@ from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
 from triomq_protocol.wire.command import Command
 
 REDRIVE_GROUP: Final = "triomq_redrive"
-"""Its offset in a queue of dead letters is that of the first one which has not been redriven."""
+"""Its offset in a queue of dead letters is that of the first one that has not been redriven."""
 
 COMMIT_S: Final = 5.0
-"""How long a redrive that was cancelled may take to note what it has done."""
+"""How long a cancelled redrive may take to record its progress."""
 
 RedriveTo = Literal["origin", "group"]
-"""The topic a message was first sent to, for all of its groups; or the group whose dead letter it is, alone."""
+"""The topic a message was first sent to, for all of its groups; or only the group whose dead letter it is."""
 
 
 @attrs.frozen
 class DeadLetter:
-    """A dead letter: a message that a group gave up.
+    """A dead letter: a message that a group gave up on.
 
     Args:
-        message: as it is stored in the dead letter topic.
-        origin_topic: where it was first sent to; None where the message does not say.
-        origin_message_id: the broker's id of the message that came first, or its sender's id.
+        message: the message as stored in the dead letter topic.
+        origin_topic: the topic it was first sent to; None if the message does not name it.
+        origin_message_id: the broker's id of the original message, or its sender's id.
         redriven: whether a redrive has passed it.
     """
 
@@ -74,7 +74,7 @@ class Redriven:
 
     Args:
         letter: the dead letter.
-        result: where the copy is.
+        result: the result of sending the copy.
     """
 
     letter: DeadLetter
@@ -95,7 +95,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         self._progress = BrokerOffsets(REDRIVE_GROUP, brokers)
 
     async def queues(self, group: str) -> list[MessageQueue]:
-        """The queues of a group's dead letters, one per broker set; none when the group has never had any.
+        """The queues of a group's dead letters, one per broker set; empty if the group has never had any.
 
         Raises:
             MQError: no name server answers.
@@ -108,7 +108,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         return list(route.subscribe_queues)
 
     async def count(self, group: str, *, again: bool = False) -> int:
-        """How many dead letters a redrive would send: those that none has passed, or with `again` all."""
+        """The number of dead letters that a redrive would send: those that none has passed, or with `again` all."""
         total = 0
         for queue in await self.queues(group):
             total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
@@ -119,8 +119,8 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: the group's name.
-            limit: how many to return at most.
-            again: also those that a redrive has passed.
+            limit: the most letters to return.
+            again: whether to include those that a redrive has passed.
         """
         check_count("limit", limit, 1)
         found: list[DeadLetter] = []
@@ -153,23 +153,23 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
     ) -> int:
         """Send the group's dead letters again, oldest first in each queue; they stay where they are.
 
-        Each is sent, and then noted as redriven at its broker. A redrive that fails or is cancelled notes what it has
-        done; the next one goes on there. After a crash between the two, at most 32 messages of a queue come twice, and
-        none is lost.
+        Each is sent, and then recorded as redriven at its broker. A redrive that fails or is cancelled records its
+        progress; the next one continues there. After a crash between the two, at most 32 messages of a queue are sent
+        twice, and none is lost.
 
         Args:
             group: the group's name.
             to: ``"origin"``: to the topic that they come from, so that all groups of it get them; ``"group"``: to the
                 group's retry topic, so that it alone does.
-            limit: how many to send at most.
-            again: also those that were redriven before.
+            limit: the most letters to send.
+            again: whether to include those that were redriven before.
             report: called with each message that was sent.
 
         Returns:
-            How many were sent.
+            The number of letters sent.
 
         Raises:
-            NotFound: a message does not say which topic it comes from; ``to="group"`` does not need to know it.
+            NotFound: a message does not name the topic it comes from; ``to="group"`` does not need it.
             MQError: a message could not be sent; those before it were.
         """
         if to not in ("origin", "group"):
@@ -201,14 +201,14 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         async def note() -> None:
             nonlocal noted
-            # What was redriven before stays so.
+            # Letters that were redriven before stay redriven.
             if done > noted:
                 await self._note(queue, done)
                 noted = done
 
         async def step(letter: DeadLetter) -> bool:
             nonlocal done, can_note
-            if not can_note:  # what cannot be noted would be sent again by the next redrive
+            if not can_note:  # without a record the next redrive would send it again
                 await self._note(queue, noted)
                 can_note = True
             go_on = await send(letter)
@@ -224,7 +224,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
                 await note()
 
     async def _note(self, queue: MessageQueue, offset: int) -> None:
-        """Commit how far the redrive is."""
+        """Commit the progress of the redrive."""
         try:
             await self._progress.commit({queue: offset})
         except GroupNotFound:  # RocketMQ 5 keeps offsets only of groups that it knows
@@ -244,7 +244,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             page, following = await self._messages.page(queue, offset)
             for message in page:
                 if message.queue_offset >= end:
-                    return  # it died meanwhile, perhaps since it was redriven just now
+                    return  # it died meanwhile, perhaps because it was redriven just now
                 if not await take(_letter(message, passed)):
                     return
             if following <= offset:

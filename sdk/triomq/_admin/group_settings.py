@@ -44,7 +44,7 @@ class GroupSettings:
 
 
 def settings_of(config: SubscriptionGroupConfig) -> GroupSettings:
-    """What a broker has sent."""
+    """The settings that a broker has sent."""
     return GroupSettings(
         consume=config.consume_enable,
         consume_from_min=config.consume_from_min_enable,
@@ -60,7 +60,7 @@ def config_of(group: str, settings: GroupSettings) -> SubscriptionGroupConfig:
     """The body of a request that sets a group's settings.
 
     Args:
-        group: as brokers know it.
+        group: the group as brokers know it.
         settings: the settings.
     """
     return SubscriptionGroupConfig(

@@ -22,10 +22,10 @@ ClientSession = Session[_client.Client]
 
 
 class Proxy(Generic[Core], metaclass=NoPublicConstructor):
-    """Calls an object of trio's from tasks of an asyncio loop.
+    """Calls an object that runs in trio from tasks of an asyncio loop.
 
     Args:
-        session: of the client.
+        session: the client's session.
         core: the object.
     """
 
@@ -34,12 +34,12 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
         self._core = core
 
     async def _call(self, run: Callable[[Core], Awaitable[R]]) -> R:
-        """Run something with the object, in trio."""
+        """Call an async function with the object, in trio."""
         return await self._session.call(functools.partial(run, self._core))
 
 
 class AsyncCloseable(Protocol):
-    """What :class:`ClosingProxy` closes."""
+    """An object that :class:`ClosingProxy` can close."""
 
     async def aclose(self) -> None:
         """Close it."""
@@ -57,7 +57,7 @@ Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 
 class ClosingProxy(Proxy[Closeable]):
-    """A proxy to be used in ``async with``, whose end closes the object; or to be kept, until its client closes."""
+    """A proxy for use in ``async with``, whose end closes the object; or for use until its client closes."""
 
     async def aclose(self) -> None:
         """Close it now; a second time does nothing."""
@@ -76,7 +76,7 @@ class ClosingProxy(Proxy[Closeable]):
 def async_method(
     method: Callable[Concatenate[Core, P], Awaitable[R]],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """The asyncio method of one of trio's."""
+    """Turn a trio method into an asyncio method."""
 
     @functools.wraps(method)
     async def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -86,7 +86,7 @@ def async_method(
 
 
 def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """The method of a plain one, which is called as it is: trio runs in the same thread."""
+    """Turn a plain method into the proxy's, which calls it directly: trio runs in the same thread."""
 
     @functools.wraps(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -97,7 +97,7 @@ def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concaten
 
 
 def in_asyncio(session: ClientSession, code: UsersCode) -> UsersCode:
-    """The user's function, or object with methods, as trio may call it: what is async is awaited in the asyncio loop."""
+    """Wrap a user's function, or object with methods, for trio: async ones are awaited in the asyncio loop."""
     if is_async(code):
         return cast("UsersCode", _awaited(session, cast("Callable[..., Coroutine[Any, Any, Any]]", code)))
     if code is None or callable(code):
@@ -115,7 +115,7 @@ def _awaited(
 
 
 class _InAsyncio:
-    """An object of the user's, such as a listener; its async methods are awaited in the asyncio loop."""
+    """A user's object, such as a listener; its async methods are awaited in the asyncio loop."""
 
     def __init__(self, session: ClientSession, code: object) -> None:
         self._session = session

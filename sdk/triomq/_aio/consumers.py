@@ -19,7 +19,7 @@ from triomq._message.received import ReceivedMessage
 
 
 class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
-    """Polls messages of one group, to be used in ``async with``; see :class:`triomq.LitePullConsumer`."""
+    """Polls messages of one group, for use in ``async with``; see :class:`triomq.LitePullConsumer`."""
 
     subscribe = async_method(_lite_pull.LitePullConsumer.subscribe)
     unsubscribe = async_method(_lite_pull.LitePullConsumer.unsubscribe)
@@ -42,14 +42,14 @@ class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
 
     @property
     def auto_commit(self) -> bool:
-        """Whether what was polled is committed without a call of ``commit``."""
+        """Whether polled messages are committed without a call of ``commit``."""
         return self._core.auto_commit
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """The next message; the one before counts as consumed."""
+        """The next message; the previous one now counts as consumed."""
         return await self._call(_lite_pull.LitePullConsumer.__anext__)
 
 
@@ -70,15 +70,15 @@ class Delivery(metaclass=NoPublicConstructor):
         return self._core.message
 
     async def done(self) -> None:
-        """Acknowledge it: it is consumed."""
+        """Acknowledge the message: it is consumed."""
         await self._session.call(self._core.done)
 
     async def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """Report that it failed, to be delivered again; see :class:`triomq.Later`."""
+        """Report a failure, for a later delivery; see :class:`triomq.Later`."""
         await self._session.call(lambda: self._core.later(delay_level, suspend_s=suspend_s))
 
     async def commit(self) -> None:
-        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it."""
+        """Acknowledge the message; with ``auto_commit=False``, commit its queue up to it."""
         await self._session.call(self._core.commit)
 
     async def rollback(self, *, suspend_s: float | None = None) -> None:
@@ -87,7 +87,7 @@ class Delivery(metaclass=NoPublicConstructor):
 
     @property
     def answered(self) -> bool:
-        """Whether it was answered: consumed, failed, or given back."""
+        """Whether the message was answered: consumed, failed, or returned."""
         return self._core.answered
 
     async def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
@@ -96,7 +96,7 @@ class Delivery(metaclass=NoPublicConstructor):
 
     async def __aenter__(self) -> Self:
         self._session.check()
-        # Here and not in trio, so that what hooks set, such as a current span, is set for the block.
+        # Here and not in trio, so that values set by hooks, such as a current span, are set for the block.
         self._core._begin_block()  # noqa: SLF001
         return self
 
@@ -114,7 +114,7 @@ class Delivery(metaclass=NoPublicConstructor):
 
 
 class SharedPulls(metaclass=NoPublicConstructor):
-    """A member's share of a group's queues, pulled in turn, to be used in ``async with``; see :class:`triomq.SharedPulls`."""
+    """A member's share of a group's queues, pulled in turn, used in ``async with``; see :class:`triomq.SharedPulls`."""
 
     def __init__(self, session: ClientSession, core: TrioSharedPulls) -> None:
         self._session = session
@@ -122,14 +122,14 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
+        """The queues that are assigned to this member now."""
         return self._core.assignment
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> PullResult:
-        """The next result that has messages; this waits without end for one."""
+        """The next result that has messages; it waits for one without a time limit."""
         return await self._session.call(self._core.__anext__)
 
     async def __aenter__(self) -> Self:
@@ -143,7 +143,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
 
 class PushConsumer(ClosingProxy[_push.PushConsumer]):
-    """A member of a consumer group, to be used in ``async with``; see :class:`triomq.PushConsumer`."""
+    """A member of a consumer group, for use in ``async with``; see :class:`triomq.PushConsumer`."""
 
     subscribe = async_method(_push.PushConsumer.subscribe)
     unsubscribe = async_method(_push.PushConsumer.unsubscribe)
@@ -158,7 +158,7 @@ class PushConsumer(ClosingProxy[_push.PushConsumer]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now, the retry topic's aside."""
+        """The queues that are assigned to this member now, without the retry topic's."""
         return self._core.assignment
 
     async def run(self, handler: Handler, *, concurrency: int = 20) -> None:
@@ -166,13 +166,13 @@ class PushConsumer(ClosingProxy[_push.PushConsumer]):
 
         Args:
             handler: takes a message; an async one is awaited in a task of its own in this loop, a plain one runs in a thread.
-            concurrency: how many handlers may be at work at the same time.
+            concurrency: the most handlers that run at the same time.
         """
         awaited = in_asyncio(self._session, handler)
         await self._call(lambda core: core.run(awaited, concurrency=concurrency))
 
     async def poll(self, wait_s: float = 0.0) -> Delivery | None:
-        """The next message, or None when none comes in time; see :meth:`triomq.PushConsumer.poll`."""
+        """The next message, or None if none arrives in time; see :meth:`triomq.PushConsumer.poll`."""
         found = await self._call(lambda core: core.poll(wait_s))
         return None if found is None else construct(Delivery, self._session, found)
 

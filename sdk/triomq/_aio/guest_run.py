@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 
 class _ThreadState(threading.local):
-    """What each thread has: the run of its loop."""
+    """The state of each thread: the run of its loop."""
 
     run: GuestRun | None = None
 
@@ -38,7 +38,7 @@ _thread = _ThreadState()
 
 
 def complete(future: asyncio.Future[None], error: Exception | None = None) -> None:
-    """End a future of a loop that may be closed already, unless it has ended."""
+    """End a future of a loop that may already be closed, unless it has ended."""
     if future.done() or future.get_loop().is_closed():
         return
     if error is None:
@@ -48,7 +48,7 @@ def complete(future: asyncio.Future[None], error: Exception | None = None) -> No
 
 
 async def wait_all(*futures: asyncio.Future[Any]) -> None:
-    """Wait for the end of futures, also when cancelled, and raise the cancellation afterwards."""
+    """Wait for the end of futures, even if cancelled, and raise the cancellation afterwards."""
     cancelled: asyncio.CancelledError | None = None
     for future in futures:
         while not future.done():
@@ -67,7 +67,7 @@ class GuestRun:
         loop: the asyncio loop.
 
     Attributes:
-        nursery: of the sessions.
+        nursery: runs the sessions.
     """
 
     nursery: trio.Nursery
@@ -81,16 +81,16 @@ class GuestRun:
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self.ticks = Ticks(loop, self._main, self._done)
-        # The loop holds its tasks by weak references only.
+        # The loop keeps only weak references to its tasks.
         self._guard = loop.create_task(self._close_with_loop(), name="triomq closes its clients with the loop")
 
     @classmethod
     async def open(cls, opens: Callable[[], AbstractAsyncContextManager[Value]]) -> Session[Value]:
-        """Enter an asynchronous context manager of trio's, in the run of the loop that runs here.
+        """Enter an asynchronous context manager in trio, in the run of the current asyncio loop.
 
         Raises:
             InvalidCall: no asyncio loop runs here, or this thread has clients on another one.
-            Exception: what entering raises.
+            Exception: any error of entering.
         """
         loop = running_loop()
         while (run := _thread.run) is not None and run._ending and run.loop is loop:  # noqa: SLF001
@@ -153,7 +153,7 @@ class GuestRun:
         self._ending = True
         if isinstance(end, outcome.Error):
             if _was_interrupted(end.error):
-                # It came while trio ran, and is the loop's: asyncio.run handles it by itself, other loops do not.
+                # Raised while trio ran, it belongs to the loop: asyncio.run handles it itself, other loops do not.
                 self.loop.call_soon(_interrupt)
             else:
                 log.error("the loop of triomq.aio has failed", exc_info=end.error)
@@ -163,7 +163,7 @@ class GuestRun:
         complete(self._ended)
 
     def _end(self) -> None:
-        """Close what is open, then end the run."""
+        """Close the open sessions, then end the run."""
         self._ending = True
         for session in self._sessions:
             session.stop()
@@ -184,7 +184,7 @@ class GuestRun:
     # --- sessions ----------------------------------------------------------------------------------------------
 
     def left(self, session: Session[Any]) -> None:
-        """A session has ended, or was not begun; the run ends with the last one."""
+        """Remove a session that has ended, or was not begun; the run ends with the last one."""
         self._sessions.discard(session)
         if not self._sessions and not self._ending and self._ready.done():
             self._end()
@@ -196,18 +196,18 @@ class GuestRun:
 
 
 class _ClosedAtOnceError(Exception):
-    """Ends a session as a block that failed: nothing is waited for."""
+    """Ends a session like a failed block, without waiting."""
 
 
 class Session(Generic[Value]):
     """Something open in a guest run; tasks of the asyncio loop call into it.
 
     Args:
-        run: where it is open.
-        opens: what is entered.
+        run: the run in which it is open.
+        opens: creates the context manager to enter.
 
     Attributes:
-        value: what entering gave.
+        value: the result of entering.
     """
 
     value: Value
@@ -223,7 +223,7 @@ class Session(Generic[Value]):
         self._ended: asyncio.Future[None] = run.loop.create_future()
 
     async def hold(self) -> None:
-        """Be open until :meth:`close`; runs in trio."""
+        """Keep the session open until :meth:`close`; runs in trio."""
         try:
             with self._scope:
                 await self._serve()
@@ -250,17 +250,17 @@ class Session(Generic[Value]):
             nursery.cancel_scope.cancel()
 
     def over(self) -> None:
-        """Nothing can be called any more."""
+        """End the session: nothing can be called any more."""
         self._calls = None
         complete(self._opened, ClientClosed("the client was closed while it was opened"))
         complete(self._ended)
 
     def stop(self) -> None:
-        """Begin to close."""
+        """Start closing."""
         self._stop.set()
 
     async def wait_open(self) -> None:
-        """Wait until it is open; when that is cancelled, or fails, until nothing of it is left."""
+        """Wait until it is open; if that is cancelled or fails, until all of it has ended."""
         try:
             await asyncio.shield(self._opened)
         except BaseException:
@@ -272,7 +272,7 @@ class Session(Generic[Value]):
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
-        """Leave the context manager and wait for that; also when cancelled.
+        """Leave the context manager and wait for that, even if cancelled.
 
         Args:
             at_once: fail what is in flight instead of waiting for it.
@@ -291,11 +291,11 @@ class Session(Generic[Value]):
             await self._run.wait_ended()
 
     async def call(self, run: Callable[[], Awaitable[R]]) -> R:
-        """Run something in trio and wait for its end; a cancellation reaches it.
+        """Run an async function in trio and wait for its end; a cancellation is passed on to it.
 
         Raises:
             ClientClosed: the session has ended, or ends meanwhile.
-            InvalidCall: this is not the loop in which it was opened.
+            InvalidCall: called from another loop than the one in which it was opened.
         """
         if self._calls is None:
             raise ClientClosed("the client is closed")
@@ -306,13 +306,13 @@ class Session(Generic[Value]):
         return await call.wait()
 
     def check(self) -> None:
-        """Raise what :meth:`call` raises before anything is run."""
+        """Raise the errors that :meth:`call` raises before it runs anything."""
         if self._calls is None:
             raise ClientClosed("the client is closed")
         running_loop(self._run.loop)
 
     async def run_in_asyncio(self, make: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Await a coroutine of the user's in a task of the asyncio loop; runs in trio, whose cancellation reaches it.
+        """Await a user's coroutine in a task of the asyncio loop; runs in trio, and passes its cancellation on.
 
         Raises:
             RuntimeError: the user's code has cancelled itself, which trio does not see.
@@ -343,11 +343,11 @@ class Session(Generic[Value]):
 
 
 class Call(Generic[R]):
-    """One call on its way through trio: its scope, and how it ended.
+    """One call into trio: its scope, and its outcome.
 
     Args:
-        run: where.
-        function: what is called.
+        run: the guest run.
+        function: the called function.
     """
 
     def __init__(self, run: GuestRun, function: Callable[[], Awaitable[R]]) -> None:
@@ -357,7 +357,7 @@ class Call(Generic[R]):
         self._answer: asyncio.Future[None] = run.loop.create_future()
         self._ended = False
         self._end: outcome.Outcome[R] | None = None
-        """The result or the error; None: there is neither, since it was cancelled, by its caller or with the client."""
+        """The result or the error; None if there is neither, as it was cancelled, by its caller or with the client."""
 
     async def serve(self) -> None:
         """Run in trio; the caller gets the result or the exception, whichever it is."""
@@ -365,8 +365,8 @@ class Call(Generic[R]):
             with self._scope:
                 self._end = outcome.Value(await self._function())
         except BaseException as error:
-            # Also what ends programs and tests, as SystemExit of a handler: here it would end the run of all clients. An
-            # interrupt is the loop's.
+            # Including those that end programs and tests, such as a handler's SystemExit: here they would end the run
+            # of all clients. An interrupt belongs to the loop.
             theirs = without_cancels(error)
             if theirs is None or _was_interrupted(theirs):
                 raise
@@ -376,20 +376,20 @@ class Call(Generic[R]):
             complete(self._answer)
 
     async def wait(self) -> R:
-        """Wait in a task of the asyncio loop; when that is cancelled, until the call has ended.
+        """Wait in a task of the asyncio loop; if that is cancelled, until the call has ended.
 
-        A call that ends by itself before a cancellation reaches it gives what it has, so that no message is lost; the
+        A call that ends by itself before a cancellation reaches it returns its result, so that no message is lost; the
         task is cancelled at its next wait.
         """
         answer = self._answer
         try:
             await answer
         except asyncio.CancelledError:
-            if not self._ended:  # its future was cancelled, which trio knows nothing of yet
+            if not self._ended:  # its future was cancelled, which trio does not know yet
                 self._answer = self._run.loop.create_future()
                 self._run.ticks.wake()
                 self._scope.cancel()
-                with suppress(asyncio.CancelledError):  # raised below, if the call has nothing to give
+                with suppress(asyncio.CancelledError):  # raised below, if the call has no result
                     await wait_all(self._answer)
             if self._end is None:
                 raise
@@ -401,21 +401,21 @@ class Call(Generic[R]):
         try:
             return self._end.unwrap()
         finally:
-            self._end = None  # it may hold this frame, by an error's traceback
+            self._end = None  # it may refer to this frame, through an error's traceback
 
 
 def _cancel_again(task: asyncio.Task[Any]) -> None:
-    """Cancel a task that was cancelled and went on, unless what cancelled it has taken that back."""
+    """Cancel a task again that was cancelled and continued, unless its canceller has revoked that."""
     if task.cancelling() and not task.done():
         task.uncancel()
         task.cancel()
 
 
 def running_loop(expected: asyncio.AbstractEventLoop | None = None) -> asyncio.AbstractEventLoop:
-    """The asyncio loop that runs here.
+    """The current asyncio loop.
 
     Raises:
-        InvalidCall: none runs, or another one than expected.
+        InvalidCall: no loop runs, or another one than expected.
     """
     try:
         loop = asyncio.get_running_loop()

@@ -19,13 +19,14 @@ import trio
 from triomq.errors import InvalidCall
 
 TICKS_AT_ONCE: Final = 4
-"""How many ticks follow each other without a round of the asyncio loop, which takes as long as a short tick."""
+"""The most ticks without a round of the asyncio loop in between, which takes as long as a short tick."""
 
 TIMER_MAX_S: Final = 3600.0
-"""The longest time for which a timer is set; when it ends, the loop looks again."""
+"""The longest time for which a timer is set; when it ends, the loop checks again."""
 
 NEEDED: Final = ("runner", "unrolled_run_gen", "unrolled_run_next_send", "done_callback")
-"""What a guest run of trio must have to be ticked from here; a version of trio that lacks any is run by its own means."""
+"""Attributes that a guest run of trio needs to be ticked from here; if a version of trio lacks any, its own mode is
+used."""
 
 
 class Ticks:
@@ -33,7 +34,7 @@ class Ticks:
 
     Args:
         loop: the asyncio loop, which is running.
-        main: what trio runs.
+        main: the function that trio runs.
         ended: called in the loop when it has returned or failed.
 
     Raises:
@@ -50,7 +51,7 @@ class Ticks:
         self._ended = ended
         self._over = False
         self._next: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        """What is to be run next; beside the loop, which forgets its own list when it is closed."""
+        """The next functions to run; kept outside the loop, which drops its own list when closed."""
         self._guest: Any = None
         """trio's state of the run, if its ticks are run here."""
         self._waits = False
@@ -71,7 +72,7 @@ class Ticks:
             ) from error
 
     def wake(self) -> None:
-        """Have a tick soon, for a task that is about to be started or woken; called in the loop's thread.
+        """Schedule a tick soon, for a task that is about to be started or woken; called in the loop's thread.
 
         trio would wake itself, by a byte through a socket.
         """
@@ -81,7 +82,7 @@ class Ticks:
             self._soon(self._tick)
 
     def finish(self) -> None:
-        """Run the rest of the ticks here and now, after the asyncio loop was closed."""
+        """Run the remaining ticks at once, after the asyncio loop was closed."""
         self.wake()
         while not self._over:
             self._next.get()()
@@ -108,7 +109,7 @@ class Ticks:
         self._next.get_nowait()()
 
     def _first_tick(self, tick: Callable[[], object]) -> None:
-        """Take the ticks over, if that can be done; otherwise run trio's, this one and those that follow."""
+        """Take over the ticks if possible; otherwise run trio's own, this one and all that follow."""
         guest = getattr(tick, "__self__", None)
         if self._guest is None and all(hasattr(guest, name) for name in NEEDED) and self._watch(guest):
             self._guest = guest
@@ -116,7 +117,7 @@ class Ticks:
         self._soon(tick)
 
     def _watch(self, guest: Any) -> bool:
-        """Have the asyncio loop watch what trio's loop waits on."""
+        """Have the asyncio loop watch the object that trio's loop waits on."""
         waits_on = getattr(getattr(guest.runner, "io_manager", None), "_epoll", None)
         if waits_on is None or not hasattr(guest.runner, "runq"):
             return False
@@ -134,7 +135,7 @@ class Ticks:
         self._guest.runner.guest_tick_scheduled = True
 
     def _look(self) -> None:
-        """A socket is ready, or a time has come."""
+        """Run a tick: a socket is ready, or a timer has expired."""
         if self._waits:
             self._stop_waiting()
             self._guest.unrolled_run_next_send = self._events(0)
@@ -145,7 +146,7 @@ class Ticks:
         return events
 
     def _tick(self) -> None:
-        """What trio's own tick does, but for the thread."""
+        """Do the same as trio's own tick, but without the thread."""
         guest = self._guest
         library, sniffio.thread_local.name = sniffio.thread_local.name, "trio"
         timeout_s = 0.0
@@ -154,7 +155,7 @@ class Ticks:
                 timeout_s = guest.unrolled_run_next_send.send(guest.unrolled_run_gen)
                 if not guest.runner.runq:
                     break
-                # Tasks are ready: they run first, what has come in is looked at after them.
+                # Tasks are ready: they run first, incoming data is checked after them.
                 guest.unrolled_run_next_send = outcome.Value([])
         except StopIteration:
             self._unwatch()
@@ -167,7 +168,7 @@ class Ticks:
         finally:
             sniffio.thread_local.name = library
         if timeout_s > 0 and not self._loop.is_closed():
-            # Whether something has come in already is what the asyncio loop looks at next.
+            # The asyncio loop next checks whether data has already arrived.
             self._wait(timeout_s)
             return
         guest.unrolled_run_next_send = self._events(max(0.0, min(timeout_s, TIMER_MAX_S)))
@@ -180,7 +181,7 @@ class Ticks:
         if math.isinf(timeout_s):
             return
         due = self._loop.time() + min(timeout_s, TIMER_MAX_S)
-        # One that is due earlier stays: it costs a look, where a new one for each wait would cost more.
+        # A timer that is due earlier stays: it costs one check, while a new one for each wait would cost more.
         if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()

@@ -6,6 +6,6 @@ import inspect
 
 
 def is_async(function: object) -> bool:
-    """Whether calling it makes a coroutine: an async function, or an object that is async to call."""
+    """Whether calling it returns a coroutine: an async function, or an object with an async ``__call__``."""
     call = getattr(function, "__call__", None)  # noqa: B004 - an object may be async to call
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

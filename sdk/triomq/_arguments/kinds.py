@@ -38,9 +38,9 @@ def check_methods(name: str, value: object, *methods: str, asynchronous: bool = 
     """Raise :class:`InvalidCall` unless an argument is an object with these methods, which a class is not.
 
     Args:
-        name: the argument's.
-        value: what was given.
-        methods: all that it must have.
+        name: the argument's name.
+        value: its value.
+        methods: the methods that it must have.
         asynchronous: whether they are async, for the error's text.
     """
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
@@ -49,7 +49,7 @@ def check_methods(name: str, value: object, *methods: str, asynchronous: bool = 
 
 
 def check_callback(name: str, callback: object, *, plain: bool = False) -> None:
-    """Refuse what cannot be called, and an async function where nobody would await it. Raises InvalidCall."""
+    """Raise InvalidCall for an object that cannot be called, and for an async function that would not be awaited."""
     if callback is None:
         return
     if not callable(callback):

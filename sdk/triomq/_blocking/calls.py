@@ -27,19 +27,19 @@ Core = TypeVar("Core")
 
 
 class ClientLoop:
-    """The loop of one client, in whichever process it is used: a forked child opens a client of its own.
+    """The loop of one client in each process that uses it: a forked child opens a client of its own.
 
     Args:
         session: opens the client.
 
     Attributes:
-        making: held by the thread that makes an object which the client keeps, so that no other makes it, too. Never taken
-            in the loop's own thread, which its holder waits for.
+        making: held by a thread while it creates an object which the client keeps, so that no other creates it too.
+        Never taken in the loop's own thread, which its holder waits for.
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
         self._session = session
-        # A handler of a signal may run in the thread that holds it.
+        # A signal handler may run in the thread that holds it.
         self.making = threading.RLock()
         self._lock = threading.Lock()
         self._closed = False
@@ -48,7 +48,7 @@ class ClientLoop:
         _loops.add(self)
 
     def thread(self) -> LoopThread[_client.Client]:
-        """The thread of this process, started when there is none.
+        """The thread of this process, started if there is none.
 
         Raises:
             ClientClosed: :meth:`close` was called.
@@ -58,7 +58,7 @@ class ClientLoop:
                 raise ClientClosed("the client is closed")
             if self._thread is None:
                 self._thread = LoopThread(self._session, name="triomq")
-                # Also at the end of the process, so that a client that is still open flushes.
+                # Also at the end of the process, so that an open client flushes.
                 self._finalizer = weakref.finalize(self, self._thread.close)
             return self._thread
 
@@ -73,7 +73,7 @@ class ClientLoop:
             self._finalizer.detach()
 
     def forget_parent(self) -> None:
-        """Let go of the parent's thread, in a child that was forked."""
+        """Drop the parent's thread, in a forked child."""
         self._lock = threading.Lock()
         self.making = threading.RLock()
         self._thread = None
@@ -96,25 +96,25 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
     """Calls an object that lives in a client's loop, from any thread; the object is created again after a fork.
 
     Args:
-        loop: the client's.
-        make: makes the object.
+        loop: the client's loop.
+        make: creates the object.
     """
 
     def __init__(self, loop: ClientLoop, make: Callable[[_client.Client], Core]) -> None:
         self._loop = loop
         self._make = make
         self._made_in: LoopThread[_client.Client] | None = None
-        """Where the object exists, or did before a fork; None: it was never made."""
+        """The thread in which the object exists, or existed before a fork; None: it was never created."""
         self._core: Core
 
     def _call(
         self, run: Callable[[Core], Awaitable[R]], give_back: Callable[[Core, R], Awaitable[object]] | None = None
     ) -> R:
-        """Run something with the object, in the loop.
+        """Call an async function with the object, in the loop.
 
         Args:
-            run: what is run.
-            give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
+            run: the function.
+            give_back: takes back the result if the caller is interrupted just as it arrives; None: it is dropped.
         """
         thread = self._loop.thread()
 
@@ -141,7 +141,7 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
 
 
 class AsyncCloseable(Protocol):
-    """What :class:`ClosingProxy` closes."""
+    """An object that :class:`ClosingProxy` can close."""
 
     async def aclose(self) -> None:
         """Close it."""
@@ -151,14 +151,14 @@ Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 
 class KeptProxy(Proxy[Core]):
-    """A proxy that its client keeps, until it is closed or entered: the same call gives the same one."""
+    """A proxy that its client keeps until it is closed or entered: the same call returns the same one."""
 
     _kept = True
     """Whether it is open, and belongs to no ``with`` block."""
 
 
 class ClosingProxy(KeptProxy[Closeable]):
-    """A proxy to be used in ``with``, whose end closes the object; or to be kept, until its client closes."""
+    """A proxy for use in ``with``, whose end closes the object; or for use until its client closes."""
 
     def close(self) -> None:
         """Close it now; a second time does nothing."""
@@ -179,11 +179,11 @@ def blocking_method(
     method: Callable[Concatenate[Core, P], Awaitable[R]],
     give_back: Callable[[Core, R], Awaitable[object]] | None = None,
 ) -> Callable[Concatenate[Any, P], R]:
-    """The blocking method of an asynchronous one.
+    """Turn an asynchronous method into a blocking one.
 
     Args:
-        method: the asynchronous one.
-        give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
+        method: the asynchronous method.
+        give_back: takes back the result if the caller is interrupted just as it arrives; None: it is dropped.
     """
 
     @functools.wraps(method)
@@ -194,7 +194,7 @@ def blocking_method(
 
 
 def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """The method of a plain one, run in the loop's thread."""
+    """Turn a plain method into one that runs in the loop's thread."""
 
     @functools.wraps(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:

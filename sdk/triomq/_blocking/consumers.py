@@ -23,7 +23,7 @@ from triomq.errors import ClientClosed
 
 Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
 
-# What callers are given just when they are interrupted, and so never see, is given out again.
+# Messages that callers receive just as they are interrupted, and so never see, are given out again.
 
 
 async def poll_again(core: _lite_pull.LitePullConsumer, polled: list[ReceivedMessage]) -> None:
@@ -31,7 +31,7 @@ async def poll_again(core: _lite_pull.LitePullConsumer, polled: list[ReceivedMes
     if polled:
         member, queue = core._member, polled[0].queue  # noqa: SLF001
         source = member.engine.queues.get(queue)
-        if source is not None:  # else it was given up meanwhile, and they go to another member
+        if source is not None:  # otherwise it was given up meanwhile, and they go to another member
             member.engine.note_position(source)
             member.engine.seek(queue, polled[0].queue_offset)
     await trio.lowlevel.cancel_shielded_checkpoint()
@@ -90,12 +90,12 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
         return self._call_plain(lambda core: core.assignment)
 
     def close(self) -> None:
-        """Commit what was polled, if the consumer does that, and leave the group."""
+        """Commit the polled messages, if the consumer does that, and leave the group."""
         self._kept = False
         self._call(_lite_pull.LitePullConsumer.aclose)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Message after message; the one before counts as consumed."""
+        """Yield messages; the previous one counts as consumed."""
 
         async def again(core: _lite_pull.LitePullConsumer, message: ReceivedMessage) -> None:
             await poll_again(core, [message])
@@ -130,15 +130,15 @@ class Delivery(metaclass=NoPublicConstructor):
         return self._core.message
 
     def done(self) -> None:
-        """Acknowledge it: it is consumed."""
+        """Acknowledge the message: it is consumed."""
         self._call(lambda _: self._core.done())
 
     def later(self, delay_level: int = 0, *, suspend_s: float | None = None) -> None:
-        """Report that it failed, to be delivered again; see :class:`triomq.Later`."""
+        """Report a failure, for a later delivery; see :class:`triomq.Later`."""
         self._call(lambda _: self._core.later(delay_level, suspend_s=suspend_s))
 
     def commit(self) -> None:
-        """Acknowledge it, and with ``auto_commit=False`` commit its queue up to it."""
+        """Acknowledge the message; with ``auto_commit=False``, commit its queue up to it."""
         self._call(lambda _: self._core.commit())
 
     def rollback(self, *, suspend_s: float | None = None) -> None:
@@ -147,7 +147,7 @@ class Delivery(metaclass=NoPublicConstructor):
 
     @property
     def answered(self) -> bool:
-        """Whether it was answered: consumed, failed, or given back."""
+        """Whether the message was answered: consumed, failed, or returned."""
         return self._core.answered
 
     def reply(self, body: bytes, *, properties: Mapping[str, str] | None = None) -> bool:
@@ -162,7 +162,7 @@ class Delivery(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
         if self._core.answered:
-            # By the block itself; what it raised afterwards is its own affair.
+            # By the block itself; an exception that it raised afterwards is not ours to handle.
             return False
         if kind is None:
             self.done()
@@ -172,12 +172,12 @@ class Delivery(metaclass=NoPublicConstructor):
         except ClientClosed:
             if issubclass(kind, Exception):
                 raise
-            return False  # the client has given the message back, and what ends the program is not to be hidden by that
+            return False  # the client has returned the message, and that must not hide what ends the program
         return handled
 
 
 class SharedPulls(metaclass=NoPublicConstructor):
-    """A member's share of a group's queues, pulled in turn, to be used in ``with``; see :class:`triomq.SharedPulls`."""
+    """A member's share of a group's queues, pulled in turn, for use in ``with``; see :class:`triomq.SharedPulls`."""
 
     def __init__(self, call: Callable[..., Any], core: AsyncSharedPulls) -> None:
         self._call = call
@@ -185,7 +185,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
+        """The queues that are assigned to this member now."""
 
         async def look(_: _pull.PullConsumer) -> list[MessageQueue]:
             await trio.lowlevel.checkpoint()
@@ -198,12 +198,12 @@ class SharedPulls(metaclass=NoPublicConstructor):
         return self
 
     def __next__(self) -> PullResult:
-        """The next result that has messages; this waits without end for one."""
+        """The next result that has messages; it waits for one without a time limit."""
         result: PullResult = self._call(lambda _: self._core.__anext__(), pull_again)
         return result
 
     def __enter__(self) -> Self:
-        # Interrupted when it is entered already, there is no block whose end would leave it.
+        # If it is interrupted when already entered, there is no block whose end would leave it.
         self._call(lambda _: self._core.__aenter__(), lambda _, entered: entered.__aexit__(None, None, None))
         return self
 
@@ -214,7 +214,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
 
 
 class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
-    """A member of a consumer group, to be used in ``with``; see :class:`triomq.PushConsumer`.
+    """A member of a consumer group, for use in ``with``; see :class:`triomq.PushConsumer`.
 
     Handlers of :meth:`run` are plain functions; they are called in worker threads.
     """
@@ -233,11 +233,11 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this member's now, the retry topic's aside."""
+        """The queues that are assigned to this member now, without the retry topic's."""
         return self._call_plain(lambda core: core.assignment)
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Delivery after delivery, until the consumer drains."""
+        """Yield deliveries until the consumer drains."""
 
         async def take(core: _push.PushConsumer) -> Delivery:
             return construct(Delivery, self._call, await core.__anext__())
@@ -249,7 +249,7 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
                 return
 
     def poll(self, wait_s: float = 0.0) -> Delivery | None:
-        """The next message, or None when none comes in time; see :meth:`triomq.PushConsumer.poll`."""
+        """The next message, or None if none arrives in time; see :meth:`triomq.PushConsumer.poll`."""
 
         async def take(core: _push.PushConsumer) -> Delivery | None:
             found = await core.poll(wait_s)
@@ -263,5 +263,5 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
         return self
 
     def close(self) -> None:
-        """Drain, wait for handlers, commit, leave the group."""
+        """Drain, wait for handlers, commit, and leave the group."""
         self.__exit__(None, None, None)

@@ -31,7 +31,7 @@ JOIN_TIMEOUT_S: Final = 10.0
 
 
 SIGNALS_EVERY_S: Final = 0.5
-"""How often a thread that waits looks for signals: one that comes just before the wait begins does not end it."""
+"""How often a waiting thread checks for signals: one that arrives just before the wait begins does not end it."""
 
 
 def _next_of(ends: queue.SimpleQueue[R]) -> R:
@@ -42,11 +42,11 @@ def _next_of(ends: queue.SimpleQueue[R]) -> R:
 
 
 GiveBack = Callable[[R], Awaitable[object]]
-"""Takes back a result that no caller got: it was interrupted just when the result was there. Called in the loop."""
+"""Takes back a result that no caller received, as it was interrupted just then. Called in the loop."""
 
 
 class Call(Generic[R]):
-    """One call on its way through the loop: its scope, and how it ended.
+    """One call into the loop: its scope, and its outcome.
 
     Args:
         run: what is called.
@@ -58,20 +58,20 @@ class Call(Generic[R]):
         self._give_back = give_back
         self._scope = trio.CancelScope()
         self._begun = False
-        # The end is kept beside what its caller waits for: a caller that is interrupted between the two can look again.
+        # The outcome is kept apart from what its caller waits for: an interrupted caller can check it again.
         self._end: outcome.Outcome[R] | None = None
-        # Held until there is an end: an event would do, and makes a lock for each wait.
+        # Held until there is an outcome: an event would do, but it creates a lock for each wait.
         self._running = threading.Lock()
         self._running.acquire()
         self._ended_in_loop: trio.Event | None = None
 
     def _begin(self, context: contextvars.Context) -> None:
-        """Begin to run; called in the loop."""
+        """Start to run; called in the loop."""
         self._begun = True
         try:
             trio.lowlevel.spawn_system_task(self.serve, context=context)
         except RuntimeError:
-            # The loop is at its very end: it still calls what was queued, and starts no task any more.
+            # The loop is at its very end: it still makes queued calls, but starts no more tasks.
             self._set_end(outcome.Error(ClientClosed("the client is closed")))
 
     def _set_end(self, end: outcome.Outcome[R]) -> None:
@@ -87,7 +87,7 @@ class Call(Generic[R]):
             with self._scope:
                 end = outcome.Value(await self._run())
         except BaseException as error:
-            # Also what ends programs and tests, as SystemExit of a handler: here it would end the loop of all callers.
+            # Including those that end programs and tests, such as a handler's SystemExit: they would end the loop.
             theirs = without_cancels(error)
             if theirs is None:
                 raise
@@ -96,7 +96,7 @@ class Call(Generic[R]):
             self._set_end(end)
 
     def wait(self, token: trio.lowlevel.TrioToken) -> R:
-        """Wait in the caller's thread; an interrupt there cancels the call here, and is raised when that is done.
+        """Wait in the caller's thread; an interrupt there cancels the call, and is raised when that is done.
 
         A call that had ended by then, with a result, gives it back first.
         """
@@ -110,7 +110,7 @@ class Call(Generic[R]):
         except trio.RunFinishedError:
             raise ClientClosed("the client is closed") from None
         except BaseException:
-            # An interrupt, or whatever a signal's handler raises. A second one ends the waiting, and not the undoing.
+            # An interrupt, or any exception of a signal handler. A second one ends the waiting, but not the undoing.
             with suppress(trio.RunFinishedError):
                 Call(self._undo).run_in(token)
             raise
@@ -122,14 +122,14 @@ class Call(Generic[R]):
         Raises:
             trio.RunFinishedError: the loop has ended.
         """
-        # In the caller's context: hooks see its variables, as a span of a trace.
+        # In the caller's context: hooks see its variables, such as a span of a trace.
         token.run_sync_soon(self._begin, contextvars.copy_context())
         while self._end is None:
             self._running.acquire(timeout=SIGNALS_EVERY_S)
         return self._end
 
     async def _undo(self) -> None:
-        """Cancel it; or when it has a result, give that back. Runs in the loop."""
+        """Cancel the call; or if it has a result, give that back. Runs in the loop."""
         if not self._begun:
             return  # the interrupt came before the call was queued
         self._scope.cancel()
@@ -141,11 +141,11 @@ class Call(Generic[R]):
 
 
 class _Opening:
-    """What a loop thread and the caller that waits for its session share.
+    """The state shared by a loop thread and the caller that waits for its session.
 
     Attributes:
-        scope: of the loop.
-        over: whether the session was open, or could not be opened.
+        scope: the loop's scope.
+        over: whether the session was opened, or could not be opened.
         ended: None when the session is open, or why it is not.
     """
 
@@ -157,13 +157,13 @@ class _Opening:
         self._given_up = False
 
     def begun(self) -> None:
-        """The loop runs; called in it."""
+        """Record that the loop runs; called in it."""
         self._token = trio.lowlevel.current_trio_token()
         if self._given_up:
             self.scope.cancel()
 
     def end(self, error: BaseException | None) -> None:
-        """The session is open, or it could not be opened."""
+        """Record that the session is open, or why it could not be opened."""
         self.over = True
         self.ended.put(error)
 
@@ -176,17 +176,17 @@ class _Opening:
 
 
 class LoopThread(Generic[Session]):
-    """A thread in which an asynchronous context manager is entered, and left when the thread is to end.
+    """A thread in which an asynchronous context manager is entered, and left at the end of the thread.
 
     Args:
         session: what is open in the thread.
-        name: of the thread.
+        name: the thread's name.
 
     Attributes:
-        session: what the context manager gave.
-        pid: of the process to which the thread belongs.
+        session: the result of entering the context manager.
+        pid: the id of the process to which the thread belongs.
 
-    Raises what entering raises.
+    Errors of entering are raised.
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[Session]], *, name: str) -> None:
@@ -223,7 +223,7 @@ class LoopThread(Generic[Session]):
             trio.run(main)
         except BaseException as error:
             if opening.over:
-                # Nobody waits for it: callers get the error that the client is closed.
+                # No caller waits for it: callers get the error that the client is closed.
                 log.exception("the loop of thread %s has failed, and what was open in it is closed", self._thread.name)
             opening.end(error)  # raised again in the thread that opens the session
 
@@ -234,11 +234,11 @@ class LoopThread(Generic[Session]):
         return self.pid != os.getpid() or not self._thread.is_alive()
 
     def call(self, run: Callable[[], Awaitable[R]], give_back: GiveBack[R] | None = None) -> R:
-        """Run something in the loop and wait for its end.
+        """Run an async function in the loop and wait for its end.
 
         Args:
             run: what is run.
-            give_back: takes its result back when the caller is interrupted just when it is there; None: it is dropped.
+            give_back: takes back the result if the caller is interrupted just as it arrives; None: it is dropped.
 
         Raises:
             InvalidCall: this is the loop's own thread.
@@ -253,18 +253,18 @@ class LoopThread(Generic[Session]):
             raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
 
     def call_soon(self, run: Callable[[], object]) -> None:
-        """Run a plain function in the loop without waiting for it; nothing happens when the loop has ended."""
+        """Run a plain function in the loop without waiting for it; does nothing if the loop has ended."""
         try:
             self._token.run_sync_soon(run)
         except trio.RunFinishedError:
             pass
 
     def stop(self) -> None:
-        """Have the session left and the thread ended; called in the loop."""
+        """Leave the session and end the thread; called in the loop."""
         self._stop.set()
 
     def close(self) -> None:
-        """Leave the session and end the thread; nothing in a forked child, to which neither belongs.
+        """Leave the session and end the thread; does nothing in a forked child, to which neither belongs.
 
         The thread itself, which may hold the last reference to a client that was never closed, does not wait for its end.
         """
