@@ -66,7 +66,7 @@ B = TypeVar("B", bound=Body)
 log = logging.getLogger("triomq.admin")
 
 MEMBERS_AT_ONCE: Final = 16
-"""Members that are asked at the same time what they consume."""
+"""The most members that are asked for their state at the same time."""
 
 STATS_TIMEOUT_S: Final = 15.0
 """How long a broker may take for a group's progress."""
@@ -74,13 +74,13 @@ STATS_TIMEOUT_S: Final = 15.0
 
 @attrs.frozen
 class ResetQueue:
-    """What a reset did to one queue.
+    """The result of a reset for one queue.
 
     Args:
         queue: the queue.
-        offset: where the group goes on.
-        online: members are online: the broker notified them, and they take about ten seconds; a broker of RocketMQ 5 notifies
-            each by its next answer to a pull, within half a minute. False: the broker's offset was set.
+        offset: the offset at which the group continues.
+        online: whether members are online: the broker notified them, and they take about ten seconds; a broker of
+        RocketMQ 5 notifies each by its next answer to a pull, within half a minute. False: the broker's offset was set.
     """
 
     queue: MessageQueue
@@ -96,7 +96,7 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
 
     Attributes:
         without_master: broker name -> why its master did not answer.
-        refused: broker name -> who refuses the account, why, and what to do.
+        refused: broker name -> which broker refuses the account, why, and what to do.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
         self.refused = dict(refused or {})
 
     def lag_of(self, queue: MessageQueue) -> int | None:
-        """How many messages of a queue are not committed; None, which is unknown, when its set has no master."""
+        """The number of uncommitted messages of a queue; None (unknown) if its set has no master."""
         if queue.broker_name in self.without_master:
             return None
         offsets = self[queue]
@@ -118,7 +118,7 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
 
     @property
     def lag(self) -> int | None:
-        """The sum over all queues; None, which is unknown, when a set has no master or refuses the account."""
+        """The sum over all queues; None (unknown) if a set has no master or refuses the account."""
         if self.without_master or self.refused:
             return None
         return sum(max(0, each.broker_offset - each.consumer_offset) for each in self.values())
@@ -128,7 +128,7 @@ class GroupNames(list[str]):
     """Names of groups, sorted.
 
     Attributes:
-        refused: broker name -> who refuses the account, why, and what to do; its groups may be missing.
+        refused: broker name -> which broker refuses the account, why, and what to do; its groups may be missing.
     """
 
     def __init__(self, names: Iterable[str], refused: Mapping[str, str]) -> None:
@@ -156,10 +156,10 @@ class TopicTraffic:
         topic: the topic's name.
         group: the group; None if no group consumes the topic.
         lag: how far the group is behind; None if it is unknown.
-        in_per_s: messages that were sent, per second of the last minute.
-        out_per_s: messages that were pulled, per second of the last minute.
-        in_day: messages that were sent in the last day.
-        out_day: messages that were pulled in the last day.
+        in_per_s: messages sent per second in the last minute.
+        out_per_s: messages pulled per second in the last minute.
+        in_day: messages sent in the last day.
+        out_day: messages pulled in the last day.
     """
 
     topic: str
@@ -173,7 +173,7 @@ class TopicTraffic:
 
 @contextmanager
 def _unknown_group(group: str) -> Iterator[None]:
-    """A broker of RocketMQ 5 keeps no offsets of a group that it does not know: say how the group is created."""
+    """Add how to create a group to the error of a RocketMQ 5 broker, which keeps no offsets of unknown groups."""
     try:
         yield
     except GroupNotFound as error:
@@ -202,7 +202,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
     async def names(self) -> GroupNames:
-        """The groups that any broker has settings of, sorted, and the brokers that refuse to list theirs.
+        """The groups of which any broker has settings, sorted, and the brokers that refuse to list theirs.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -224,7 +224,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def settings(self, group: str) -> SettingsBySet:
         """The settings of a group at brokers: broker name -> settings; sets that do not know the group are missing.
 
-        Missing, too, are sets of which no broker answers; see ``SettingsBySet.unknown``.
+        Sets of which no broker answers are missing too; see ``SettingsBySet.unknown``.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -251,7 +251,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: its name.
-            settings: default: those that a broker gives to a group it creates by itself.
+            settings: by default those that a broker gives to a group that it creates itself.
             brokers: names of the broker sets; by default all.
 
         Returns:
@@ -293,7 +293,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             force: delete it although members are online, for which brokers would soon create it again.
 
         Returns:
-            The broker sets that had it, or may have had.
+            The broker sets that had it, or may have had it.
 
         Raises:
             InvalidCall: members are online, or the group belongs to the system.
@@ -379,7 +379,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             topic: only this topic; default: all.
 
         Returns:
-            The offsets, and the sets without a master or that refuse the account, whose lag is unknown.
+            The offsets, and the sets that have no master or refuse the account, whose lag is unknown.
 
         Raises:
             BrokerNotFound: no broker is registered at all.
@@ -410,7 +410,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """The state that one member reports about itself.
 
-        A slave is asked while its master does not answer: members send heartbeats to slaves, too.
+        A slave is asked while its master does not answer: members also send heartbeats to slaves.
 
         Raises:
             NotFound: no broker has it online.
@@ -443,10 +443,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         raise failure
 
     async def owners(self, group: str) -> dict[MessageQueue, str]:
-        """Which member consumes which queue now, as the members report it: queue -> client id.
+        """The member that consumes each queue now, as reported by the members: queue -> client id.
 
-        A queue that is not there belongs to no member that answered. In broadcasting mode each member has all queues,
-        and one of them is named.
+        A missing queue belongs to no member that answered. In broadcasting mode each member has all queues, and one
+        member is named.
 
         Raises:
             NotFound: no member is online.
@@ -511,7 +511,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return found or [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]))]
 
     async def _add_traffic(self, total: list[float], address: str, name: str, key: str) -> None:
-        """Add one broker's rate and number of a day; a broker that has counted nothing says that there is no counter."""
+        """Add one broker's rate and daily number; a broker that has counted nothing reports no such counter."""
         header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
         try:
             answer = await self._ask(
@@ -527,7 +527,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def reset(self, group: str, topic: str, time_ms: int, *, new_group: bool = False) -> list[ResetQueue]:
         """Set a group to the first messages stored at a time or later, or to the end.
 
-        Members that are online are notified by the broker and go there; where none is, the broker's offsets are set.
+        Online members are notified by the broker and go there; if none is online, the broker's offsets are set.
 
         Args:
             group: the group's name.
@@ -543,7 +543,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         check_group(group)
         check_text("the topic", topic)
         check_count("time_ms", time_ms, self.END)
-        with suppress(MQError):  # the route that is known serves where no name server answers
+        with suppress(MQError):  # the known route is used if no name server answers
             await self._routes.refresh(topic)  # it may lack new queues and brokers
         masters, lacking = await self._masters_of(topic)
         unknown = new_group and not await self._is_known(group)
@@ -572,7 +572,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [each for _, queues in sorted(done.items()) for each in queues]
 
     async def _is_known(self, group: str) -> bool:
-        """Whether some broker has the group, by the name that it has there."""
+        """Whether some broker has the group, under its name there."""
         return self._wrap(group) in await self.names()
 
     async def _reset_at(self, name: str, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
@@ -589,7 +589,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             return await self._reset_offline(group, topic, name, time_ms)
 
     async def _reset_members(self, address: str, group: str, topic: str, time_ms: int) -> list[ResetQueue]:
-        """Have the broker notify the members. Raises NotFound when none is online."""
+        """Have the broker notify the members. Raises NotFound if none is online."""
         header = ResetOffsetRequest(topic=self._wrap(topic), group=self._wrap(group), timestamp=time_ms, is_force=True)
         request = Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
         answer = await self._ask(address, request, f"reset of group {group} in topic {topic}")
@@ -619,15 +619,15 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         await self._ask(address, request, f"reset of group {group} in {queue} to offset {offset}")
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int], *, force: bool = False) -> None:
-        """Set the brokers' offsets of a group of which no member is online.
+        """Set the brokers' offsets of a group without online members.
 
         Args:
             group: the group's name.
-            offsets: queue -> offset where the group goes on; at most the end of the queue, which means new messages only.
-            force: set them although members are online, which will soon overwrite them.
+            offsets: queue -> offset at which the group continues; at most the end of the queue: new messages only.
+            force: set them even if members are online, which will soon overwrite them.
 
         Raises:
-            InvalidCall: members are online, or an offset lies beyond the end of its queue; nothing was set.
+            InvalidCall: members are online, or an offset is beyond the end of its queue; nothing was set.
             GroupNotFound: the group does not exist at a broker of RocketMQ 5, which needs it: create it first.
             MQError: a broker could not set an offset.
         """
@@ -641,7 +641,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for queue, offset in offsets.items():
             end = await bounds.max_offset(queue)
             if offset > end:
-                # Members would skip to the end without a word.
+                # Members would silently skip to the end.
                 raise InvalidCall(f"{queue} ends at {end}, before offset {offset}; nothing was set")
 
         async def reset_again(queue: MessageQueue, offset: int, address: str) -> None:
@@ -656,17 +656,17 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None, *, force: bool = False
     ) -> dict[MessageQueue, int]:
-        """Set a group of which no member is online to where another group is.
+        """Set a group without online members to the offsets of another group.
 
         Args:
-            source: the group whose offsets are taken; its retry topic is left out.
+            source: the group whose offsets are copied; its retry topic is omitted.
             target: the group that gets them.
             topic: only this topic; default: all.
-            force: set them although members of ``target`` are online, which will soon overwrite them.
+            force: set them even if members of ``target`` are online, which will soon overwrite them.
 
         Returns:
-            The offsets that were set; none if ``source`` has none. A queue of a topic that ``source`` consumes in which it
-            has no offset yet counts as one at 0, as brokers report it.
+            The offsets that were set; empty if ``source`` has none. A queue of a topic that ``source`` consumes in
+            which it has no offset yet counts as one at 0, as brokers report it.
 
         Raises:
             InvalidCall: both are the same group, or members of ``target`` are online.
@@ -679,13 +679,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return offsets
 
     async def offsets_to_clone(self, source: str, target: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """What :meth:`clone_offsets` would set."""
+        """The offsets that :meth:`clone_offsets` would set."""
         check_group(target)
         if topic is not None:
             check_text("the topic", topic)
         if source == target:
             raise InvalidCall(f"{source} is both the group whose offsets are taken and the one that gets them")
-        # Of all topics, also for one: asked for one, brokers say 0 for queues in which the group has no offset at all.
+        # Of all topics, even for one: asked for one, brokers answer 0 for queues in which the group has no offset.
         progress = await self.progress(source)
         if progress.without_master:
             raise BrokerNotFound(
@@ -702,7 +702,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         }
 
     async def check_offline(self, group: str) -> None:
-        """Raise :class:`triomq.errors.InvalidCall` when members of the group are online; waits until that is known."""
+        """Raise :class:`triomq.errors.InvalidCall` if members of the group are online; waits until that is known."""
         if await self._route_wait.until_there(lambda: self.members(group), ADMIN_TIMEOUT_S) is not None:
             raise InvalidCall(
                 f"group {group} has members online, who would overwrite it; stop them first, or reset by time"

@@ -71,14 +71,14 @@ QUERY_TIMEOUT_S: Final = 18.0
 
 KEY_MAX: Final = 64
 UNIQUE_KEY_MAX: Final = 32
-"""How many messages a broker returns for a key, and for a unique key."""
+"""The most messages that a broker returns for a key, and for a unique key."""
 
 ENTRIES_DEFAULT: Final = 10
 ENTRIES_MAX: Final = 1024
-"""How many entries of a consume queue are asked for at once."""
+"""The most entries of a consume queue that are requested at once."""
 
 PAGE: Final = 32
-"""How many messages a broker returns to one pull."""
+"""The most messages that a broker returns to one pull."""
 
 GROUPS_AT_ONCE: Final = 16
 """Groups whose tracks are looked up at the same time."""
@@ -87,7 +87,7 @@ TRACE_MAX_BYTES: Final = 2**20
 """Larger messages are not traces: clients send some 128,000 bytes at most."""
 
 INDEX_STEP_MS: Final = 1000
-"""Brokers index times in whole seconds since the index file's first message, and cut the rest off."""
+"""Brokers index times in whole seconds since the index file's first message, and drop the fraction."""
 
 FOR_EVER_MS: Final = 2**63 - 1
 
@@ -96,7 +96,7 @@ _OF_ONE_DELIVERY: Final = frozenset({
     names.ORIGIN_MESSAGE_ID, names.CLUSTER, names.CHECK_TIMES, names.PREPARED_QUEUE_OFFSET, "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
 })  # fmt: skip
-"""Properties that record how a message came where it is; a copy that starts from the beginning has none of them."""
+"""Properties that record how a message got to its place; a copy that starts from the beginning has none of them."""
 
 
 class TrackType(StrEnum):
@@ -112,12 +112,12 @@ class TrackType(StrEnum):
 
 @attrs.frozen
 class MessageTrack:
-    """What one group did with a message.
+    """The state of a message in one group.
 
     Args:
         group: the group's name.
         track: the state.
-        reason: why it is unknown; empty else.
+        reason: why it is unknown; otherwise empty.
     """
 
     group: str
@@ -128,11 +128,11 @@ class MessageTrack:
 def track_of(
     message: ReceivedMessage, online: ConsumerConnection | None, progress: Mapping[MessageQueue, object] | None
 ) -> TrackType:
-    """What a group did with a message.
+    """Determine the state of a message in a group.
 
     Args:
-        message: stored where `message.queue` says.
-        online: the group's members; None: there are none.
+        message: a message stored in `message.queue`.
+        online: the group's members; None: no members.
         progress: committed offsets by queue, objects with `consumer_offset`; None: they are not known.
     """
     if online is None:
@@ -164,10 +164,10 @@ class QueueEntry:
     """One entry of a consume queue.
 
     Args:
-        offset: in the queue.
-        physical_offset: where the message is in the broker's log.
+        offset: its offset in the queue.
+        physical_offset: the message's offset in the broker's log.
         size_bytes: the size of its record.
-        tags_code: the hash of its tag; of a delayed message the time of its delivery in ms since 1970.
+        tags_code: the hash of its tag; for a delayed message, the time of its delivery in ms since 1970.
     """
 
     offset: int
@@ -179,7 +179,7 @@ class QueueEntry:
 class MessageAdmin(metaclass=NoPublicConstructor):
     """Queries stored messages, and has them consumed again; ``client.messages``.
 
-    Every method raises :class:`~triomq.errors.MQError` when a broker that has to be asked does not answer.
+    Every method raises :class:`~triomq.errors.MQError` if a broker that must be asked does not answer.
     """
 
     def __init__(
@@ -204,14 +204,14 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def by_id(self, offset_message_id: str, *, any_address: bool = False) -> ReceivedMessage:
         """The message with a broker's id: ``offset_message_id`` of a result or a message.
 
-        The broker whose address the id has is asked, also when it is a slave.
+        The broker whose address is in the id is asked, even if it is a slave.
 
         Args:
             offset_message_id: the id; it can be forged, and with it the address.
-            any_address: whether to connect to an address that no name server knows, too; only for ids that you trust.
+            any_address: whether to connect even to an address that no name server knows; only for ids that you trust.
 
         Raises:
-            InvalidCall: it is no such id, or its address is that of no broker of the cluster.
+            InvalidCall: it is not such an id, or its address belongs to no broker of the cluster.
             NotFound: the broker has no such message, or no longer.
         """
         check_text("the id", offset_message_id)
@@ -254,7 +254,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def by_unique_key(self, topic: str, key: str) -> list[ReceivedMessage]:
         """The messages of a topic with a sender's id (``message_id``), the first stored first.
 
-        There are several when a producer sent one again, or a transaction ended. At most 32 per broker.
+        There are several if a producer sent one again, or a transaction ended. At most 32 per broker.
 
         Raises:
             RouteNotFound: no name server knows the topic.
@@ -274,7 +274,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             key: one of the message's ``keys``.
             start_ms: only messages stored then or later, in ms since 1970.
             end_ms: only messages stored until then, in ms since 1970.
-            max_messages: at most so many per broker, 1 to 64: the newest ones.
+            max_messages: the most messages per broker, 1 to 64: the newest ones.
 
         Raises:
             RouteNotFound: no name server knows the topic.
@@ -293,13 +293,13 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def trace(
         self, message_id: str, *, trace_topic: str = names.TRACE_TOPIC, start_ms: int = 0, end_ms: int | None = None
     ) -> list[TraceRecord]:
-        """What producers and consumers with ``trace`` have recorded about a message, the oldest first.
+        """The records of producers and consumers with ``trace`` about a message, the oldest first.
 
         Args:
-            message_id: the id that its sender gave.
-            trace_topic: where traces go.
-            start_ms: only what was recorded then or later, in ms since 1970.
-            end_ms: only what was recorded until then, in ms since 1970.
+            message_id: the id given by its sender.
+            trace_topic: the topic of traces.
+            start_ms: only records made then or later, in ms since 1970.
+            end_ms: only records made until then, in ms since 1970.
 
         Raises:
             RouteNotFound: no name server knows the topic.
@@ -312,7 +312,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         found = await self.by_key(trace_topic, message_id, start_ms=start_ms, end_ms=end_ms)
         records: list[TraceRecord] = []
         for each in found:
-            # Anybody may write to the topic: what is not a trace must not hide what is one.
+            # Any client may write to the topic: other messages must not hide traces.
             await trio.lowlevel.checkpoint()
             try:
                 body = each.body
@@ -349,8 +349,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
         Args:
             queue: the queue.
-            offset: of the first entry.
-            max_entries: how many entries at most; brokers may have a limit of their own.
+            offset: the offset of the first entry.
+            max_entries: the most entries; brokers may have a limit of their own.
 
         Raises:
             NotFound: the queue has no such offset, or no longer.
@@ -388,7 +388,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             queue: the queue.
             start_ms: only messages stored then or later, in ms since 1970.
             end_ms: only messages stored until then, in ms since 1970.
-            max_messages: how many messages at most.
+            max_messages: the most messages to return.
         """
         check_count("max_messages", max_messages, 1)
         if end_ms is not None:
@@ -476,7 +476,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     # --- who consumed it -----------------------------------------------------------------------------------------
 
     async def tracks(self, message: ReceivedMessage) -> list[MessageTrack]:
-        """What each group that consumes the message's topic did with it, by group name.
+        """The state of the message in each group that consumes its topic, by group name.
 
         A group is NOT_ONLINE when none of its members is, and PULL when its members pull: what those have consumed is
         not known to brokers.
@@ -526,7 +526,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     ) -> ConsumeMessageDirectlyResult:
         """Have one member consume the message now, outside of its queues; nothing is committed.
 
-        The broker that stores the message asks the member, and returns what its handler did.
+        The broker that stores the message asks the member, and returns the outcome of its handler.
 
         Raises:
             BrokerFault: the member is not online there, or refuses.

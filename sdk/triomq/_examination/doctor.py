@@ -77,20 +77,20 @@ LONG_ANSWER_S: Final = 15.0
 """The same for the progress of all groups."""
 
 AGAIN_S: Final = 2.0
-"""After how long a slave that is behind is asked again."""
+"""The pause before a slave that is behind is asked again."""
 
 AT_ONCE: Final = 32
-"""Groups and members that are asked about at the same time."""
+"""The most groups and members that are queried at the same time."""
 
 GROUPS_MAX: Final = 2000
 MEMBERS_MAX: Final = 500
-"""Of how many groups the members are asked for, and how many members for their state; those with the most lag first."""
+"""The most groups whose members are listed, and the most members asked for their state; those with most lag first."""
 
 IDLE_S: Final = 60
-"""A queue whose messages are held so long without any being finished is stuck, as mqadmin has it."""
+"""A queue whose messages are held for this time without any being finished is stuck, as in mqadmin."""
 
 HA_STATUS: Final = 29_001
-"""Our brokers' state of replication; others answer that they do not know the code."""
+"""Request code for our brokers' state of replication; others answer that they do not know the code."""
 
 CLOCK_GROUP: Final = "triomq_doctor"
 """The producer group of a heartbeat whose time of arrival shows the broker's clock."""
@@ -124,7 +124,7 @@ class LookedAt:
 
 @attrs.define
 class _Asked:
-    """What is known so far; it is used, too, when time is up."""
+    """The data gathered so far; it is also used when time is up."""
 
     brokers: dict[str, BrokerView] = attrs.field(factory=dict)
     groups: dict[str, GroupView] = attrs.field(factory=dict)
@@ -135,7 +135,7 @@ class _Asked:
     async def each(
         self, kind: str, call: Callable[[T], Awaitable[None]], items: Collection[T], name: Callable[[T], str] = str
     ) -> None:
-        """Make a call for each item, side by side, and report the progress."""
+        """Make a call for each item concurrently, and report the progress."""
         done = 0
 
         def report(latest: str) -> None:
@@ -169,11 +169,11 @@ class Doctor(metaclass=NoPublicConstructor):
         limits: FindingLimits | None = None,
         progress: Callable[[LookedAt], None] | None = None,
     ) -> list[Finding]:
-        """What is wrong with the cluster, and what to do; empty for a healthy one.
+        """The cluster's problems, and what to do about them; empty for a healthy cluster.
 
         Args:
-            timeout_s: seconds the examination may take; what is not known then is a finding of its own.
-            limits: the sizes from which on something is a problem.
+            timeout_s: seconds the examination may take; anything unknown by then is a finding of its own.
+            limits: the sizes from which something is a problem.
             progress: called when something has been examined.
 
         Raises:
@@ -186,7 +186,7 @@ class Doctor(metaclass=NoPublicConstructor):
     async def look(
         self, *, timeout_s: float = 30.0, progress: Callable[[LookedAt], None] | None = None
     ) -> ClusterSnapshot:
-        """The cluster's state now.
+        """The cluster's current state.
 
         Args:
             timeout_s: seconds the examination may take.
@@ -272,7 +272,7 @@ class Doctor(metaclass=NoPublicConstructor):
         found: dict[str, Any] = {"runtime": runtime.table}
 
         async def ask(question: Callable[[str], Awaitable[Mapping[str, object]]]) -> None:
-            with suppress(MQError):  # what it does not show is not known
+            with suppress(MQError):  # data that it does not show stays unknown
                 found.update(await question(address))
 
         questions: list[Callable[[str], Awaitable[Mapping[str, object]]]] = [
@@ -332,7 +332,7 @@ class Doctor(metaclass=NoPublicConstructor):
         return {"slow_reads": {name: group.which_broker_when_consume_slowly for name, group in users.items()}}
 
     async def _look_again(self, asked: _Asked) -> None:
-        """Ask slaves that are behind, and their masters, once more: those that follow have grown meanwhile."""
+        """Ask slaves that are behind, and their masters, once more: slaves that follow have grown meanwhile."""
         ends = {view.name: view.log_end for view in asked.brokers.values() if view.is_master}
         behind = {
             view.name
@@ -371,7 +371,7 @@ class Doctor(metaclass=NoPublicConstructor):
                 _add_lags(lags.setdefault(group, {}), parts)
             if not (ahead := {group for group, parts in found if beyond_end(parts)}):
                 return
-            with suppress(MQError):  # then nothing is reported of them
+            with suppress(MQError):  # then nothing is reported about them
                 # A busy broker may have read a queue's end before the offset.
                 for group, parts in await self._progress(view.address):
                     if group in ahead:
@@ -387,7 +387,7 @@ class Doctor(metaclass=NoPublicConstructor):
         await self._look_at_members(asked, order)
 
     async def _progress(self, address: str) -> list[tuple[str, list[ConsumeStats]]]:
-        """The progress of all groups on a broker, but the system's. Raises MQError."""
+        """The progress of all groups on a broker, except the system's. Raises MQError."""
         header = GetConsumeStatsInBrokerRequest(is_order=False)
         command = Command.request(RequestCode.GET_BROKER_CONSUME_STATS, header)
         found = await self._body(address, command, ConsumeStatsList, LONG_ANSWER_S)
@@ -471,7 +471,7 @@ def _add_lags(known: dict[str, int], parts: Iterable[ConsumeStats]) -> None:
 
 
 def beyond_end(parts: Iterable[ConsumeStats]) -> dict[str, tuple[int, int]]:
-    """The queues that do not reach the offset which a group has committed: that offset and the queue's end."""
+    """The queues that end before the offset committed by a group: that offset and the queue's end."""
     return {
         f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}": (
             offsets.consumer_offset,
@@ -484,7 +484,7 @@ def beyond_end(parts: Iterable[ConsumeStats]) -> dict[str, tuple[int, int]]:
 
 
 def stuck_queues(info: ConsumerRunningInfo, now_ms: int) -> tuple[StuckQueue, ...]:
-    """The queues that a member holds messages of, and has finished none of for a minute.
+    """The queues of which a member holds messages, but has finished none for a minute.
 
     Args:
         info: what the member reports; its times are by its own clock.

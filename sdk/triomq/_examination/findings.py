@@ -21,11 +21,11 @@ from triomq_protocol.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, is_system
 Level = Literal["problem", "notice"]
 
 EXAMPLES: Final = 5
-"""How many topics, groups or members one sentence names."""
+"""The most topics, groups or members that one sentence names."""
 
 DISK_NOTICE: Final = 0.75
 DISK_PROBLEM: Final = 0.85
-"""Parts of the disk in use: brokers delete expired files from the first one on, and refuse messages soon behind the
+"""Used fractions of the disk: brokers delete expired files from the first one on, and refuse messages soon after the
 second."""
 
 PERM_READ_WRITE: Final = 6
@@ -43,11 +43,11 @@ SAME_EVERYWHERE: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class FindingLimits:
-    """The sizes from which on something is a problem.
+    """The sizes from which something is a problem.
 
     Args:
         lag: messages that a group has not committed.
-        behind_bytes: what a slave lacks of its master's log.
+        behind_bytes: bytes of its master's log that a slave lacks.
         clock_ms: the difference of two brokers' clocks.
     """
 
@@ -63,9 +63,9 @@ class Finding:
     Args:
         level: ``problem``: it needs an operator; ``notice``: it may be intended.
         kind: an identifier for programs, the same in every version.
-        about: the server, set, group or cluster that it is about.
-        what: what was found, a sentence.
-        cure: what to do about it, a sentence.
+        about: the server, set, group or cluster that it concerns.
+        what: the finding, as a sentence.
+        cure: what to do about it, as a sentence.
     """
 
     level: Level
@@ -100,7 +100,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def name_servers(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Dead ones, and those that list other brokers than others."""
+    """Name servers that do not answer, and those that list different brokers."""
     for server in snapshot.name_servers:
         if server.error:
             yield _problem(
@@ -172,7 +172,7 @@ def _places(server: NameServerView) -> dict[str, str]:
 
 
 def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Sets without a master, and no broker at all."""
+    """Sets without a master, and clusters without any broker."""
     if not snapshot.brokers and any(not server.error for server in snapshot.name_servers):
         yield _problem(
             "no_brokers",
@@ -193,7 +193,7 @@ def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
 
 
 def cluster_names(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Sets whose brokers are not all of one cluster."""
+    """Sets whose brokers do not all belong to one cluster."""
     clusters: dict[str, list[str]] = {}
     for cluster, names in snapshot.clusters.items():
         for name in names:
@@ -372,7 +372,7 @@ def clocks(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding
 
 
 def versions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Brokers of several versions."""
+    """Brokers with different versions."""
     found: dict[str, list[str]] = {}
     for broker in snapshot.brokers:
         version = broker.runtime.get("brokerVersionDesc")
@@ -389,7 +389,7 @@ def versions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Find
 
 
 def compiled_modules(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Brokers of triomq that do all their work in Python, and a client that does."""
+    """Brokers of triomq, and a client, that run without compiled modules."""
     cures = {
         "missing": "Install triomq again on a machine with a C compiler, or from a wheel that was built on one.",
         "unwanted": "Start it without TRIOMQ_PURE in its environment.",
@@ -456,7 +456,7 @@ def _master_settings(name: str, master: BrokerView, followers: Sequence[BrokerVi
             "Set brokerPermission=6 when its maintenance is over: `triomq brokers set`.",
         )
     ids = {MASTER_ID, *(follower.broker_id for follower in followers)}
-    # Every group names slave 1 by default: without any slave that means nothing.
+    # Every group names slave 1 by default: without any slave that has no effect.
     lost = [group for group, number in master.slow_reads.items() if followers and number not in ids]
     if lost and master.setting("slaveReadEnable") == "true":
         yield _notice(
@@ -519,7 +519,7 @@ def topics(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findin
 
 
 def _is_internal(topic: str, of_servers: set[str]) -> bool:
-    # Retry and dead letter topics are made where they are needed.
+    # Retry and dead letter topics are created where they are needed.
     return is_system_topic(topic) or topic in of_servers or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
@@ -563,7 +563,7 @@ def offsets(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
 
 
 def subscriptions(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """Groups whose members want different things: each of them misses messages."""
+    """Groups whose members have different subscriptions: each of them misses messages."""
     for group in snapshot.groups:
         wanted = _wanted(group)
         if len(wanted) > 1:
@@ -615,7 +615,7 @@ def stuck_members(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator
 
 
 def unknown(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
-    """What could not be looked at."""
+    """Parts of the cluster that could not be examined."""
     for text in snapshot.unknown:
         yield _notice("not_looked_at", "cluster", text, "Ask again when the above is corrected, or give it more time.")
 

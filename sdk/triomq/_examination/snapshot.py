@@ -10,10 +10,10 @@ import attrs
 from triomq_protocol.names import MASTER_ID
 
 CONTESTED_KEY: Final = "triomqIdContestedBy"
-"""What a broker's runtime information names the address of another broker with its id."""
+"""The key in a broker's runtime information for the address of another broker with its id."""
 
 COMPILED_KEY: Final = "triomqCompiled"
-"""What it names whether the broker uses its compiled modules: used, missing, unwanted, stale. Only triomq's brokers have it."""
+"""The key for whether the broker uses its compiled modules: used, missing, unwanted, stale. Only triomq's have it."""
 
 Sets = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> address."""
@@ -24,7 +24,7 @@ class NameServerView:
     """One name server.
 
     Args:
-        address: where it was asked.
+        address: the address at which it was asked.
         error: why it did not answer; empty if it did.
         sets: the brokers that it lists.
         clusters: cluster -> its broker names.
@@ -51,15 +51,15 @@ class BrokerView:
 
     Args:
         name: its set.
-        broker_id: as it is registered; None for one that another broker reported.
-        address: where it was asked.
-        error: why it could not be looked at; empty if it could.
+        broker_id: its registered id; None for one that another broker reported.
+        address: the address at which it was asked.
+        error: why it could not be examined; empty if it could.
         refused: whether it answered that this account has no access.
         runtime: its runtime information.
-        config: its settings; None when it does not show them.
-        log_end_later: the end of its log some seconds after `runtime`; None when it was not asked again.
-        clock_ms: how far its clock is ahead of this machine's; None when it is not known.
-        clock_error_ms: how wrong that may be.
+        config: its settings; None if it does not show them.
+        log_end_later: the end of its log some seconds after `runtime`; None if it was not asked again.
+        clock_ms: how far its clock is ahead of this machine's; None if unknown.
+        clock_error_ms: the possible error of that.
         relation: of a slave of triomq, its log to its master's: CLEAN, BEHIND, AHEAD, DIVERGED, UNKNOWN; else empty.
         connected: of a slave of triomq, whether it is connected to a master; else None.
         topics: of a master, its topics.
