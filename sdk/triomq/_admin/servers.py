@@ -127,7 +127,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return {name: after[name] for name in settings if name in after and after[name] != before[name]}
 
     async def clean(self, broker: str, what: Cleaning) -> None:
-        """Have a broker delete what is expired or unused now, instead of at its usual hour."""
+        """Have a broker delete expired or unused data now, instead of at its usual hour."""
         if what not in list(_CLEANING):
             raise InvalidCall(f"what is {what!r}, none of {', '.join(_CLEANING)}")
         address = await self.address_of(broker)
@@ -223,7 +223,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """Change settings of running name servers; those that they read only at their start take effect at the next one.
 
         Args:
-            settings: name -> value.
+            settings: name of the setting -> value.
             name_servers: their addresses, as HOST:PORT; by default all that the client was given.
 
         Returns:
@@ -252,7 +252,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     # --- key-value pairs of name servers -------------------------------------------------------------------------
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
-        """The key-value pairs of a namespace at the chosen name server; empty when there is none."""
+        """The key-value pairs of a namespace at the chosen name server; empty if there are none."""
         check_text("the namespace", namespace)
         header = GetKVListByNamespaceRequest(namespace=namespace)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header))
@@ -266,7 +266,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         """The value of a key.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such key.
         """
         check_text("the namespace", namespace)
         check_text("the key", key)
@@ -342,7 +342,7 @@ def _lines_of(settings: Mapping[str, str]) -> bytes:
 def _check_taken(
     kind: str, settings: Mapping[str, str], before: Mapping[str, str], after: Mapping[str, str], address: str
 ) -> None:
-    """Raise BrokerRefused for a setting that has its old value still, though nothing was refused."""
+    """Raise BrokerRefused for a setting that still has its old value, though nothing was refused."""
     for name, value in settings.items():
         if after.get(name, "").lower() != value.strip().lower() and after.get(name) == before[name]:
             raise BrokerRefused(
@@ -351,10 +351,10 @@ def _check_taken(
 
 
 def _escaped(value: str) -> str:
-    """A value as Java's properties files have it.
+    """Encode a value as in Java's properties files.
 
     Raises:
-        InvalidCall: it has a line end.
+        InvalidCall: it contains a line end.
     """
     if "\n" in value or "\r" in value:
         raise InvalidCall(f"the value {value!r} has a line end")

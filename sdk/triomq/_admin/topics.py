@@ -64,13 +64,13 @@ ADMIN_TIMEOUT_S = 5.0
 """How long a broker may take for an administrative request (docs/protocol/client.md §3.8)."""
 
 SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
-"""Topics that may not be created or deleted, beside those that may not be sent to."""
+"""Topics that may not be created or deleted, in addition to those that may not be sent to."""
 
 CONTESTED_KEY: Final = "triomqIdContestedBy"
-"""What a broker's runtime information names the address of another broker with its id."""
+"""The key in a broker's runtime information for the address of another broker with its id."""
 
 QUEUES_MAX = 65_536
-"""More queues than any topic needs; our brokers refuse more, RocketMQ's would walk them for ever."""
+"""More queues than any topic needs; our brokers refuse more, RocketMQ's would loop over them endlessly."""
 
 PERM_READ_WRITE = flags.PERM_READ | flags.PERM_WRITE
 PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
@@ -84,7 +84,7 @@ class TopicStats:
         offset_table: queue -> its bounds and when it was last written to.
         without_master: broker name -> why its master did not answer. The set's queues are missing in `offset_table`, or
             have the values of a slave, which may lack the newest messages.
-        refused: broker name -> who refuses the account, why, and what to do. The broker's queues are missing.
+        refused: broker name -> which broker refuses the account, why, and what to do. The broker's queues are missing.
     """
 
     offset_table: Mapping[MessageQueue, TopicOffset]
@@ -122,8 +122,8 @@ class Admin(metaclass=NoPublicConstructor):
             write_queues: number of writable ones, if it differs.
             perm: the sum of 4 read, 2 write, 1 inherit.
             order: kept for readers of the setting; brokers ignore it.
-            brokers: broker names; by default all of the cluster.
-            cluster: its name; by default all clusters.
+            brokers: broker names; by default all brokers of the cluster.
+            cluster: the cluster's name; by default all clusters.
 
         Returns:
             The addresses of the brokers that have it now.
@@ -151,7 +151,7 @@ class Admin(metaclass=NoPublicConstructor):
         return created
 
     async def ensure_topic(self, topic: str, *, queues: int = 8) -> bool:
-        """Create a topic on all masters unless it has a route; what exists is not changed.
+        """Create a topic on all masters unless it has a route; an existing topic is not changed.
 
         A send of another client may let a broker create the topic at the same moment, with as many queues as the
         broker's template has. The topic then has `queues` to write to, and as many to read from as hold messages.
@@ -176,7 +176,7 @@ class Admin(metaclass=NoPublicConstructor):
             self._topic_header(topic, queues, queues, PERM_READ_WRITE), topic, None, None
         )
         if queues < last:
-            # Where a broker had more, no consumer would read what they hold. From now on nothing comes to them.
+            # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
             await side_by_side(*(partial(self._show_queues, address, topic, queues, last) for address in created))
         if error is not None:
             raise error
@@ -224,7 +224,7 @@ class Admin(metaclass=NoPublicConstructor):
             raise ProtocolViolation("the list of topics", remark=str(error)) from error
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Where a topic lives, asked now; waits while no broker is registered.
+        """The current route of a topic, past the cache; waits while no broker is registered.
 
         Raises:
             BrokerNotFound: the name server knows neither the topic nor any broker: an outage, rather than a wrong name.
@@ -293,7 +293,7 @@ class Admin(metaclass=NoPublicConstructor):
         Name servers list the one of the two that registered last. Only triomq's brokers look for others.
 
         Returns:
-            The broker's address -> the other one's. A broker that does not answer is left out.
+            The broker's address -> the other one's. A broker that does not answer is omitted.
         """
         found: dict[str, str] = {}
 
@@ -313,8 +313,8 @@ class Admin(metaclass=NoPublicConstructor):
         return found
 
     async def broker_sets(self) -> Addresses:
-        """Broker name -> broker id -> address: all that are registered, and sets that are so no longer, as far as a
-        route that this client knows still has them."""
+        """Broker name -> broker id -> address: all registered sets, and those no longer registered that are still in a
+        route known to this client."""
         registered = addresses_of((await self.cluster_info()).broker_addr_table or {})
         return {**self._routes.broker_addresses(), **registered}
 
@@ -423,7 +423,7 @@ class Admin(metaclass=NoPublicConstructor):
         return checked(answer, what, self._name_servers.chosen or "")
 
     async def _request(self, address: str, request: Command, what: str) -> Command:
-        """Ask a broker that must be there; waits for it."""
+        """Send a request to a broker, and wait while it cannot be reached."""
         link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
         return checked(await link.request(request, ADMIN_TIMEOUT_S), what, address)
 
