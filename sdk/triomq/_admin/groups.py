@@ -80,7 +80,7 @@ class ResetQueue:
         queue: the queue.
         offset: the offset at which the group continues.
         online: whether members are online: the broker notified them, and they take about ten seconds; a broker of
-        RocketMQ 5 notifies each by its next answer to a pull, within half a minute. False: the broker's offset was set.
+            RocketMQ 5 notifies each by its next answer to a pull, within half a minute. False: the broker's offset was set.
     """
 
     queue: MessageQueue

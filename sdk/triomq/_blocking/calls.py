@@ -34,7 +34,7 @@ class ClientLoop:
 
     Attributes:
         making: held by a thread while it creates an object which the client keeps, so that no other creates it too.
-        Never taken in the loop's own thread, which its holder waits for.
+            Never taken in the loop's own thread, which its holder waits for.
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
