@@ -51,8 +51,9 @@ CHECKPOINT_EVERY = 32
 class Producer(metaclass=NoPublicConstructor):
     """Sends the messages of one producer group; created by ``client.producer(group)``.
 
-    It can be used as an async context manager: at its end it waits until everything in flight has ended, or,
-    when the block raises, fails what is in flight at once with :class:`~triomq.errors.ClientClosed`.
+    It can be used as an async context manager: at its end it waits until all sends with a callback have ended, or,
+    when the block raises, fails them at once with :class:`~triomq.errors.ClientClosed`.  An awaited send ends in the task
+    that awaits it, also after that.
     """
 
     def __init__(
@@ -483,9 +484,9 @@ class Producer(metaclass=NoPublicConstructor):
         await self._in_flight.wait_empty()
 
     async def aclose(self) -> None:
-        """Accept no more messages, wait for those in flight, and unregister the group.
+        """Accept no more messages, wait for the sends with a callback, and unregister the group.
 
-        When cancelled, sends still in flight fail with :class:`~triomq.errors.ClientClosed`, and async callbacks get
+        An awaited send ends in the task that awaits it, also after this.  When cancelled, sends still in flight fail with :class:`~triomq.errors.ClientClosed`, and async callbacks get
         5 s to end.  Checks of transactions get 5 s; when cancelled, none.
         """
         if self._closed:
@@ -509,7 +510,7 @@ class Producer(metaclass=NoPublicConstructor):
                     await self._leave()
 
     def abort(self) -> None:
-        """Accept no more messages, and fail all sends in flight now, each callback once."""
+        """Accept no more messages, and fail all sends with a callback now, each callback once."""
         if self._merging is not None:
             self._merging.close()
         self._in_flight.abort()
