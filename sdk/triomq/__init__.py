@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 if _TYPE_CHECKING:
     from triomq import aio
 
-# A client, and what it makes
+# A client, and the objects that it creates
 from triomq._opening import open_client, open_producer, open_push_consumer, open_pull_consumer, open_lite_pull_consumer
 from triomq._client import Client, ClientOptions
 from triomq._transport.credentials import Credentials
@@ -46,7 +46,7 @@ from triomq._message.transaction import (
     LocalTransaction,
 )
 
-# What is consumed, from where, how much is held, and what handlers answer
+# What is consumed, from where, how much is held, and the results of handlers
 from triomq._message.subscription import Sql
 from triomq._cluster.replica_choice import ReadPreference
 from triomq._consumer.group.positions import IllegalOffset, StartFrom
@@ -59,7 +59,7 @@ from triomq._consumer.group.callbacks import ConsumerCallbacks, ConsumerEvent
 # Where a queue begins and ends, client.bounds
 from triomq._cluster.queue_bounds import QueueBounds
 
-# Errors: the root and its branches; their particular classes are in triomq.errors
+# Errors: the root and its branches; the specific classes are in triomq.errors
 from triomq.errors import MQError, TransientError, RouteError, CallError, ClosedError
 
 # Whole modules
@@ -129,7 +129,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import :mod:`triomq.aio` when it is first used: asyncio takes a tenth of the time of importing all this."""
+    """Import :mod:`triomq.aio` on first use: importing asyncio takes a tenth of the whole import time."""
     if name == "aio":
         return _importlib.import_module("triomq.aio")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

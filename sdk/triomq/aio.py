@@ -1,4 +1,4 @@
-"""The same client for asyncio: trio runs within the user's loop, and every call is awaited there.
+"""The client for asyncio: trio runs inside the user's loop, and every call is awaited there.
 
 ::
 
@@ -71,13 +71,13 @@ Core = TypeVar("Core")
 Made = TypeVar("Made", bound=Proxy[Any])
 
 USERS_CODE = ("callbacks", "transactions")
-"""The arguments of a client's methods that are the user's functions, and may be async."""
+"""The arguments of a client's methods that are user functions and may be async."""
 
 
 def _factory(
     method: Callable[Concatenate[_client.Client, P], Core], proxy: Callable[[ClientSession, Core], Made]
 ) -> Callable[Concatenate[Client, P], Made]:
-    """The method that makes a proxy of what a client's method makes."""
+    """Return a method that wraps the result of a client's method in a proxy."""
 
     @functools.wraps(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Made:
@@ -161,7 +161,7 @@ class Producer(ClosingProxy[_producer.Producer]):
     async def transaction(self, message: Message) -> AsyncIterator[Transaction]:
         """Send a half message; the end of the block commits it, an exception rolls it back.
 
-        A block that is cancelled does neither; see :meth:`triomq.Producer.transaction`.
+        A cancelled block does neither; see :meth:`triomq.Producer.transaction`.
         """
         transactions = self._core._transactional()  # noqa: SLF001
         transaction = await self._session.call(lambda: transactions.begin_safely(message))
@@ -185,7 +185,7 @@ class Producer(ClosingProxy[_producer.Producer]):
 
     @property
     def in_flight(self) -> int:
-        """How many sends with a callback have not ended."""
+        """The number of sends with a callback that have not ended."""
         return self._core.in_flight
 
 
@@ -343,17 +343,17 @@ class Client(metaclass=NoPublicConstructor):
         self.messages = construct(MessageAdmin, session, client.messages)
         """Stored messages."""
         self.dead_letters = construct(DeadLetterAdmin, session, client.dead_letters)
-        """Dead letters: messages that groups gave up."""
+        """Dead letters: messages that groups gave up on."""
         self.servers = construct(ServerAdmin, session, client.servers)
         """Administrative calls about brokers and name servers."""
         self.accounts = construct(AccountAdmin, session, client.accounts)
         """Accounts of brokers with access control."""
         self.doctor = construct(Doctor, session, client.doctor)
-        """What is wrong with the cluster."""
+        """Examination of the whole cluster."""
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this client."""
+        """The id under which brokers know this client."""
         return self._session.value.client_id
 
     @property
@@ -371,12 +371,12 @@ class Client(metaclass=NoPublicConstructor):
     push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
 
     async def aclose(self) -> None:
-        """Flush producers, unregister groups, close links; a second time does nothing."""
+        """Flush producers, unregister groups, close links; a second call does nothing."""
         await self._session.close()
 
 
 class Opening(metaclass=NoPublicConstructor):
-    """A client that is about to be opened: enter it by ``async with``, or await it and call ``aclose`` later."""
+    """A client that is about to be opened: enter it with ``async with``, or await it and call ``aclose`` later."""
 
     def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
         self._opens = functools.partial(_opening.open_client, name_servers, **options)

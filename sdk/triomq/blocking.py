@@ -1,8 +1,8 @@
-"""The same client without ``await``, for scripts, notebooks and worker threads.
+"""The client without ``await``, for scripts, notebooks and worker threads.
 
 A client owns one thread in which a trio loop runs; each call runs there, and its caller waits for its end.
-Calls may come from any number of threads.  The thread ends with the client; a forked child that goes on
-using the client gets a loop, links and group memberships of its own.
+Calls may be made from any number of threads.  The thread ends with the client; a forked child that continues
+to use the client gets its own loop, links and group memberships.
 
 ::
 
@@ -11,8 +11,8 @@ using the client gets a loop, links and group memberships of its own.
         print(producer.send(triomq.Message("orders", b"one")))
 
 Every method is made from the async one of the same name, which describes it.  The same call of ``client.producer`` or
-``client.pull_consumer`` gives the same object again as long as it is open and in no ``with`` block, so that a notebook's
-cell can be run twice.
+``client.pull_consumer`` returns the same object again as long as it is open and in no ``with`` block, so that a
+notebook's cell can be run twice.
 """
 
 from __future__ import annotations
@@ -75,11 +75,10 @@ def _kept_factory(
     method: Callable[Concatenate[_client.Client, P], Core],
     proxy: Callable[[ClientLoop, Callable[[_client.Client], Core]], Kept],
 ) -> Callable[Concatenate[Client, P], Kept]:
-    """The method that makes a proxy of what an asynchronous client's method makes.
+    """Return a method that wraps the result of an asynchronous client's method in a proxy.
 
-    The same call gives the same proxy, from any thread, until that is closed or entered.
-
-    So a notebook's cell can be run twice. In a ``with`` block the proxy belongs to the block.
+    The same call returns the same proxy, from any thread, until the proxy is closed or entered, so that a notebook's
+    cell can be run twice. In a ``with`` block the proxy belongs to the block.
     """
 
     @functools.wraps(method)
@@ -106,13 +105,13 @@ def _kept_factory(
         with self._loop.making:
             found = look()
             if found is not None:
-                return found  # by another thread, since the first look
+                return found  # by another thread, since the first check
             made = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
             try:
-                # The object behind it is made now, so that what is wrong with the arguments is raised now.
+                # The object behind it is created now, so that wrong arguments raise now.
                 made._call_plain(lambda _: None)  # noqa: SLF001
             finally:
-                # Also if this thread is interrupted when it is made: the same call gives it then.
+                # Also if this thread is interrupted once it is created: the same call then returns it.
                 if made._made_in is not None:  # noqa: SLF001
                     self._kept[key] = asked, made
             return made
@@ -183,7 +182,8 @@ class Producer(ClosingProxy[_producer.Producer]):
     def transaction(self, message: Message) -> Iterator[Transaction]:
         """Send a half message; the end of the block commits it, an exception rolls it back.
 
-        What ends the program, such as ``KeyboardInterrupt``, does neither; see :meth:`triomq.Producer.transaction`.
+        An exception that ends the program, such as ``KeyboardInterrupt``, does neither; see
+        :meth:`triomq.Producer.transaction`.
         """
 
         async def begin(core: _producer.Producer) -> tuple[Transactions, Transaction]:
@@ -206,7 +206,7 @@ class Producer(ClosingProxy[_producer.Producer]):
 
     @property
     def in_flight(self) -> int:
-        """How many sends with a callback have not ended."""
+        """The number of sends with a callback that have not ended."""
 
         return self._call_plain(lambda core: core.in_flight)
 
@@ -380,11 +380,11 @@ class Client(metaclass=NoPublicConstructor):
         self.accounts = construct(AccountAdmin, self._loop, lambda client: client.accounts)
         """Accounts of brokers with access control."""
         self.doctor = construct(Doctor, self._loop, lambda client: client.doctor)
-        """What is wrong with the cluster."""
+        """Examination of the whole cluster."""
 
     @property
     def client_id(self) -> str:
-        """The id by which brokers know this client; a different one after a fork."""
+        """The id under which brokers know this client; it changes after a fork."""
         return self._loop.thread().session.client_id
 
     @property

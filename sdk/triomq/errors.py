@@ -1,13 +1,13 @@
 """The errors of the client, sorted by what the caller can do about them.
 
-One root, :class:`MQError`, and four branches: try again (:class:`TransientError`), ask for the route
-again (:class:`RouteError`), change the call (:class:`CallError`), open something again
+There is one root, :class:`MQError`, with four branches: try again (:class:`TransientError`), ask for the route
+again (:class:`RouteError`), change the call (:class:`CallError`), reopen the object
 (:class:`ClosedError`).  :class:`NoNameServer` is in none of them.  Two class attributes, ``retriable`` and
-``refresh_route``, steer further attempts; brokers' answers are tried again by their codes (``Retries.retry_codes``).
+``refresh_route``, control further attempts; after a broker's answer its code decides (``Retries.retry_codes``).
 Response codes map to classes in one table (docs/protocol/remoting.md §8).
 """
 
-# ruff: noqa: N818 - named after the state the caller is in, as trio's are
+# ruff: noqa: N818 - named after the state the caller is in, as in trio
 from __future__ import annotations
 
 import re
@@ -21,9 +21,9 @@ class Attempt:
     """One attempt at one address, as listed in the error that ends a send.
 
     Args:
-        address: ``host:port`` that was asked, or ``""`` when none could be chosen.
-        error: how it ended.
-        elapsed_s: how long it took.
+        address: ``host:port`` that was asked, or ``""`` if none could be chosen.
+        error: the error that ended it.
+        elapsed_s: how long it took, in seconds.
     """
 
     __slots__ = ("address", "elapsed_s", "error")
@@ -61,7 +61,7 @@ ACCESS_ADVICE: Final = (
         ),
     ),
 )
-"""Text in the remark of a refusal -> what to do; the texts are RocketMQ 4.9's."""
+"""Text in the remark of a refusal -> advice; the texts are those of RocketMQ 4.9."""
 
 USER_ADVICE: Final = (
     (
@@ -84,7 +84,7 @@ USER_ADVICE: Final = (
         ),
     ),
 )
-"""The same with the users and rules of RocketMQ 5."""
+"""The same for the users and rules of RocketMQ 5."""
 
 ACCOUNTS_GONE: Final = (
     (
@@ -95,7 +95,7 @@ ACCOUNTS_GONE: Final = (
         ),
     ),
 )
-"""What to do where requests 50 to 54, about accounts, are not known."""
+"""The advice if a broker does not know requests 50 to 54, about accounts."""
 
 
 class MQError(Exception):
@@ -103,7 +103,7 @@ class MQError(Exception):
 
     Args:
         what: what was asked for, in words, e.g. ``"send to topic orders"``.
-        address: ``host:port`` of the peer that was asked; empty when none was.
+        address: ``host:port`` of the peer that was asked; empty if none was.
         code: the peer's response code, if it answered.
         remark: the peer's own words, if it answered.
         attempts: every attempt made, oldest first.
@@ -119,7 +119,7 @@ class MQError(Exception):
     """What the caller can do."""
 
     _advice_by_remark: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = ()
-    """Better advice for certain remarks of the peer; the first that is found in one counts."""
+    """More specific advice for certain remarks of the peer; the first pattern found in the remark counts."""
 
     def __init__(
         self,
@@ -162,11 +162,11 @@ class MQError(Exception):
 
 
 MAY_BE_STORED = "the outcome is unknown; a retry may duplicate, compare UNIQ_KEY"
-"""The advice for a send of which an attempt was written and not answered."""
+"""The advice for a send with an attempt that was written and not answered."""
 
 
 class TransientError(MQError):
-    """The request may succeed at another broker, or a little later."""
+    """The request may succeed at another broker, or later."""
 
     retriable = True
     advice = "try again; another broker may succeed, or the same one later"
@@ -180,7 +180,7 @@ class ConnectFailed(TransientError):
 
 
 class LinkLost(TransientError):
-    """The connection ended before the answer came; whether the request was carried out is unknown."""
+    """The connection ended before the answer arrived; whether the request was carried out is unknown."""
 
     advice = "try again; check that the address is right and its process runs"
 
@@ -192,7 +192,7 @@ class RequestTimeout(TransientError):
 
 
 class ReplyTimeout(RequestTimeout):
-    """A request was sent, and no reply came in time; whether it was handled is unknown."""
+    """A request was sent, and no reply arrived in time; whether it was handled is unknown."""
 
     retriable = False
     advice = (
@@ -214,7 +214,7 @@ class BrokerFault(TransientError):
 
 
 class FilterSwitchedOff(BrokerFault):
-    """The broker evaluates no SQL92 expressions; it does so only if it is configured to (code 1)."""
+    """The broker is not configured to evaluate SQL92 expressions (code 1)."""
 
     retriable = False
     advice = (
@@ -232,7 +232,7 @@ class QueueIllegal(BrokerFault):
 class AccessRefused(BrokerFault):
     """The broker checks access, and refuses the account, or the account lacks a permission (code 1 with ``AclException``).
 
-    The remark names the topic or group and, from brokers of this project, the permission that is missing.
+    The remark names the topic or group and, from brokers of this project, the missing permission.
     """
 
     retriable = False
@@ -248,7 +248,7 @@ class AskerGone(BrokerFault):
 
 
 class BrokerUnavailable(TransientError):
-    """The broker does not take this request in its present state (code 14): a slave, stopping, or out of disk."""
+    """The broker does not accept this request in its present state (code 14): a slave, stopping, or out of disk."""
 
     refresh_route = True  # it may have become a slave
     advice = "use a master that accepts writes, or wait"
@@ -257,7 +257,7 @@ class BrokerUnavailable(TransientError):
 class BrokerBusy(TransientError):
     """The broker sheds load (codes 2 and 215).
 
-    Not retried by default, as by upstream's producer: retries make an overload worse.
+    It is not retried by default, as in upstream's producer: retries make an overload worse.
     ``Retries(retry_codes=...)`` from :mod:`triomq.plugins` changes that.
     """
 
@@ -273,8 +273,8 @@ class Overloaded(TransientError):
 
 
 class TransactionRolledBack(TransientError):
-    """The half message was not stored as safely as its broker is configured to store it; it was rolled back, and the
-    local transaction was not begun."""
+    """The half message was not stored as safely as its broker is configured to store messages; it was rolled back, and
+    the local transaction was not started."""
 
     retriable = False
     advice = "nothing is delivered; check the broker's disk and slaves, then try again"
@@ -289,7 +289,7 @@ class RouteError(MQError):
 
 
 class RouteNotFound(RouteError):
-    """The name server has no route for the topic, and the default topic gave none either."""
+    """The name server has no route for the topic, and the default topic provided none either."""
 
     retriable = False
     advice = (
@@ -299,7 +299,7 @@ class RouteNotFound(RouteError):
 
 
 class BrokerNotFound(RouteNotFound):
-    """The topic is known, or may be, but no broker is registered that could serve the request: an outage.
+    """The topic is known, or may be, but no registered broker could serve the request: an outage.
 
     Calls wait for such a broker until their deadline; see ``route_wait_s`` of :func:`triomq.open_client`.
     """
@@ -335,7 +335,7 @@ class NoNameServer(MQError):
 
 
 class NotANameServer(NoNameServer):
-    """What listens at the name servers' addresses is something else: a broker, a web server, a port that expects TLS.
+    """The server at a name server's address is something else: a broker, a web server, a port that expects TLS.
 
     It is raised at once; calls do not wait for such an address to become a name server.
     """
@@ -347,7 +347,7 @@ class NotANameServer(NoNameServer):
 
 
 class CallError(MQError):
-    """The request itself cannot be accepted; the same one would fail again. The text says what is wrong with it."""
+    """The request itself cannot be accepted; the same one would fail again. The text states the cause."""
 
 
 class InvalidCall(CallError):
@@ -355,7 +355,7 @@ class InvalidCall(CallError):
 
 
 class MessageIllegal(CallError):
-    """The message breaks a rule of size, name or property (code 13 when a broker says so)."""
+    """The message breaks a rule of size, name or property (code 13 from a broker)."""
 
     advice = "a body has 1 byte to 4 MiB, all properties together at most 32767 bytes"
 
@@ -381,13 +381,13 @@ class GroupNotFound(CallError):
 
 
 class NotFound(CallError):
-    """What was asked for does not exist (codes 22, 206 and 208)."""
+    """The requested object does not exist (codes 22, 206 and 208)."""
 
     advice = "nothing is stored under it"
 
 
 class OffsetIllegal(CallError):
-    """The broker does not have the offset to be pulled, and the consumer's policy is to raise."""
+    """The broker does not have the offset that was pulled from, and the consumer's policy is to raise."""
 
     advice = "seek to an offset inside the queue's range, or choose another illegal_offset policy"
 
@@ -416,13 +416,13 @@ class ProtocolViolation(ClosedError):
 
 
 class AnswerTooLong(ProtocolViolation):
-    """The answer is longer than the client decodes: to decode it would take seconds and much memory."""
+    """The answer is longer than the client decodes: decoding it would take seconds and much memory."""
 
     advice = "ask for less at once: for one group or one topic, not for all of them"
 
 
 class OtherProtocol(ProtocolViolation):
-    """The first bytes from the peer were another protocol's: it is not a name server or broker, or it expects TLS."""
+    """The first bytes from the peer are of another protocol: it is not a name server or broker, or it expects TLS."""
 
 
 CODE_ERRORS: dict[int, type[MQError]] = {
@@ -460,7 +460,7 @@ FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
 
 
 def code_name(code: int) -> str:
-    """The code as ``"NAME (number)"``, or the bare number when it has no name."""
+    """The code as ``"NAME (number)"``, or the bare number if it has no name."""
     try:
         return f"{ResponseCode(code).name} ({code})"
     except ValueError:
@@ -468,7 +468,7 @@ def code_name(code: int) -> str:
 
 
 REMARK_CHARS_MAX: Final = 4096
-"""How many characters of a peer's remark an error keeps."""
+"""The most characters of a peer's remark that an error keeps."""
 
 
 def error_for_code(code: int, remark: str | None, *, what: str, address: str) -> MQError:
@@ -477,8 +477,8 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
     Args:
         code: response code, not 0.
         remark: the answer's remark.
-        what: what was asked for.
-        address: who answered.
+        what: what was asked for, in words.
+        address: the server that answered.
     """
     kind = CODE_ERRORS.get(code, BrokerRefused)
     if kind is BrokerFault:
@@ -489,7 +489,10 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
 
 
 def _fault_for(remark: str) -> type[BrokerFault]:
-    """Code 1 has many causes; only its remark shows which of them no other attempt and no other broker can change."""
+    """The error class for a remark of code 1.
+
+    Code 1 has many causes; only the remark shows those that no other attempt and no other broker can change.
+    """
     for pattern, kind in FAULTS_BY_REMARK:
         if pattern.search(remark):
             return kind

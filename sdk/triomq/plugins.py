@@ -1,7 +1,7 @@
 """Plug points: the protocol of each, the values it is called with, and the implementations that come with the client.
 
-Each plug point is a small protocol; an object with the same methods is enough, no base class is needed.  What
-programs use every day is in :mod:`triomq`.
+Each plug point is a small protocol; an object with the same methods is enough, no base class is needed.  The
+classes that programs use every day are in :mod:`triomq`.
 """
 
 # Sorted by plug point and by hand; this module only re-exports.
