@@ -1,7 +1,7 @@
-"""Kombu's messages and queues as RocketMQ's: the bytes of a body, names, and when a task of Celery is due.
+"""Conversion of Kombu's messages and queue names to RocketMQ's, and the times at which Celery's tasks are due.
 
-A body is a line of JSON, which has everything but Kombu's body, and Kombu's body as it is: a pickled task or a compressed
-one does not grow.
+A body is a line of JSON with everything except Kombu's body, followed by Kombu's body unchanged: a pickled or
+compressed task does not grow.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _PLAIN = re.compile(r"[\w.:@-]+", re.ASCII)
 
 
 def legal_name(name: str) -> str:
-    """A name of Kombu's, escaped to be a topic's: ``a.b`` is ``a%2Eb``."""
+    """A Kombu name, escaped to be a legal topic name: ``a.b`` becomes ``a%2Eb``."""
     return _ILLEGAL.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 def plain_text(value: object) -> str | None:
-    """A task's name or id, if a message's tag or key can be like that."""
+    """A task's name or id, if it can be a message's tag or key; else None."""
     return value if isinstance(value, str) and _PLAIN.fullmatch(value) else None
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """The body of the RocketMQ message of a message of Kombu."""
+    """Encode a Kombu message as the body of a RocketMQ message."""
     rest = dict(message)
     body = rest.pop("body")
     head: str = dumps(rest)
@@ -36,10 +36,10 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """The message of Kombu in the body of one of RocketMQ.
+    """Decode the Kombu message in the body of a RocketMQ message.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the body is not a Kombu message.
     """
     head, _, body = data.partition(b"\n")
     try:
@@ -58,7 +58,7 @@ def routing_key(message: Mapping[str, Any]) -> str:
 
 
 def eta_ms(message: Mapping[str, Any]) -> int | None:
-    """When a task of Celery is due, in ms since 1970; None: at once."""
+    """When a Celery task is due, in ms since 1970; None: at once."""
     eta = message["headers"].get("eta")
     try:
         due = datetime.fromisoformat(eta) if isinstance(eta, str) else None

@@ -1,4 +1,4 @@
-"""A broker of FastStream: subscribers are members of consumer groups, publishers send to topics.
+"""A FastStream broker: subscribers are members of consumer groups, publishers send to topics.
 
 ::
 
@@ -85,11 +85,11 @@ __all__ = [
 ]
 
 RocketMQMessage = Annotated[ReceivedStreamMessage, Context("message")]
-"""The annotation by which a handler gets its message."""
+"""The annotation with which a handler gets its message."""
 
 
 class _BrokerConfig(BrokerConfig):
-    """What subscribers and publishers share with their broker."""
+    """The state that subscribers and publishers share with their broker."""
 
     client: triomq.aio.Client | None = None
     queues: int = 8
@@ -99,7 +99,7 @@ class _BrokerConfig(BrokerConfig):
         """The client.
 
         Raises:
-            InvalidCall: it is not connected.
+            InvalidCall: the broker is not connected.
         """
         if self.client is None:
             raise triomq.errors.InvalidCall("the broker is not connected: await broker.connect() or start() first")
@@ -167,7 +167,7 @@ def _command(config: Any, *bodies: Any, **options: Any) -> RocketMQPublishComman
 
 
 class _Reply(FakePublisher):
-    """Sends what a handler returned to the client that asked."""
+    """Sends a handler's result to the client that asked."""
 
     def __init__(self, producer: Any, message: StreamMessage[Any]) -> None:
         super().__init__(producer=producer)
@@ -197,7 +197,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     @property
     def topic(self) -> str:
-        """The topic that messages come from."""
+        """The topic that messages are read from."""
         return f"{self._outer_config.prefix}{self._config.topic}"
 
     @property
@@ -218,7 +218,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         if self.calls and not isinstance(self._outer_config.producer, _MemoryProducer):
             await self._join()
             for _ in range(self._config.max_workers):
-                # The client reconnects by itself; what ends a consumer ends it for good.
+                # The client reconnects by itself; an error that ends a consumer is final.
                 self.add_task(self._consume, restart_on_failure=False)
 
     async def _join(self) -> triomq.aio.PushConsumer:
@@ -234,7 +234,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         return self._consumer
 
     async def stop(self) -> None:
-        """Wait for handlers, and leave the group; what was not answered is given to other members."""
+        """Wait for handlers, and leave the group; unanswered messages are given to other members."""
         if self._consumer is not None:
             self._consumer.drain()
         await super().stop()
@@ -244,7 +244,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     async def _consume(self) -> None:
         consumer = await self._join()
-        with suppress(triomq.ClosedError):  # a worker that is stopped by its own handler
+        with suppress(triomq.ClosedError):  # a worker stopped by its own handler
             async for delivery in consumer:
                 taken = await self._readable(delivery)
                 while len(taken) < self.batch_max and (more := await consumer.poll()) is not None:
@@ -255,7 +255,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
 
     @staticmethod
     async def _readable(delivery: triomq.aio.Delivery) -> list[Incoming]:
-        """The message in a list; none if its body cannot be read, and it is delivered again later."""
+        """The message in a list; empty if its body cannot be read, and it is delivered again later."""
         try:
             return [incoming(delivery.message, delivery)]
         except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
@@ -266,7 +266,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
             return []
 
     async def get_one(self, *, timeout: float = 5.0) -> Any:  # noqa: ASYNC109 - FastStream's name
-        """The next message, or None when none comes in time; for subscribers without a handler."""
+        """The next message, or None if none arrives in time; for subscribers without a handler."""
         self._check_no_handlers()
         consumer = await self._join()
         delivery = await consumer.poll(timeout)
@@ -274,7 +274,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         return await self._processed(found[0]) if found else None
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        """Message after message, for subscribers without a handler; answer each by ``ack`` or ``nack``."""
+        """Iterate over messages, for subscribers without a handler; answer each with ``ack`` or ``nack``."""
         self._check_no_handlers()
         async for delivery in await self._join():
             for found in await self._readable(delivery):
@@ -325,11 +325,11 @@ class RocketMQPublisher(PublisherUsecase):
 
     @property
     def topic(self) -> str:
-        """The topic that messages go to."""
+        """The topic that messages are sent to."""
         return f"{self._outer_config.prefix}{self._topic}"
 
     async def publish(self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]) -> Any:
-        """Send a message, with ``batch=True`` a list of them; options as those of :meth:`RocketMQBroker.publish`."""
+        """Send a message, or with ``batch=True`` a list of them; options as for :meth:`RocketMQBroker.publish`."""
         command = _command(self._outer_config, *(message if self.batch else [message]), topic=topic, **options)
         return await self._publish(command, _extra_middlewares=())
 
@@ -352,12 +352,12 @@ class RocketMQPublisher(PublisherUsecase):
 
 
 _MESSAGE_ID_CHARACTERS = 32
-"""Of the log; ids of one process differ at their ends."""
+"""Characters of an id in the log; ids of one process differ at their ends."""
 
 
 class _LoggerStorage(DefaultLoggerStorage):
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Nothing: columns are not aligned."""
+        """Do nothing: columns are not aligned."""
 
     def set_level(self, level: int) -> None:
         self._level = level
@@ -378,7 +378,7 @@ class _LoggerStorage(DefaultLoggerStorage):
 
 
 class _Endpoints(Registrator[Any, Any]):
-    """How a broker and its routers get subscribers and publishers."""
+    """The methods with which a broker and its routers create subscribers and publishers."""
 
     def subscriber(  # type: ignore[override]
         self,
@@ -405,23 +405,23 @@ class _Endpoints(Registrator[Any, Any]):
         """Call a handler with the messages of a topic.
 
         Args:
-            topic: its name; it is created if there is none.
+            topic: its name; it is created if it does not exist.
             group: the consumer group; default: the topic and ``-subscribers``. Two subscribers of one program need two.
             tags: ``"a || b"``; default: all messages.
-            start_from: where a new group begins.
-            retries: when and how often messages are retried whose handler fails or takes too long.
-            max_workers: how many messages are handled at the same time.
+            start_from: where a new group starts.
+            retries: when and how often messages are retried if the handler fails or takes too long.
+            max_workers: the most messages handled at the same time.
             batch: whether a handler gets a list of the messages that have arrived.
-            batch_max: how many a list has at most.
-            ack_policy: default: what fails is delivered again later.
-            no_reply: whether what handlers return is not sent to the client that asked.
-            dependencies: of FastDepends.
-            parser: makes a message of a received one.
+            batch_max: the most messages in a list.
+            ack_policy: default: a message whose handler fails is delivered again later.
+            no_reply: True if the results of handlers are not sent to the client that asked.
+            dependencies: dependencies of FastDepends.
+            parser: converts a received message to FastStream's.
             decoder: decodes bodies.
             codec: encodes and decodes bodies.
             persistent: whether it stays after a restart of the broker.
-            title: for AsyncAPI.
-            description: for AsyncAPI.
+            title: the title in AsyncAPI.
+            description: the description in AsyncAPI.
             include_in_schema: whether AsyncAPI shows it.
         """
         calls = CallsCollection[Any]()
@@ -463,17 +463,17 @@ class _Endpoints(Registrator[Any, Any]):
         schema: Any = None,
         include_in_schema: bool = True,
     ) -> RocketMQPublisher:
-        """Send what a handler returns to a topic; or messages by its ``publish``.
+        """Send a handler's result to a topic, or messages with its ``publish``.
 
         Args:
             topic: the topic to send to.
             tags: one tag for consumers to filter by.
-            headers: of every message; they are user properties.
-            batch: whether a handler returns a list of messages, which go in one request.
+            headers: headers of every message; they are user properties.
+            batch: whether a handler returns a list of messages, which are sent in one request.
             persistent: whether it stays after a restart of the broker.
-            title: for AsyncAPI.
-            description: for AsyncAPI.
-            schema: for AsyncAPI, the type of the messages.
+            title: the title in AsyncAPI.
+            description: the description in AsyncAPI.
+            schema: the type of the messages in AsyncAPI.
             include_in_schema: whether AsyncAPI shows it.
         """
         outer: Any = self.config
@@ -491,14 +491,14 @@ class _Endpoints(Registrator[Any, Any]):
 
 
 class RocketMQRouter(_Endpoints, BrokerRouter[Any, Any]):
-    """Subscribers and publishers of a module of the program, for ``broker.include_router``.
+    """Subscribers and publishers of one module of a program, for ``broker.include_router``.
 
     Args:
-        prefix: begins the names of their topics.
-        handlers: functions that are not decorated ones, as :class:`RocketMQRoute`.
-        routers: further ones, within this one.
+        prefix: the prefix of their topics' names.
+        handlers: functions that are not decorated, as :class:`RocketMQRoute`.
+        routers: further routers inside this one.
         include_in_schema: whether AsyncAPI shows them.
-        middlewares: as the following ones: what brokers of FastStream take.
+        middlewares: this and the following ones are arguments that all FastStream brokers take.
     """
 
     def __init__(
@@ -529,7 +529,7 @@ class RocketMQRouter(_Endpoints, BrokerRouter[Any, Any]):
 
 
 class RocketMQRoute(SubscriberRoute):
-    """A function, the arguments of its ``subscriber``, and ``publishers`` for what it returns."""
+    """A function, the arguments of its ``subscriber``, and ``publishers`` for its result."""
 
 
 class RocketMQRoutePublisher(ArgsContainer):
@@ -537,19 +537,19 @@ class RocketMQRoutePublisher(ArgsContainer):
 
 
 class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
-    """Connects an application of FastStream to RocketMQ.
+    """Connects a FastStream application to RocketMQ.
 
     Args:
         name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
         group: the producer group.
         queues: queues per broker of a topic that is created for a subscriber.
         send_timeout_s: how many seconds a publication may take.
-        graceful_timeout: for how many seconds ``stop`` waits for handlers.
+        graceful_timeout: how many seconds ``stop`` waits for handlers.
         client_options: further arguments of :func:`triomq.open_client`.
-        routers: included from the start.
-        logger: where the broker's log lines go.
-        tags: for AsyncAPI.
-        middlewares: as the following ones: what other brokers of FastStream take.
+        routers: routers that are included from the start.
+        logger: the logger of the broker's log lines.
+        tags: the tags in AsyncAPI.
+        middlewares: this and the following ones are arguments that all FastStream brokers take.
     """
 
     def __init__(
@@ -654,7 +654,7 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         """Send a message; it is stored when this returns.
 
         Args:
-            message: bytes, text, or what FastStream encodes as JSON.
+            message: bytes, text, or an object that FastStream encodes as JSON.
             topic: the topic to send to.
             options: tags, keys, headers, a delay: all of :class:`PublishOptions`.
 
@@ -668,7 +668,7 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
     async def publish_batch(  # type: ignore[override]
         self, *messages: Any, topic: str, tags: str | None = None, headers: dict[str, str] | None = None
     ) -> triomq.SendResult | None:
-        """Send several messages in one request, of 4 MiB together; they lie next to each other in one queue."""
+        """Send several messages in one request, up to 4 MiB in all; they are stored consecutively in one queue."""
         command = _command(self.config, *messages, topic=topic, tags=tags, headers=headers)
         sent: triomq.SendResult | None = await self._basic_publish_batch(command, producer=self._producer)
         return sent
@@ -683,10 +683,10 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
         headers: dict[str, str] | None = None,
         correlation_id: str | None = None,
     ) -> ReceivedStreamMessage:
-        """Send a message, and wait for what its handler returns.
+        """Send a message, and wait for its handler's result.
 
         Raises:
-            TimeoutError: no reply came in time.
+            TimeoutError: no reply arrived in time.
         """
         options = {"tags": tags, "headers": headers, "correlation_id": correlation_id, "timeout_s": timeout}
         command = _command(self.config, message, topic=topic, _publish_type=PublishType.REQUEST, **options)
@@ -695,7 +695,7 @@ class RocketMQBroker(_Endpoints, BrokerUsecase[Any, Any, Any]):
 
 
 class _MemoryProducer(RocketMQProducer):
-    """Gives messages to the subscribers of brokers, without a server."""
+    """Passes messages to the subscribers of brokers, without a server."""
 
     def __init__(self, broker: RocketMQBroker, brokers: Sequence[RocketMQBroker]) -> None:
         config = broker.config.broker_config
@@ -735,7 +735,7 @@ class _MemoryProducer(RocketMQProducer):
 
 
 class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker):
-    """Runs the handlers of brokers without a server: what is published is handled when ``publish`` returns.
+    """Runs the handlers of brokers without a server: a published message has been handled when ``publish`` returns.
 
     ::
 
@@ -745,7 +745,7 @@ class TestRocketMQBroker(TestBroker[RocketMQBroker, Any], broker=RocketMQBroker)
     """
 
     def create_publisher_fake_subscriber(self, broker: RocketMQBroker, publisher: Any) -> tuple[Any, bool]:
-        """The subscriber of a publisher's topic, or a new one, and whether it was there."""
+        """The subscriber of a publisher's topic, or a new one, and whether it existed before."""
         for each in (subscriber for one in self.brokers for subscriber in one.subscribers):
             if each.topic == publisher.topic:  # type: ignore[attr-defined]
                 return each, True

@@ -38,9 +38,9 @@ class RocketMQRouter(StreamRouter[Any]):
     """Routes, subscribers and publishers.
 
     Args:
-        name_servers: as those of the broker.
-        context: FastStream's; default: a new one.
-        options: those of FastAPI's ``APIRouter``, ``schema_url`` (of AsyncAPI's pages), and those of the broker.
+        name_servers: as for the broker.
+        context: FastStream's context; default: a new one.
+        options: options of FastAPI's ``APIRouter``, ``schema_url`` (of AsyncAPI's pages), and options of the broker.
     """
 
     broker_class = RocketMQBroker
@@ -50,9 +50,9 @@ class RocketMQRouter(StreamRouter[Any]):
         super().__init__(name_servers, context=context, **options)
 
     def subscriber(self, topic: str, **options: Any) -> Any:  # type: ignore[override]
-        """Call a handler with the messages of a topic; options as those of the broker and of FastAPI's routes."""
+        """Call a handler with the messages of a topic; options as for the broker and for FastAPI's routes."""
         return super().subscriber(topic, **(_OF_ROUTES | options))
 
     def publisher(self, topic: str, **options: Any) -> RocketMQPublisher:  # type: ignore[override]
-        """Send what a handler returns to a topic; options as those of the broker."""
+        """Send a handler's result to a topic; options as for the broker."""
         return self.broker.publisher(topic, **options)

@@ -1,4 +1,4 @@
-"""Messages of FastStream as RocketMQ's, and how a handler acknowledges them."""
+"""Conversion of FastStream's messages to RocketMQ's, and their acknowledgement by handlers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ import triomq.aio
 from triomq_protocol.names import REPLY_TO_CLIENT, RESERVED_PROPERTIES
 
 CONTENT_TYPE, CORRELATION_ID, REPLY_TO, EMPTY = "content-type", "correlation_id", "reply_to", "triomq-empty"
-"""Properties that are not headers; the last says that a body is empty, which brokers refuse."""
+"""Properties that are not headers; the last marks an empty body, which brokers refuse."""
 
 REQUEST = "(the client that asked)"
-"""Where the reply to a request goes; no topic has such a name."""
+"""The destination of the reply to a request; no topic can have this name."""
 
 
 @attrs.define(eq=False)
 class Incoming:
-    """A message as it was received, or as a test made it; middlewares may change it.
+    """A message as it was received, or as a test created it; middlewares may change it.
 
     Args:
-        topic: it was received from.
+        topic: the topic it was received from.
         body: the payload.
-        properties: all of them.
+        properties: all properties.
         message_id: the sender's id.
         tags: the tag.
-        delivery: its answer; None: it needs none.
+        delivery: takes the answer; None: it needs none.
     """
 
     topic: str
@@ -46,25 +46,25 @@ class Incoming:
 
 
 def incoming(message: triomq.ReceivedMessage, delivery: triomq.aio.Delivery | None = None) -> Incoming:
-    """A received message."""
+    """Convert a received message."""
     return Incoming(message.topic, message.body, message.properties, message.message_id, message.tags, delivery)
 
 
 class ReceivedStreamMessage(StreamMessage[Any]):
-    """A message, or with ``batch=True`` several, as a handler gets it; ``raw_message`` is RocketMQ's."""
+    """A message, or with ``batch=True`` several, as a handler gets them; ``raw_message`` is RocketMQ's."""
 
     async def ack(self) -> None:
-        """It is consumed."""
+        """Mark it as consumed."""
         await self._answer(triomq.aio.Delivery.done)
         await super().ack()
 
     async def nack(self) -> None:
-        """It failed, and is delivered again later."""
+        """Mark it as failed: it is delivered again later."""
         await self._answer(triomq.aio.Delivery.later)
         await super().nack()
 
     async def reject(self) -> None:
-        """It is dropped."""
+        """Drop it."""
         await self._answer(triomq.aio.Delivery.done)
         await super().reject()
 
@@ -75,12 +75,12 @@ class ReceivedStreamMessage(StreamMessage[Any]):
 
 
 async def parse_message(raw: Incoming) -> ReceivedStreamMessage:
-    """A message for a handler."""
+    """Convert a message for a handler."""
     return _parsed(raw, raw.body if EMPTY not in raw.properties else b"", raw)
 
 
 async def parse_batch(raw: tuple[Incoming, ...]) -> ReceivedStreamMessage:
-    """Several messages for one call of a handler; headers and the like are the first one's."""
+    """Convert several messages for one call of a handler; headers and the like are those of the first."""
     bodies = [each.body if EMPTY not in each.properties else b"" for each in raw]
     message = _parsed(raw, bodies, raw[0])
     message.batch_headers = [headers_of(each.properties) for each in raw]
@@ -106,12 +106,12 @@ def headers_of(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 async def decode(message: StreamMessage[Any]) -> Any:
-    """The body as the content type says."""
+    """Decode the body by its content type."""
     return decode_message(message)
 
 
 async def decode_batch(message: StreamMessage[Any]) -> Any:
-    """The bodies of a batch, each as its content type says."""
+    """Decode the bodies of a batch, each by its content type."""
     return [decode_message(await parse_message(each)) for each in message.raw_message]
 
 
@@ -124,7 +124,7 @@ class PublishOptions(TypedDict, total=False):
         delay_level: 1 (1 s) to 18 (2 h).
         headers: user properties.
         correlation_id: default: a new one.
-        reply_to: a topic to which what the handler returns is sent.
+        reply_to: the topic to which the handler's result is sent.
     """
 
     tags: str | None
@@ -136,14 +136,14 @@ class PublishOptions(TypedDict, total=False):
 
 
 class RocketMQPublishCommand(BatchPublishCommand):
-    """What is to be published; made by ``publish`` and by what handlers return.
+    """A message or batch to publish; created by ``publish`` and from the results of handlers.
 
     Args:
         body: the first, or only, message.
-        bodies: further ones of a batch.
-        topic: where to.
+        bodies: the further messages of a batch.
+        topic: the topic to send to.
         tags: this, ``keys`` and ``delay_level``: as in :class:`PublishOptions`.
-        timeout_s: of a request.
+        timeout_s: how many seconds a request may take.
         delivery: the request that this replies to.
         options: the rest of :class:`PublishOptions`.
     """
@@ -171,7 +171,7 @@ class RocketMQPublishCommand(BatchPublishCommand):
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketMQPublishCommand:
-        """Of what a handler returned."""
+        """Create a command from a handler's result."""
         if isinstance(cmd, RocketMQPublishCommand):
             return cmd
         body, bodies = cls._parse_bodies(cmd.body, batch=batch)
@@ -187,11 +187,11 @@ class RocketMQPublishCommand(BatchPublishCommand):
 
 
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
-    """Sends commands by the client's producer.
+    """Sends commands with the client's producer.
 
     Args:
-        parser: the user's own.
-        decoder: the user's own.
+        parser: the user's parser.
+        decoder: the user's decoder.
     """
 
     def __init__(self, parser: Any = None, decoder: Any = None) -> None:
@@ -235,7 +235,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         )
 
     async def publish(self, cmd: RocketMQPublishCommand) -> triomq.SendResult | None:
-        """Send it, or reply with it; None: it is a reply."""
+        """Send the message, or reply with it; returns None for a reply."""
         message = await self.message(cmd)
         if cmd.delivery is not None:
             await cmd.delivery.reply(message.body, properties=message.properties)
@@ -243,15 +243,15 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         return await self._sender.send(message)
 
     async def publish_batch(self, cmd: RocketMQPublishCommand) -> triomq.SendResult | None:
-        """Send its messages in one request."""
+        """Send the batch in one request."""
         if not cmd.batch_bodies:
             return None
         return await self._sender.send_batch(await self.messages(cmd))
 
     async def request(self, cmd: RocketMQPublishCommand) -> Incoming:
-        """Send it, and wait for the reply."""
+        """Send the message, and wait for the reply."""
         message = await self.message(cmd)
         try:
             return incoming(await self._sender.request(message, cmd.timeout_s))
         except triomq.errors.RequestTimeout as error:
-            raise TimeoutError(str(error)) from error  # as other brokers of FastStream
+            raise TimeoutError(str(error)) from error  # as FastStream's other brokers do

@@ -1,12 +1,12 @@
-"""The transport ``rocketmq://`` of Kombu, and so of Celery.
+"""The transport ``rocketmq://`` for Kombu, and so for Celery.
 
 ::
 
-    import triomq_adapters.kombu  # makes the transport known
+    import triomq_adapters.kombu  # registers the transport
 
     app = celery.Celery("jobs", broker="rocketmq://127.0.0.1:9876/")
 
-A queue is a topic, which its consumers share as one group. A message that was taken and not acknowledged is given to
+A queue is a topic that its consumers share as one group. A message that was taken and not acknowledged is given to
 another consumer when its own has ended. Tasks with an ETA wait at the broker.
 
 Transport options:
@@ -14,20 +14,20 @@ Transport options:
 ``name_servers``
     Several name servers, ``"a:9876;b:9876"``, in place of the one in the URL.
 ``topic_prefix``
-    Begins the names of all topics and groups; default: nothing.
+    The prefix of the names of all topics and groups; default: none.
 ``queues``
-    Queues per broker of a topic that is created; so many workers can share it. Default: 16.
+    Queues per broker of a topic that is created, and so the most workers that can share it; default: 16.
 ``commit_interval``
-    How often a worker commits what it has acknowledged, in seconds; default: 1. After it was killed, other workers repeat
-    what it has acknowledged since.
+    How often a worker commits its acknowledgements, in seconds; default: 1. If it is killed, other workers repeat the
+    messages acknowledged since the last commit.
 ``visibility_timeout``
-    A message that was not acknowledged for so many seconds is delivered again; default: 3600.
+    A message that is not acknowledged within this time, in seconds, is delivered again; default: 3600.
 ``max_retries``
-    How often this may happen before it becomes a dead letter; default: 16.
+    How often this may happen before the message becomes a dead letter; default: 16.
 ``send_timeout``
     How many seconds a send may take; default: 10.
 ``polling_interval``
-    How many seconds a loop sleeps when there is no message; default: 0.02.
+    How many seconds a loop sleeps if there is no message; default: 0.02.
 ``client_options``
     Further arguments of :func:`triomq.open_client`.
 """
@@ -56,10 +56,10 @@ _GET_WAIT_S = 1.0
 
 
 class Channel(virtual.Channel):
-    """A channel: which queues there are, and what was taken from them and not acknowledged."""
+    """A channel: its queues, and the messages that were taken from them and not acknowledged."""
 
     supports_fanout = True
-    do_restore = False  # what is not acknowledged comes again by itself
+    do_restore = False  # unacknowledged messages are delivered again without it
     body_encoding = None
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
         if auto_delete or exclusive:
             self.connection.transient.add(queue)
-            # An answer without an exchange, as Celery's results by RPC, names the queue.
+            # A reply without an exchange, such as Celery's results by RPC, names the queue.
             self.connection.bind("", "direct", queue, queue.__eq__)
         else:
             self.connection.declare(queue)
@@ -88,7 +88,7 @@ class Channel(virtual.Channel):
             self._purge(queue)
 
     def after_reply_message_received(self, queue: str) -> None:
-        """Nothing: the queue of replies serves the next question, too."""
+        """Do nothing: the queue of replies also serves the next request."""
 
     def _size(self, queue: str) -> int:
         return 0 if queue in self.connection.transient else self.connection.lag(queue)
@@ -118,7 +118,7 @@ class Channel(virtual.Channel):
     # --- receiving
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> None:
-        """Begin to take messages of a queue."""
+        """Start to take messages from a queue."""
         if queue not in self.connection.transient:
             self._work_queue(queue).resume()
         super().basic_consume(queue, no_ack, *args, **kwargs)
@@ -132,7 +132,7 @@ class Channel(virtual.Channel):
             self.connection._callbacks[queue] = acknowledge_and_take  # noqa: SLF001
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Take no more messages of a queue; it goes to other workers when those at work are acknowledged."""
+        """Stop taking messages from a queue; other workers get it once the messages in work are acknowledged."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         work = self._work.get(queue) if queue is not None else None
@@ -140,7 +140,7 @@ class Channel(virtual.Channel):
             self._leave(queue)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
-        """The next message of a queue, or None when none comes within a second: it may have to be fetched first."""
+        """The next message of a queue, or None if none arrives within a second: it may have to be fetched first."""
         try:
             message = self.Message(self._get(queue, timeout=_GET_WAIT_S), channel=self)
         except Empty:
@@ -152,12 +152,12 @@ class Channel(virtual.Channel):
         return message
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """A message is consumed."""
+        """Mark a message as consumed."""
         self._answer(delivery_tag)
         super().basic_ack(delivery_tag, multiple)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """A message is dropped, or given to any worker again."""
+        """Drop a message, or give it to any worker again."""
         self._answer(delivery_tag, again=requeue)
         self.qos.ack(delivery_tag)
 
@@ -172,7 +172,7 @@ class Channel(virtual.Channel):
                 return
 
     def _leave(self, queue: str | None) -> None:
-        # Acknowledgements come from other threads, too: only one of them closes it.
+        # Other threads acknowledge too: only one of them closes it.
         work = self._work.pop(queue, None) if queue is not None else None
         if work is not None:
             work.close()
@@ -193,7 +193,7 @@ class Channel(virtual.Channel):
         return message
 
     def close(self) -> None:
-        """Leave the groups; what was not acknowledged is given to other workers."""
+        """Leave the groups; unacknowledged messages are given to other workers."""
         if not self.closed and self.connection is not None and not self.connection.was_forked:
             for queue in list(self._work):
                 self._leave(queue)
@@ -201,7 +201,7 @@ class Channel(virtual.Channel):
 
 
 class Transport(virtual.Transport):
-    """A connection: one client, which is opened when it is established, in the process that uses it."""
+    """A connection: one client, opened when the connection is established, in the process that uses it."""
 
     Channel = Channel
     default_port = 9876
@@ -223,7 +223,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.declared: set[str] = set()
-        """Queues that workers share, and that were declared here."""
+        """Queues that workers share and that were declared here."""
         self.transient: set[str] = set()
         """Queues that end with this connection."""
         self._client: triomq.blocking.Client | None = None
@@ -233,7 +233,7 @@ class Transport(virtual.Transport):
         self._process = os.getpid()
 
     def driver_version(self) -> str:
-        """Of the client."""
+        """The client's version."""
         return triomq.__version__
 
     def establish_connection(self) -> Any:
@@ -249,7 +249,7 @@ class Transport(virtual.Transport):
             settings.setdefault("credentials", triomq.Credentials(info.userid, info.password or ""))
         if info.virtual_host and info.virtual_host != "/":
             settings.setdefault("namespace", info.virtual_host.strip("/"))
-        # Kombu itself tries again, perhaps elsewhere, within its connect_timeout.
+        # Kombu itself retries, perhaps elsewhere, within its connect_timeout.
         settings.setdefault("route_wait_s", (info.connect_timeout or 4) / 4)
         servers = options.get("name_servers") or f"{info.hostname or '127.0.0.1'}:{info.port or self.default_port}"
         client = triomq.blocking.open_client(servers, **settings)
@@ -264,7 +264,7 @@ class Transport(virtual.Transport):
         return client
 
     def close_connection(self, connection: Any) -> None:
-        """Close channels and client; in a forked child only forget them, they are its parent's."""
+        """Close channels and client; in a forked child only drop them: they belong to its parent."""
         super().close_connection(connection)
         client, self._client = self._client, None
         if client is not None and not self.was_forked:
@@ -274,7 +274,7 @@ class Transport(virtual.Transport):
 
     @property
     def was_forked(self) -> bool:
-        """Whether this was made by the parent of this process."""
+        """Whether this was created by the parent of this process."""
         return os.getpid() != self._process
 
     @property
@@ -283,18 +283,18 @@ class Transport(virtual.Transport):
             raise triomq.errors.ClientClosed("the connection is closed")
         return self._client
 
-    # --- what channels do with the client
+    # --- calls of channels to the client
 
     def topic(self, queue: str) -> str:
         """The topic of a queue that workers share."""
         return f"{self.client.transport_options.get('topic_prefix', '')}{legal_name(queue)}"
 
     def exchange_topic(self, exchange: str) -> str:
-        """The topic of an exchange, which each connection reads for itself."""
+        """The topic of an exchange, which each connection reads separately."""
         return f"{self.client.transport_options.get('topic_prefix', '')}exchange-{legal_name(exchange)}"
 
     def declare(self, queue: str) -> None:
-        """Create the topic of a queue that workers share, if there is none."""
+        """Create the topic of a queue that workers share, if it does not exist."""
         if queue not in self.declared:
             queues = self.client.transport_options.get("queues", 16)
             ensure_topic_blocking(self._opened.admin, self.topic(queue), queues)
@@ -323,7 +323,7 @@ class Transport(virtual.Transport):
                 self._readers.pop(exchange).close()
 
     def read(self, queue: str, new_tag: Any) -> dict[str, Any] | None:
-        """The next message for a queue of this connection; None: there is none now."""
+        """The next message for a queue of this connection; None if there is none now."""
         for exchange in self._read_by.get(queue, []):
             message = self._readers[exchange].take(queue, new_tag)
             if message is not None:
@@ -347,7 +347,7 @@ class Transport(virtual.Transport):
         return WorkQueue(consumer, topic, self.sender)
 
     def lag(self, queue: str) -> int:
-        """How many messages of a queue no worker has acknowledged; 0 when that is unknown."""
+        """The number of messages of a queue that no worker has acknowledged; 0 if unknown."""
         topic = self.topic(queue)
         try:
             progress = self._opened.groups.progress(_group(topic), topic)
@@ -359,14 +359,14 @@ class Transport(virtual.Transport):
         return sum(each.max_offset - each.min_offset for each in bounds)
 
     def purge(self, queue: str) -> int:
-        """Skip what is in a queue now.
+        """Skip the messages that are in a queue now.
 
         Returns:
-            About how many messages that are.
+            Their approximate number.
         """
         count, topic = self.lag(queue), self.topic(queue)
         groups = self._opened.groups
-        # If no worker was there yet, the first one begins behind what is there now.
+        # If there has been no worker yet, the first one starts after the present messages.
         groups.reset(_group(topic), topic, groups.END, new_group=True)
         return count
 
@@ -376,7 +376,7 @@ def _group(topic: str) -> str:
 
 
 def _matches(kind: str, routing_key: str, pattern: str | None) -> Matches:
-    """What a binding to an exchange of a kind takes."""
+    """The filter of a binding to an exchange of a kind."""
     if kind == "fanout":
         return lambda _: True
     if kind == "topic" and pattern is not None:

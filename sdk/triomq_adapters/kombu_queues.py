@@ -1,8 +1,8 @@
-"""The two kinds of Kombu's queues, over one client: those that workers share, and those of one reader.
+"""The two kinds of Kombu queues, over one client: those that workers share, and those with one reader.
 
 Queues that workers share are topics with a consumer group each. Queues that live as long as their connection, such as
-those of ``celery inspect`` and its replies, are not topics of their own: their owner reads the topic of the exchange from
-the time on at which the queue was bound, and takes what its binding matches.
+those of ``celery inspect`` and its replies, have no topic of their own: their owner reads the topic of the exchange,
+starting at the time the queue was bound, and takes the messages that its binding matches.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from triomq_adapters.envelopes import eta_ms, plain_text, routing_key, unpack
 log = logging.getLogger("triomq.adapters.kombu")
 
 HELD_MS = 10_000
-"""A task that is due so soon waits in the worker, which is more precise than delay levels."""
+"""A task due within this time, in ms, waits in the worker, which is more precise than delay levels."""
 
 _REPLY_MARGIN_MS = 5_000
-"""By how much a client's clock may be ahead of the broker's without a reply being missed."""
+"""How far a client's clock may be ahead of the broker's without a reply being missed, in ms."""
 
 Matches = Callable[[str], bool]
-"""Whether a binding takes messages with a routing key."""
+"""Returns whether a binding takes messages with a routing key."""
 
 
 def _body_of(message: triomq.ReceivedMessage) -> bytes:
     """The body of a message.
 
     Raises:
-        ValueError: it is compressed, and damaged, or the library for it is not installed.
+        ValueError: it is compressed, and is damaged, or the library for it is not installed.
     """
     try:
         return message.body
@@ -43,11 +43,11 @@ def _body_of(message: triomq.ReceivedMessage) -> bytes:
 
 
 class Sender:
-    """Sends messages of Kombu to topics.
+    """Sends Kombu messages to topics.
 
     Args:
-        producer: sends.
-        clock: the time in ms since 1970.
+        producer: the producer.
+        clock: returns the time in ms since 1970.
     """
 
     def __init__(self, producer: triomq.blocking.Producer, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class Sender:
         )
 
     def send_on(self, topic: str, received: triomq.ReceivedMessage) -> None:
-        """Send a received message again, as it is."""
+        """Send a received message again, unchanged."""
         due = received.properties.get(DUE_PROPERTY)
         keys = received.keys
         self._send(topic, received.body, received.tags, keys[0] if keys else None, int(due) if due else None)
@@ -75,12 +75,12 @@ class Sender:
 
 
 class WorkQueue:
-    """A queue that workers share: this one is a member of its group.
+    """A queue that workers share, read as a member of its group.
 
     Args:
-        consumer: made for the topic's group; this enters and closes it.
-        topic: where the messages are.
-        sender: sends on what is not due.
+        consumer: the consumer for the topic's group; this object enters and closes it.
+        topic: the topic of the messages.
+        sender: sends messages again that are not due.
     """
 
     def __init__(self, consumer: triomq.blocking.PushConsumer, topic: str, sender: Sender) -> None:
@@ -92,12 +92,12 @@ class WorkQueue:
         self._consumer.subscribe(topic)
 
     def take(self, new_tag: Callable[[], str], wait_s: float = 0.0) -> dict[str, Any] | None:
-        """The next message of Kombu, with a delivery tag that :meth:`done` takes; None: there is none now."""
+        """The next Kombu message, with a delivery tag that :meth:`done` takes; None if there is none now."""
         while (delivery := self._consumer.poll(wait_s)) is not None:
             try:
                 body = _body_of(delivery.message)
                 if remaining_ms(delivery.message.properties, self._sender.clock()) > HELD_MS:
-                    # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
+                    # Sent before the answer: a worker that ends between the two causes a copy, and loses nothing.
                     self._sender.send_on(self._topic, delivery.message)
                     delivery.done()
                     continue
@@ -121,7 +121,7 @@ class WorkQueue:
         return tag in self._unacknowledged
 
     def done(self, tag: str, *, again: bool = False) -> bool:
-        """A message is consumed, or is to be given to any worker again at once.
+        """Mark a message as consumed, or give it to any worker again at once.
 
         Returns:
             Whether the queue is cancelled, and this was its last message.
@@ -129,17 +129,17 @@ class WorkQueue:
         delivery = self._unacknowledged[tag]
         if again:
             self._sender.send_on(self._topic, delivery.message)
-        # A message that took too long was given out again, and that one counts.
+        # A message that took too long was delivered again, and that delivery counts.
         if not delivery.answered:
             delivery.done()
         del self._unacknowledged[tag]
         return self._cancelled and not self._unacknowledged
 
     def cancel(self) -> bool:
-        """Take nothing more; the group is left when the last message is acknowledged.
+        """Stop taking messages; the group is left when the last message is acknowledged.
 
         Returns:
-            Whether it can be left now.
+            Whether the group can be left now.
         """
         self._cancelled = True
         return not self._unacknowledged
@@ -149,12 +149,12 @@ class WorkQueue:
         self._cancelled = False
 
     def close(self) -> None:
-        """Leave the group; what was not acknowledged is given to other workers."""
+        """Leave the group; unacknowledged messages are given to other workers."""
         self._consumer.close()
 
 
 class _NoOffsets:
-    """Keeps no offsets: each reader begins again."""
+    """An offset store that keeps no offsets: each reader starts afresh."""
 
     async def read(self, _queue: triomq.MessageQueue, /) -> int | None:
         return None
@@ -167,11 +167,11 @@ class ExchangeReader:
     """Reads the topic of an exchange for the queues of one connection that are bound to it.
 
     Args:
-        client: of the connection.
-        topic: of the exchange.
-        replies: whether messages from just before the binding are wanted, too: an answer may be there first. Otherwise a worker
-            would carry out commands that were sent to its predecessor.
-        clock: the time in ms since 1970.
+        client: the connection's client.
+        topic: the exchange's topic.
+        replies: whether to read messages from just before the binding too: a reply may have arrived before it. With
+            commands this is False: a worker would carry out those that were sent to its predecessor.
+        clock: returns the time in ms since 1970.
     """
 
     def __init__(self, client: triomq.blocking.Client, topic: str, *, replies: bool, clock: Clock) -> None:
@@ -187,28 +187,28 @@ class ExchangeReader:
         self._consumer.subscribe(topic)
 
     def wait_assigned(self, wait_s: float) -> None:
-        """Wait until there are queues to read from, so that what is sent from now on is read."""
+        """Wait until there are queues to read from, so that messages sent from now on are read."""
         end = time.monotonic() + wait_s
         while not self._consumer.assignment and time.monotonic() < end:
             time.sleep(0.01)
 
     def bind(self, queue: str, matches: Matches) -> None:
-        """Keep what a binding matches for a queue."""
+        """Keep the messages that a binding matches for a queue."""
         self._bindings.setdefault(queue, []).append(matches)
         self._waiting.setdefault(queue, deque())
 
     def unbind(self, queue: str) -> bool:
-        """Forget a queue.
+        """Remove a queue.
 
         Returns:
-            Whether there is none left.
+            Whether no queue is left.
         """
         self._bindings.pop(queue, None)
         self._waiting.pop(queue, None)
         return not self._bindings
 
     def take(self, queue: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
-        """The next message of Kombu for a queue; None: there is none now."""
+        """The next Kombu message for a queue; None if there is none now."""
         waiting = self._waiting[queue]
         while not waiting:
             delivery = self._consumer.poll()
@@ -225,11 +225,11 @@ class ExchangeReader:
                 if any(matches(key) for matches in bindings):
                     self._waiting[name].append(message)
         message = waiting.popleft()
-        # Each queue has a copy: what Kombu changes in it is this queue's alone.
+        # Each queue gets a copy: Kombu's changes to it must affect this queue only.
         properties = {**message["properties"], "delivery_tag": new_tag()}
         properties["delivery_info"] = dict(properties["delivery_info"])
         return {**message, "properties": properties}
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._consumer.close()

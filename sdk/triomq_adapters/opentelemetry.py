@@ -4,8 +4,8 @@
 
     RocketMQInstrumentor().instrument()
 
-From then on producers and consumers that are made have spans; ``opentelemetry-instrument`` finds the class by its entry
-point. Names and attributes are those of the semantic conventions for messaging. A message that is delivered again, or has
+Producers and consumers created afterwards have spans; ``opentelemetry-instrument`` finds the class by its entry point.
+Names and attributes are those of the semantic conventions for messaging. A message that is delivered again, or has
 become a dead letter, keeps its properties, and so its trace.
 """
 
@@ -31,20 +31,19 @@ from triomq.plugins import ConsumeContext, PullContext, SendContext, process_hoo
 __all__ = ["RocketMQInstrumentor"]
 
 LINKS_MAX: Final = 128
-"""Links of one span; OpenTelemetry's own default."""
+"""The most links of one span; OpenTelemetry's own default."""
 
 Attributes = dict[str, AttributeValue]
 
 
 class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Gives the producers and consumers of this process spans.
+    """Adds spans to the producers and consumers of this process.
 
-    ``instrument(tracer_provider=...)`` counts for those that are made afterwards, ``uninstrument()`` for those that are made
-    after that.
+    ``instrument(tracer_provider=...)`` applies to those created afterwards, until ``uninstrument()``.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What is instrumented."""
+        """The instrumented package and its versions."""
         return ["triomq >= 0.1"]
 
     def _instrument(self, **given: Any) -> None:
@@ -69,22 +68,22 @@ class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class _SendSpans:
-    """A span from before a message's first attempt until its end.
+    """A span for each send, from before its first attempt to its end.
 
     A batch has one as well, linked to those of its messages.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        # By the context's identity: it is the same object before and after. A send that is cancelled has no end; its
-        # spans end when its context has gone.
+        # By the context's identity: it is the same object before and after. A cancelled send has no end; its spans end
+        # when its context is freed.
         self._spans: dict[int, tuple[weakref.ref[SendContext], tuple[Span, ...]]] = {}
         self._creates: list[Span] = []
-        """Those of the batch whose messages are being announced, one after the other."""
+        """The spans of the batch whose messages are being announced one by one."""
 
     def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
         message = context.message
-        # What is created and sent with others in one request is a "create" by the conventions.
+        # By the conventions, a message that is sent with others in one request has a "create" span.
         operation = "send" if context.batch_count == 1 else "create"
         span = self._tracer.start_span(
             f"{operation} {message.topic}", kind=SpanKind.PRODUCER, attributes=_send_attributes(context, operation)
@@ -169,7 +168,7 @@ def _message_type(context: SendContext) -> str:
 
 
 class _ReceiveSpans:
-    """A span of each pull of a pull consumer that has brought messages, linked to their sends."""
+    """A span for each pull of a pull consumer that returned messages, linked to their sends."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -200,7 +199,7 @@ class _ReceiveSpans:
 
 
 class _ProcessSpans:
-    """A span around each call of a handler: a child of the message's send, or for several messages linked to theirs."""
+    """A span around each call of a handler: a child of the message's send, or linked to the sends of several."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -210,7 +209,7 @@ class _ProcessSpans:
         messages = context.messages
         first = messages[0]
         attributes = _attributes("process", first.topic, first.queue, context.group)
-        # Not the task's own context: that is of the code that has started the consumer.
+        # Not the task's own context, which belongs to the code that started the consumer.
         parent = Context()
         links: Sequence[Link] = ()
         if len(messages) == 1:
@@ -253,7 +252,7 @@ def _partition(queue: MessageQueue) -> str:
 
 
 def _links(messages: Sequence[ReceivedMessage]) -> list[Link]:
-    """The contexts in which messages were sent, of those that carry one."""
+    """Links to the contexts in which messages were sent, for those that carry one."""
     found = []
     for message in messages[:LINKS_MAX]:
         context = trace.get_current_span(propagate.extract(message.properties, Context())).get_span_context()

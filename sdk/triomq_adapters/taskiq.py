@@ -1,4 +1,4 @@
-"""A broker of Taskiq: tasks are messages of one topic, its workers members of one consumer group.
+"""A Taskiq broker: tasks are messages of one topic, workers are members of one consumer group.
 
 ::
 
@@ -30,26 +30,26 @@ __all__ = ["RocketMQBroker"]
 log = logging.getLogger("triomq.adapters.taskiq")
 
 COMMIT_EVERY_S: Final = 1.0
-"""How often a worker commits what it has acknowledged; after it was killed, others repeat what came since."""
+"""How often a worker commits its acknowledgements; if it is killed, others repeat the tasks acknowledged since."""
 
 
 class RocketMQBroker(AsyncBroker):
     """Sends tasks to a topic, and takes them from it as a member of a group.
 
-    A task's name is its message's tag, its id the message's key. The label ``delay`` makes it wait so many seconds, of any
-    number; it is late by up to a second, and never early.
+    A task's name is its message's tag, its id the message's key. The label ``delay`` is the number of seconds that it
+    waits, without a limit; it is late by up to a second, and never early.
 
     Args:
         name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
-        topic: where tasks are; it is created if there is none.
-        group: the consumer group of the workers. Members of one group share the tasks, two groups both get all.
-        queues: queues per broker of a topic that is created; so many workers can share the tasks.
+        topic: the topic of the tasks; it is created if it does not exist.
+        group: the consumer group of the workers. Members of one group share the tasks; each group gets all tasks.
+        queues: queues per broker of a topic that is created, and so the most workers that can share the tasks.
         send_timeout_s: how many seconds ``kiq`` may take.
-        retries: after how long an unacknowledged task is delivered again, and how often before it becomes a dead letter;
+        retries: when an unacknowledged task is delivered again, and how often before it becomes a dead letter;
             default: after 900 s, 16 times.
-        drain_s: for how many seconds a worker waits at its end for tasks to be acknowledged.
+        drain_s: how many seconds a worker waits at its end for tasks to be acknowledged.
         client_options: further arguments of :func:`triomq.open_client`.
-        clock: the time in ms since 1970.
+        clock: returns the time in ms since 1970.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RocketMQBroker(AsyncBroker):
         self._consumer: triomq.aio.PushConsumer | None = None
 
     async def startup(self) -> None:
-        """Open the client, and create the topic if there is none."""
+        """Open the client, and create the topic if it does not exist."""
         if self._open is None:
             async with AsyncExitStack() as stack:
                 self._client = await stack.enter_async_context(self._open_client())
@@ -141,12 +141,12 @@ class RocketMQBroker(AsyncBroker):
                 yield AckableMessage(data=body, ack=partial(_acknowledge, delivery))
 
     async def _due(self, delivery: triomq.aio.Delivery) -> bytes | None:
-        """The task, or None if it has still to wait, or cannot be read."""
+        """The task, or None if it still has to wait or cannot be read."""
         message = delivery.message
         try:
             if remaining_ms(message.properties, self._clock()) <= 0:
                 return message.body
-            # Sent before the answer: a worker that ends between the two makes a copy, and loses nothing.
+            # Sent before the answer: a worker that ends between the two causes a copy, and loses nothing.
             key = message.keys[0] if message.keys else None
             await self._send(message.body, message.tags, key, int(message.properties[DUE_PROPERTY]))
         except triomq.MQError:

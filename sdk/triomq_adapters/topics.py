@@ -1,4 +1,4 @@
-"""The topics that adapters need are created when they are not there."""
+"""Creates the topics that adapters need."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ log = logging.getLogger("triomq.adapters")
 
 
 async def ensure_topic(admin: triomq.aio.Admin, topic: str, queues: int) -> None:
-    """Create a topic unless there is one; what exists is not changed.
+    """Create a topic if it does not exist; an existing one is not changed.
 
-    Otherwise a worker that starts before the first task is sent would find the topic up to half a minute later. When the
-    broker does not allow it, that is logged; the broker may still create the topic when something is sent to it.
+    Otherwise a worker that starts before the first task is sent would find the topic up to half a minute later. If the
+    broker does not allow it, that is logged; the broker may still create the topic when a message is sent to it.
     """
     try:
         await admin.route(topic)
