@@ -36,8 +36,8 @@ COMMIT_EVERY_S: Final = 1.0
 class RocketMQBroker(AsyncBroker):
     """Sends tasks to a topic, and takes them from it as a member of a group.
 
-    A task's name is its message's tag, its id the message's key. The label ``delay`` is the number of seconds that it
-    waits, without a limit; it is late by up to a second, and never early.
+    A task's name is its message's tag, its id the message's key. The label ``delay`` is its wait in seconds, of any
+    length; it is late by up to a second, and never early.
 
     Args:
         name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
