@@ -4,7 +4,7 @@
 
     rows = spark.read.format("rocketmq").option("namesrv", "127.0.0.1:9876").option("topic", "orders").load()
 
-Nothing of Spark is imported before one of the names is used.
+Spark is not imported before one of the names is used.
 """
 
 from __future__ import annotations

@@ -23,21 +23,22 @@ from triomq._blocking.loop_thread import LoopThread
 T = TypeVar("T")
 
 IDLE_S: Final = 30.0
-"""How long a client that is not used stays open."""
+"""How long an unused client stays open."""
 
 PLAN_LIMIT_S: Final = 60.0
-"""Time limit for all queries of brokers together, besides what the option `rocketmq.route_wait_s` adds."""
+"""Time limit for all queries of brokers together; the option `rocketmq.route_wait_s` is added to it."""
 
 
 @attrs.frozen
 class ClientKey:
-    """What distinguishes clients.
+    """The settings that distinguish clients.
 
     Args:
-        settings: what they are opened with.
+        settings: the settings they are opened with.
         group: the consumer group that pulls; None if nothing is pulled.
-        preference: from which brokers to pull.
-        scan: how many records a pull answer begins with, and where the last of them ends; None: the SDK finds that.
+        preference: the brokers to pull from.
+        scan: returns how many records a pull answer starts with, and where the last of them ends; None: the SDK
+            finds that.
     """
 
     settings: ClientSettings
@@ -48,12 +49,12 @@ class ClientKey:
 
 @attrs.frozen
 class Session:
-    """What is open in a loop thread.
+    """The objects that are open in a loop thread.
 
     Args:
         client: the client.
         nursery: for tasks that outlive a call; they must not raise.
-        pulling: pulls as the query prefers; None if nothing is pulled.
+        pulling: the consumer, which pulls as the query prefers; None if nothing is pulled.
         plan_limit_s: time limit for all queries of brokers together.
     """
 
@@ -64,7 +65,7 @@ class Session:
 
     @property
     def consumer(self) -> triomq.PullConsumer:
-        """Pulls as the query prefers."""
+        """The consumer, which pulls as the query prefers."""
         assert self.pulling is not None
         return self.pulling
 
@@ -74,7 +75,7 @@ class PooledClient:
 
     Args:
         pool: the pool it belongs to.
-        key: what it is opened with.
+        key: the settings it is opened with.
     """
 
     def __init__(self, pool: _Pool, key: ClientKey) -> None:
@@ -85,7 +86,7 @@ class PooledClient:
 
     @property
     def session(self) -> Session:
-        """What is open in the thread; to be used there only."""
+        """The objects that are open in the thread; to be used only there."""
         return self._thread.session
 
     @property
@@ -94,7 +95,7 @@ class PooledClient:
         return self._thread.is_over
 
     def call(self, run: Callable[[Session], Awaitable[T]]) -> T:
-        """Run something in the loop and wait for its end.
+        """Run an async function in the loop and wait for its end.
 
         Raises:
             triomq.errors.ClientClosed: the client was closed meanwhile.
@@ -102,7 +103,7 @@ class PooledClient:
         return self._thread.call(lambda: run(self._thread.session))
 
     def call_soon(self, run: Callable[[], object]) -> None:
-        """Run a plain function in the loop without waiting for it; nothing happens when the client is closed."""
+        """Run a plain function in the loop without waiting for it; does nothing if the client is closed."""
         self._thread.call_soon(run)
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class PooledClient:
             if group is not None:
                 consumer = client.pull_consumer(group, read_preference=self.key.preference)
                 if self.key.scan is not None:
-                    # The answers' messages are not used, and to find where each starts is a tenth of a read.
+                    # The answers' messages are not used, and finding where each starts is a tenth of a read.
                     consumer._scan_with(self.key.scan)  # noqa: SLF001
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
@@ -139,7 +140,7 @@ def client_options(settings: ClientSettings) -> dict[str, Any]:
     """The arguments of `triomq.open_client`; files are read now.
 
     Raises:
-        triomq.errors.InvalidCall: one of them cannot be used.
+        triomq.errors.InvalidCall: a file cannot be used.
     """
     options: dict[str, Any] = dict(settings.client)
     if settings.credentials is not None:
@@ -172,7 +173,7 @@ class _Pool:
             client.users -= 1
 
     def discard_unused(self, client: PooledClient) -> bool:
-        """Remove a client from the pool unless it is used; returns whether it was removed."""
+        """Remove a client from the pool unless it is in use; returns whether it was removed."""
         with self._lock:
             if client.users:
                 return False

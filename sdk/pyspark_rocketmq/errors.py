@@ -3,7 +3,7 @@
 Spark shows an error of a Python data source as text, so callers depend on the messages more than on these classes.
 """
 
-# ruff: noqa: N818 - named after the state the query is in, as the SDK's are
+# ruff: noqa: N818 - named after the state the query is in, as in the SDK
 from __future__ import annotations
 
 import difflib
@@ -29,7 +29,7 @@ _IN_OPTIONS: Final = tuple(
         (r"`route_wait_s` of open_client", "the option rocketmq.route_wait_s"),
     )
 )
-"""What the SDK calls the options of the data source."""
+"""The SDK's names of the options of the data source."""
 
 
 class SourceError(Exception):
@@ -41,7 +41,7 @@ class BadOption(SourceError, ValueError):
 
 
 class BadColumns(SourceError, ValueError):
-    """The columns asked for, or given to be written, are not those of the data source; change the query."""
+    """The columns to read or to write are not those of the data source; change the query."""
 
 
 class DataLoss(SourceError):
@@ -49,7 +49,7 @@ class DataLoss(SourceError):
 
 
 class BrokerBehind(SourceError):
-    """Within the time limit, no broker that may be queried has had rows that the master has acknowledged."""
+    """No broker that may be queried had the rows that the master acknowledged, within the time limit."""
 
 
 class BrokersAway(SourceError):
@@ -61,17 +61,20 @@ class WriteFailed(SourceError):
 
 
 class ShortStack:
-    """A block whose errors reach Spark without the stack below it: Spark shows an error as the text of its stack, with
-    the reason last. Errors that say their reason themselves lose it, those of this package and the SDK's; the logger
-    gets it at level DEBUG. Advice of the SDK's names options of the data source."""
+    """A block whose errors reach Spark without their stack.
+
+    Spark shows an error as the text of its stack, with the reason last. Errors of this package and of the SDK state
+    their reason themselves and lose the stack, which is logged at level DEBUG. The SDK's advice then names options of
+    the data source.
+    """
 
     def __enter__(self) -> None:
-        """Begin the block."""
+        """Enter the block."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        """End the block."""
+        """Leave the block."""
         if isinstance(error, SourceError | MQError):
             _log.debug("%s", error, exc_info=error)
             _name_options(error)
@@ -79,7 +82,7 @@ class ShortStack:
 
 
 def in_options(text: str) -> str:
-    """A text of the SDK with the options of the data source in place of arguments and of options of commands."""
+    """A text of the SDK, with options of the data source in place of arguments and command options."""
     for pattern, ours in _IN_OPTIONS:
         text = pattern.sub(ours, text)
     return text
@@ -95,7 +98,7 @@ def _name_options(error: SourceError | MQError) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` when a known name is similar, else an empty text."""
+    """`; did you mean X?` if a known name is similar, else an empty text."""
     by_folded = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.6)
     return f"; did you mean {by_folded[found[0]]}?" if found else ""

@@ -17,7 +17,7 @@ def tags_of(expression: str | None) -> frozenset[str] | None:
     """The tags that an option selects; None for all.
 
     Raises:
-        ValueError: it names no tag, or is not a list of tags.
+        ValueError: the option names no tag, or is not a list of tags.
     """
     try:
         return frozenset(check_tags(expression).tags) or None
@@ -26,7 +26,7 @@ def tags_of(expression: str | None) -> frozenset[str] | None:
 
 
 def expression_for(tags: Iterable[str] | None) -> str | None:
-    """The tag expression that makes a broker send these tags, and perhaps others; None when it has to send all."""
+    """The tag expression with which a broker sends these tags, and perhaps others; None if it has to send all."""
     if tags is None:
         return None
     wanted = sorted(tags)

@@ -36,7 +36,7 @@ class DefaultSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType:
-        """All columns; a query may ask for some of them by a schema of its own.
+        """All columns; a query may select some of them with its own schema.
 
         Raises:
             BadOption: an option is wrong, so that `load()` reports it already.
@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
 
         Raises:
             BadOption: an option is wrong, or the mode is `overwrite`: a topic cannot be emptied.
-            BadColumns: the rows have other columns than messages.
+            BadColumns: the columns are not those of messages.
         """
         options = write_options(self.options)
         check_write_schema(schema, options.topic)

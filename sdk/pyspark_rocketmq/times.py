@@ -20,7 +20,7 @@ def time_ms_of(text: str) -> int:
     """A point in time, in ms since 1970; a fraction of a millisecond is rounded up, as no message is stored within one.
 
     Raises:
-        ValueError: it is of neither form, has no zone, or is before 1970 or after 9999; the text continues "NAME is
+        ValueError: it has neither form, has no zone, or is before 1970 or after 9999; the text continues "NAME is
             VALUE, ".
     """
     if text.isascii() and text.isdecimal():
@@ -42,7 +42,7 @@ def time_ms_of(text: str) -> int:
 
 
 def time_text(time_ms: int) -> str:
-    """A time as errors show it: ISO 8601 in UTC, and the milliseconds."""
+    """A time as shown in errors: ISO 8601 in UTC, and the milliseconds."""
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({time_ms})"
 

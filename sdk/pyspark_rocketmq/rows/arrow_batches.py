@@ -1,6 +1,6 @@
 """Converts stored records to Arrow record batches, without an object per row.
 
-Only the columns of the schema are made; other columns cost only their bytes on the wire.
+Only the columns of the schema are created; the others cost only their bytes on the wire.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _OF_PROPERTIES: Final = frozenset({"keys", "tags", "message_id", "properties"})
 
 
 class BatchMaker:
-    """Makes record batches of one queue's messages.
+    """Creates record batches from one queue's messages.
 
     Args:
-        queue: whose messages they are.
-        schema: which columns are wanted, in Spark's Arrow form.
-        tags: the selected ones, None for all rows; the broker's filter may pass others.
+        queue: the queue of the messages.
+        schema: the columns wanted, in Spark's Arrow form.
+        tags: the selected tags, None for all rows; the broker's filter may pass others.
     """
 
     def __init__(self, queue: MessageQueue, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
@@ -58,8 +58,8 @@ class BatchMaker:
 
         Args:
             pages: the answers' bodies.
-            start: first offset wanted.
-            end: offset after the last one wanted.
+            start: the first offset wanted.
+            end: the offset after the last one wanted.
 
         Raises:
             BrokenFramesError: the bytes are not records.
@@ -121,7 +121,7 @@ def _bodies(frames: StoredFrames, queue: MessageQueue) -> pa.Array:
 
 
 def _message_ids(frames: StoredFrames, properties: PropertyColumns | None) -> pa.Array:
-    """The sender's id, else the broker's."""
+    """The sender's id of each message, or the broker's if there is none."""
     ids = _sure(properties).column(UNIQ_KEY)
     if not ids.null_count:
         return ids

@@ -1,6 +1,6 @@
 """Converts rows to the elements of batch requests, thousands at once.
 
-Arrow joins the columns to the bytes of a batch request (docs/protocol/messages.md §7). Rows that cannot be in a batch,
+Arrow joins the columns into the bytes of a batch request (docs/protocol/messages.md §7). Rows that cannot be in a batch,
 or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or
 names the row and its fault. Pure.
 """
@@ -25,35 +25,35 @@ from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEME
 Ints = npt.NDArray[np.int64]
 
 NewIds = Callable[[int], pa.LargeStringArray]
-"""Makes this many message ids."""
+"""Creates the given number of message ids."""
 
 _BYTES: Final = pa.large_binary()
 _TEXT: Final = pa.large_string()
 _HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
 _SPARE_BYTES: Final = 96
-"""Of the longest properties, for the separators, the name of the row's key, and what the broker adds to those of each
-element."""
+"""Bytes left free in the longest properties for the separators, the name of the row's key, and the properties that the
+broker adds to each element."""
 
 _SEPARATORS: Final = r"[\x01\x02]"
 _NO_TAG: Final = r"[\x01\x02]|\|\||&&|^[\x00-\x20]|[\x00-\x20]$"
 _KEYS: Final = r"^[^\pC\pZ]+( [^\pC\pZ]+)*$"
 _IS_PLAIN: Final = np.array([0x20 < byte < 0x7F and byte not in b"|&" for byte in range(256)])
-"""By byte."""
+"""By byte: whether it may be anywhere in tags and keys."""
 NOT_WRITTEN: Final = RESERVED_PROPERTIES | {ROW_KEY}
-"""Reserved names belong to the message that was read, not to the one that is written, and so does the key of a row."""
+"""Properties of a row that are not written: reserved names and row keys belong to the message that was read."""
 
 
 @attrs.frozen(eq=False)
 class Elements:
-    """Rows as a batch request carries them.
+    """Rows in the form of a batch request.
 
     Args:
-        topic: where they go.
+        topic: the topic to send to.
         encoded: one element for each row, large binary.
         body_bytes: the length of each row's body.
         ids: the message id of each row.
-        sharding_keys: of each row, a dictionary of text; None if no row has one.
+        sharding_keys: the sharding key of each row, a dictionary of text; None if no row has one.
     """
 
     topic: str
@@ -66,12 +66,12 @@ class Elements:
         return len(self.encoded)
 
     def take(self, rows: Ints) -> Elements:
-        """Some of them, in this order, without their sharding keys."""
+        """Select elements by row, in this order, without their sharding keys."""
         taken = pa.array(rows)
         return Elements(self.topic, self.encoded.take(taken), self.body_bytes[rows], self.ids.take(taken), None)
 
     def requests(self, max_rows: int, max_bytes: int) -> Iterator[ElementBatch]:
-        """Cut into the bodies of requests; an element longer than `max_bytes` goes alone."""
+        """Divide the elements into the bodies of requests; an element longer than `max_bytes` gets its own."""
         ends = ends_of(self.encoded)
         data = data_of(self.encoded)
         at = 0
@@ -93,9 +93,9 @@ class ElementBatch:
     """The body of one batch request.
 
     Args:
-        topic: where it goes.
+        topic: the topic to send to.
         body: the elements.
-        ids: the message id of each.
+        ids: the message id of each element.
         body_bytes: the sum of the lengths of their bodies.
     """
 
@@ -106,14 +106,14 @@ class ElementBatch:
 
 
 class ElementEncoder:
-    """Makes elements of a task's rows.
+    """Encodes a task's rows as elements.
 
     Args:
         topic: the topic of rows that do not name one.
-        max_body_bytes: rows with longer bodies are not for batches.
-        keys: gives each row its key.
-        new_ids: makes message ids.
-        max_element_bytes: rows whose elements may be longer are not for batches; None sets no limit.
+        max_body_bytes: rows with longer bodies are not put in batches.
+        keys: creates the key of each row.
+        new_ids: creates message ids.
+        max_element_bytes: rows whose elements may be longer are not put in batches; None sets no limit.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class ElementEncoder:
         self._max_element_bytes = max_element_bytes
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[Elements], Ints]:
-        """Encode what may be in batches.
+        """Encode the rows that may be in batches.
 
         Args:
             batch: some rows.
 
         Returns:
-            The elements by topic, and the numbers of the rows that must go one by one: those with a delay level, and
-            those with long bodies. If sharding keys give an order, or a row breaks a rule, that is all or none.
+            The elements by topic, and the numbers of the rows that must be sent one by one: those with a delay level,
+            and those with long bodies. If sharding keys set an order, or a row breaks a rule, that is all or none.
         """
         rows = np.arange(batch.num_rows, dtype=np.int64)
         alone = self._alone(batch)
@@ -151,7 +151,7 @@ class ElementEncoder:
         return ([], rows) if elements is None else (elements, rows[:0])
 
     def _alone(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which rows must not be in a batch: brokers refuse delayed messages there, and compress only single ones."""
+        """Which rows must not be in a batch: brokers refuse delayed messages there, and only single ones are compressed."""
         lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False)
         alone: npt.NDArray[np.bool_] = lengths > self._max_body_bytes
         if "delay_level" in batch.schema.names:
@@ -179,7 +179,7 @@ class ElementEncoder:
         given = [("", own), (f"{KEYS}\x01", keys), (f"{TAGS}\x01", tags)]
         ids = self._new_ids(batch.num_rows)
         with_ids = [*given, (f"{UNIQ_KEY}\x01", ids)]
-        # Before any row has its key: rows that are left to the other path get their keys there, and a row that had two
+        # Before any row gets its key: rows that are left to the other path get their keys there, and a row that had two
         # would have another number among its equals than in a repeated task that cuts the rows into other batches.
         longest = _longest(with_ids) + self._keys.max_bytes + _SPARE_BYTES
         if longest > MAX_PROPERTIES_BYTES:
@@ -218,7 +218,7 @@ def row_content(
     topic: str,
     sharding_key: str | None,
 ) -> bytes:
-    """What a row's key is derived from: the same bytes for one row as for many."""
+    """The bytes from which a row's key is derived; the same for a single row as for many."""
     texts = [f"{name}\x01{value}" for name, value in own]
     texts += [f"{name}\x01{value}" for name, value in ((KEYS, keys), (TAGS, tags)) if value]
     texts.append(topic)
@@ -231,7 +231,7 @@ def _separated(parts: Sequence[tuple[str, pa.Array | None]]) -> pa.LargeBinaryAr
     """The parts of each row, separated as properties are; those that are null are left out.
 
     Args:
-        parts: what each value begins with, and the values; None if no row has one.
+        parts: the prefix of each value, and the values; None if no row has one.
     """
     columns = [(begin.encode(), values.cast(_BYTES)) for begin, values in parts if values is not None]
     if any(values.null_count for _, values in columns):
@@ -244,8 +244,8 @@ def _separated(parts: Sequence[tuple[str, pa.Array | None]]) -> pa.LargeBinaryAr
 
 
 def _longest(parts: Sequence[tuple[str, pa.Array | None]]) -> int:
-    """At least the bytes of the longest row of :func:`_separated` without separators: the longest value of each part,
-    summed up."""
+    """An upper bound of the bytes of a row of :func:`_separated` without separators: the sum of the longest value of
+    each part."""
     longest = [(begin, pc.max(pc.binary_length(values)).as_py()) for begin, values in parts if values is not None]
     return sum(len(begin) + (value_bytes or 0) for begin, value_bytes in longest)
 
@@ -255,7 +255,7 @@ def _joined(pieces: Sequence[pa.Array | pa.Scalar]) -> pa.LargeBinaryArray:
 
 
 def _present(column: pa.Array | None) -> pa.Array | None:
-    """A column of text, null where it is empty; None if nothing is there."""
+    """A column of text, null where it is empty; None if all of it is."""
     if column is None or column.null_count == len(column):
         return None
     column = column.cast(_TEXT)
@@ -275,7 +275,7 @@ def _are_keys(column: pa.Array | None) -> bool:
 
 
 def _is_plain(column: pa.LargeStringArray) -> bool:
-    """Whether all bytes are of those that stand anywhere in tags and keys. A regular expression takes many times as
+    """Whether all bytes are those that may be anywhere in tags and keys. A regular expression takes many times as
     long."""
     ends = ends_of(column)
     return bool(_IS_PLAIN[np.frombuffer(data_of(column), np.uint8)[ends[0] : ends[-1]]].all())
@@ -321,7 +321,7 @@ def _fixed(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _by_topic(whole: Elements, topics: pa.DictionaryArray, shards: pa.Array | None) -> Iterator[Elements]:
-    """Elements of one topic each."""
+    """Divide elements by topic."""
     names = topics.dictionary.to_pylist()
     if shards is not None:
         shards = None if shards.null_count == len(shards) else shards.dictionary_encode()

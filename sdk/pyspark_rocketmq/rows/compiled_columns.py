@@ -1,4 +1,4 @@
-"""Makes the columns of a batch with the compiled module; if it cannot, the numpy columns are used instead."""
+"""Creates the columns of a batch with the compiled module; if it cannot, the numpy columns are used instead."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CompiledColumns:
 
     Args:
         pages: the answers' bodies, in order.
-        start: first offset wanted.
-        end: offset after the last one wanted.
+        start: the first offset wanted.
+        end: the offset after the last one wanted.
         with_properties: whether a column of properties is wanted.
 
     Raises:
         BrokenFramesError: the bytes are not records.
-        UnusualRecordsError: the compiled module does not take them.
+        UnusualRecordsError: the compiled module does not support them.
     """
 
     def __init__(self, pages: list[bytes], start: int, end: int, *, with_properties: bool) -> None:
@@ -62,7 +62,7 @@ class CompiledColumns:
         """A column that is not the same in all rows.
 
         Raises:
-            UnusualRecordsError: the compiled module does not make it of these records.
+            UnusualRecordsError: the compiled module does not create it from these records.
         """
         if field.name == "properties":
             return self._map_column(field.type)

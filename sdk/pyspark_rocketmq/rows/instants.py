@@ -12,7 +12,7 @@ import pyarrow as pa
 _KIND: Final = pa.timestamp("us", tz="UTC")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
-# A day less than Python's dates reach, since `collect()` makes dates of the session's time zone.
+# A day after Python's earliest date, since `collect()` creates dates in the session's time zone.
 EARLIEST_MS: Final = (datetime(1, 1, 2, tzinfo=UTC) - _EPOCH) // _MS
 LATEST_MS: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // _MS - 1
 
@@ -21,7 +21,7 @@ def instants(times_ms: npt.NDArray[np.int64]) -> pa.Array:
     """Timestamps, null where Spark and Python have none: senders may write any 64 bits.
 
     Args:
-        times_ms: in milliseconds since 1970.
+        times_ms: times in milliseconds since 1970.
     """
     if not len(times_ms) or (times_ms.min() >= EARLIEST_MS and times_ms.max() <= LATEST_MS):
         return pa.array(times_ms * 1000, _KIND)

@@ -1,4 +1,4 @@
-"""Makes message ids for thousands of rows at once, as a column."""
+"""Creates message ids for thousands of rows at once, as a column."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow as pa
 from triomq._cluster.identity import UniqueKeys
 
 _COUNTER_VALUES: Final = 0x10000
-"""Of an id's last four digits; in one millisecond each may be used once."""
+"""The number of values of an id's last four digits; each may be used once per millisecond."""
 _ONCE: Final = 4096
 _DIGITS: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _SHIFTS: Final = np.array([12, 8, 4, 0])
 
 
 class MessageIds:
-    """Makes the message ids of one task.
+    """Creates the message ids of one task.
 
     Args:
-        keys: numbers them; nobody else's.
+        keys: numbers the ids; used by this object only.
         clock: wall clock, ms since 1970.
     """
 
@@ -32,7 +32,7 @@ class MessageIds:
         self._used = 0
 
     def column(self, count: int) -> pa.LargeStringArray:
-        """So many new ids, at least one."""
+        """Create `count` new ids, at least one."""
         made = [self._some(min(_ONCE, count - begin)) for begin in range(0, count, _ONCE)]
         text = np.concatenate(made)
         offsets = np.arange(count + 1, dtype=np.int64) * text.shape[1]
@@ -47,7 +47,7 @@ class MessageIds:
         return ids
 
     def _time_for(self, count: int) -> int:
-        """The time in so many ids: now, or the next millisecond in which the counter has not come round."""
+        """The time in the next `count` ids: now, or the next millisecond in which the counter has not wrapped around."""
         now_ms = max(self._clock(), self._now_ms)
         if now_ms == self._now_ms and self._used + count > _COUNTER_VALUES:
             now_ms += 1

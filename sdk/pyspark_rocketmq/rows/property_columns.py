@@ -87,7 +87,7 @@ class _Entries:
 
 
 class _Decoded:
-    """The same, one message after the other."""
+    """The same columns, decoded message by message."""
 
     def __init__(self, text: pa.Array) -> None:
         self._all = [decode_properties(each.decode("utf-8", "replace")) for each in text.to_pylist()]
@@ -100,12 +100,12 @@ class _Decoded:
 
 
 def _entries(array: pa.Array) -> _Entries | None:
-    """Cut property strings at their separators; None when any of them is not of the plain form."""
+    """Cut property strings at their separators; None if any of them does not have the plain form."""
     offsets: Ints = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1).astype(np.int64)
     buffer = array.buffers()[2]
     text: Bytes = np.concatenate((np.frombuffer(buffer, np.uint8, int(offsets[-1])) if buffer else _PAD[:0], _PAD))
     length = int(offsets[-1])
-    # A string that begins with the rest of a letter is broken, though its beginning may end the string before it.
+    # A string that starts in the middle of a character is broken, though its start may complete the string before it.
     begins = text[offsets[:-1][np.diff(offsets) > 0]]
     if np.any((begins & 0xC0) == 0x80) or not _is_utf8(text[:length]):
         return None
@@ -123,7 +123,7 @@ def _entries(array: pa.Array) -> _Entries | None:
 
 
 def _ends(text: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
-    """Where values end, be it at a separator or with their row; and where names do."""
+    """The positions where values end, at a separator or with their row, and where names end."""
     separators = np.flatnonzero((text - np.uint8(1)) < 2)
     kinds = text[separators]
     row_ends = offsets[1:][np.diff(offsets) > 0]

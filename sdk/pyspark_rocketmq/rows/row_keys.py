@@ -1,4 +1,4 @@
-"""The property by which readers drop repeats of rows that were sent twice.
+"""Keys of rows: a property with which readers drop repeats of rows that were sent twice.
 
 A task that is run again sends all its rows again, with the same keys: a key is derived from the query, the batch and the
 partition, which do not change, and from the row's contents, since the order of rows may change when a shuffle is read
@@ -20,11 +20,11 @@ ROW_KEY: Final = "spark_row_key"
 
 _DIGEST_BYTES: Final = 10
 _MAX_NUMBER_BYTES: Final = 20
-"""Of the dot and the number by which equal rows differ."""
+"""The longest dot and number that distinguish equal rows, in bytes."""
 
 
 class RowKeys:
-    """Gives keys to the rows of one task.
+    """Creates the keys of one task's rows.
 
     It remembers the digest of each row: with the compiled module 24 to 48 bytes a row, else about 130.
 
@@ -39,14 +39,14 @@ class RowKeys:
 
     @property
     def max_bytes(self) -> int:
-        """At least the length of the longest key, encoded."""
+        """An upper bound of the length of an encoded key."""
         return len(self._prefix.encode()) + 2 * _DIGEST_BYTES + _MAX_NUMBER_BYTES
 
     def of(self, contents: pa.LargeBinaryArray) -> pa.LargeStringArray:
         """The keys of some rows, in their order.
 
         Args:
-            contents: all of what distinguishes each row from others; none is null.
+            contents: everything that distinguishes each row from others; none is null.
         """
         if self._compiled is None:
             return pa.array([self._key_of(content) for content in contents.to_pylist()], pa.large_string())

@@ -23,7 +23,7 @@ class RowMessage:
     """A row as a message to be sent.
 
     Args:
-        message: what is sent.
+        message: the message.
         sharding_key: rows of the same key keep their order; None for any order.
     """
 
@@ -32,21 +32,22 @@ class RowMessage:
 
     @property
     def topic(self) -> str:
-        """Where it goes."""
+        """The topic to send to."""
         return self.message.topic
 
 
 def utf8_rows(batch: pa.RecordBatch, scope: str, first_row: int) -> pa.RecordBatch:
-    """The rows with their bodies as bytes, whatever these are, and texts that are UTF-8: those of Spark need not be, as
-    `cast(X'ff' as string)` is not.
+    """The rows with their bodies as bytes, whatever these are, and with texts checked to be UTF-8.
+
+    Spark's texts need not be, such as `cast(X'ff' as string)`.
 
     Args:
         batch: some rows.
         scope: query or job, batch and partition, as text.
-        first_row: the number of the first of them in the task.
+        first_row: the number of the first row in the task.
 
     Raises:
-        WriteFailed: a text is not UTF-8; the text gives row and column.
+        WriteFailed: a text is not UTF-8; the error names row and column.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     columns["body"] = columns["body"].cast(pa.large_binary())
@@ -69,13 +70,13 @@ def _is_utf8(column: pa.Array) -> bool:
 
 
 class RowReader:
-    """Makes messages of a task's rows.
+    """Converts a task's rows to messages.
 
     Args:
         scope: query or job, batch and partition, as text.
         topic: the topic of rows that do not name one.
         max_body_bytes: larger bodies are refused.
-        keys: gives each row its key.
+        keys: creates the key of each row.
     """
 
     def __init__(self, scope: str, topic: str | None, max_body_bytes: int, keys: RowKeys) -> None:
@@ -92,7 +93,7 @@ class RowReader:
             numbers: their numbers in the task.
 
         Raises:
-            WriteFailed: a row cannot be a message; the text gives the row and the reason.
+            WriteFailed: a row cannot be a message; the error names the row and the reason.
         """
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         for row, number in zip(range(batch.num_rows), numbers, strict=True):
@@ -132,6 +133,6 @@ def _own_properties(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _keys(column: str | None) -> str | list[str] | None:
-    """The column holds what a read of a message gives: keys separated by blanks, in messages of Java's producers also by
-    other white space."""
+    """The keys in a column, as reads return them: separated by blanks, in messages of Java's producers also by other
+    white space."""
     return column.split() if column is not None and any(blank in column for blank in " \t\n\r") else column

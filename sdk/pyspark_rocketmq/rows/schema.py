@@ -48,7 +48,7 @@ READ_SCHEMA: Final = StructType(
 """All columns of a read."""
 
 _MAY_BE_NULL: Final = frozenset({"keys", "tags", "born_timestamp", "store_timestamp"})
-"""Spark takes `NOT NULL` at its word: it leaves out tests for null, and its generated code fails at the first one."""
+"""Columns that may be null. Spark relies on `NOT NULL`: its generated code does not test for null, and fails at one."""
 
 _WRITE_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "body": (BinaryType, StringType),
@@ -62,10 +62,10 @@ _WRITE_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
 
 
 def check_read_schema(schema: StructType) -> None:
-    """Raise unless every column is one of ours, once, with our type.
+    """Raise unless every column is one of the data source's, with its type, and occurs once.
 
     Raises:
-        BadColumns: one is not.
+        BadColumns: a column is not.
     """
     if not schema.fields:
         raise BadColumns("the schema has no column; leave it out to get all of them")
@@ -91,11 +91,11 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
     """Raise unless the rows can be turned into messages.
 
     Args:
-        schema: of the rows.
-        topic: the option of this name.
+        schema: the schema of the rows.
+        topic: the option `topic`.
 
     Raises:
-        BadColumns: `body` is missing, or a column is unknown or of another type, or no topic is given.
+        BadColumns: `body` is missing, a column is unknown or has another type, or no topic is given.
     """
     names = schema.fieldNames()
     if "body" not in names:
@@ -121,10 +121,10 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Whether two types are equal but for what may be null."""
+    """Whether two types are equal, apart from what may be null."""
     return one.simpleString() == other.simpleString()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow form that Spark wants record batches of this schema in."""
+    """The Arrow form of this schema that Spark expects in record batches."""
     return to_arrow_schema(schema, timezone="UTC")

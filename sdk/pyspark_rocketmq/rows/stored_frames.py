@@ -34,27 +34,27 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 def _columns(begin: int, *names: str) -> np.dtype[Any]:
-    """These fields of an IPv4 head, for reading from its byte `begin` on."""
+    """A type of these fields of an IPv4 head, for reading from its byte `begin` on."""
     places = [field_offset(name) - begin for name in names]
     return np.dtype({"names": list(names), "formats": [">" + HEAD_FIELDS[name] for name in names], "offsets": places})
 
 
 _HEAD: Final = _columns(0, "size", "magic", "queue_id", "queue_offset", "physical_offset", "sys_flag", "born_timestamp")
 _TAIL: Final = _columns(field_offset("reconsume_times"), "reconsume_times", "body_length")
-"""Read this far before the body: before it is the store host, whose size differs."""
+"""The fields that are read before the body; the store host before them varies in size."""
 _TIMESTAMP: Final = np.dtype(">" + HEAD_FIELDS["store_timestamp"])
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
 _size = INT32.unpack_from
 
 _SPARE_BYTES: Final = 48
 _VIEW_BYTES: Final = 12
-"""Texts up to this length are stored inside an Arrow view; of longer ones only the first four bytes do."""
+"""Texts up to this length are stored inside an Arrow view; of longer ones only the first four bytes are."""
 
 _WORDS: Final = np.dtype(("<u4", (3,)))
 _MASKS: Final = np.array(
     [list(b"\xff" * length + bytes(_VIEW_BYTES - length)) for length in range(_VIEW_BYTES + 1)], np.uint8
 ).view("<u4")
-"""By a text's length: which bits of a view's twelve bytes belong to it."""
+"""By a text's length: the bits of a view's twelve bytes that belong to it."""
 
 
 class BrokenFramesError(ValueError):
@@ -68,7 +68,7 @@ class StoredFrames:
         pages: the answers' bodies, in order.
 
     Raises:
-        BrokenFramesError: they do not consist of whole records.
+        BrokenFramesError: the bodies do not consist of whole records.
     """
 
     def __init__(self, pages: list[bytes]) -> None:
@@ -113,7 +113,7 @@ class StoredFrames:
 
     @property
     def compressed(self) -> npt.NDArray[np.bool_]:
-        """Which bodies are."""
+        """Which bodies are compressed."""
         packed: npt.NDArray[np.bool_] = (self.sys_flag & COMPRESSED) != 0
         return packed
 
@@ -127,14 +127,14 @@ class StoredFrames:
 def slices(
     data: bytes | Bytes, starts: Ints, lengths: Ints, kind: pa.DataType, present: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """An array of concatenated pieces of a buffer: they are first described as views, and Arrow copies.
+    """An array of pieces of a buffer: they are first described as views, and Arrow copies them.
 
     Args:
         data: the buffer; at least twelve bytes must follow the last start.
-        starts: where the pieces begin.
-        lengths: how long they are.
+        starts: the positions of the pieces.
+        lengths: their lengths.
         kind: `pa.binary()` or `pa.string()`.
-        present: which are not null; all, if not given.
+        present: which are not null; None means all.
     """
     count = len(starts)
     # A view is the length, and then the text itself if it is short, else its first bytes, a buffer's number, and a
@@ -155,7 +155,7 @@ def slices(
 
 
 def _starts(data: bytes, end: int) -> Ints:
-    """Where each record begins."""
+    """The start position of each record."""
     if not end:
         return np.zeros(0, np.int64)
     first = _size(data, 0)[0] if end >= FIXED_BYTES else 0

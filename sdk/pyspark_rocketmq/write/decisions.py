@@ -1,7 +1,7 @@
 """Records which triggers of transactional streams are committed, in a topic of one queue with a record per trigger.
 
 The first record of a trigger counts: it is stored before any message of the trigger is committed, it names all of them,
-and a restarted driver commits the rest of them. A long record is several messages; the last one decides.
+and a restarted driver commits those that are left. A long record is several messages; the last one decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark_rocketmq.errors import WriteFailed
 from triomq import HalfMessage, Message, MessageQueue, PullResult, PullStatus
 
 PIECE_BYTES: Final = 1 << 20
-"""How long a message of a record is at most."""
+"""The longest body of a record's message, in bytes."""
 
 PAGE: Final = 32
 
@@ -25,14 +25,14 @@ Positions = dict[MessageQueue, int]
 
 @attrs.frozen
 class Decision:
-    """What is committed of a trigger.
+    """The messages of a trigger that are committed.
 
     Args:
-        query: the id that the checkpoint holds.
+        query: the id in the checkpoint.
         batch: the number of the trigger.
-        run: a name of this attempt to decide; no other one has it.
+        run: a unique name of this attempt to decide.
         attempts: the task attempts whose messages are committed.
-        before: the ends of the queues before anything of the trigger was committed.
+        before: the ends of the queues before any message of the trigger was committed.
         halves: the messages.
     """
 
@@ -49,11 +49,11 @@ def messages_of(decision: Decision, topic: str, max_bytes: int = PIECE_BYTES) ->
 
     Args:
         decision: the record.
-        topic: of the messages.
-        max_bytes: how long the body of one is at most.
+        topic: the topic of the messages.
+        max_bytes: the longest body of one message.
 
     Raises:
-        WriteFailed: not even one half message has room beside the names of the tasks.
+        WriteFailed: not even one half message fits in addition to the names of the tasks.
     """
     most = len(decision.halves)
     left = free = max_bytes - len(json.dumps(_piece(decision, most, most, ())))
@@ -104,7 +104,7 @@ class DecisionReader:
     """Finds the newest decision of a query; it is given the topic's messages from the last one backwards.
 
     Args:
-        query: the id that the checkpoint holds.
+        query: the id in the checkpoint.
     """
 
     def __init__(self, query: str) -> None:
@@ -114,11 +114,11 @@ class DecisionReader:
         self._newest = -1
 
     def takes(self, body: bytes) -> bool:
-        """Take a message; returns False when no earlier one can matter."""
+        """Take a message; returns False if no earlier one can matter."""
         try:
             piece = json.loads(body)
         except ValueError:
-            # Another program writes to the topic, too.
+            # Another program also writes to the topic.
             return True
         if not isinstance(piece, dict) or piece.get("query") != self._query:
             return True
@@ -128,7 +128,7 @@ class DecisionReader:
             self._newest = piece["batch"]
             self._order.append(piece["run"])
             self._runs[piece["run"]] = {}
-        # A run that never came to its end has decided nothing.
+        # A run that did not reach its end has decided nothing.
         if piece["run"] in self._runs:
             self._runs[piece["run"]][piece["piece"]] = piece
         return True
@@ -137,7 +137,7 @@ class DecisionReader:
         """The first record of the newest trigger; None if there is none.
 
         Raises:
-            WriteFailed: its beginning is missing.
+            WriteFailed: the start of the record is missing.
         """
         if not self._order:
             return None
@@ -164,7 +164,7 @@ def _split(halves: Iterable[list[Any]]) -> Iterable[list[Any]]:
 
 
 class Queues(Protocol):
-    """What reading the topic uses of a client."""
+    """The methods of a client that reading the topic uses."""
 
     async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int) -> PullResult:
         """Pull once."""
@@ -200,7 +200,7 @@ async def read_between(consumer: Queues, queue: MessageQueue, start: int, end: i
 
     Raises:
         MQError: the broker does not answer.
-        WriteFailed: some of them are gone.
+        WriteFailed: some of them no longer exist.
     """
     found: list[tuple[str, bytes]] = []
     at = start

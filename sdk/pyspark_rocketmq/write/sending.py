@@ -33,23 +33,23 @@ BATCH_BYTES: Final = 1024 * 1024
 
 TRIES: Final = 4
 """How often a request is sent before the task fails. The SDK retries by itself, but not a request to a given queue, and
-none after its deadline; running the whole task again would repeat far more rows than one request has."""
+not after its deadline; running the whole task again would repeat far more rows than one request has."""
 
 PAUSE_S: Final = 0.5
 
 REPLICATED_LIMIT_S: Final = 30.0
-"""How long a slave may take to hold what its master has stored."""
+"""How long a slave may take to replicate the rows that its master has stored."""
 
 
 @attrs.define
 class Sent:
-    """What was acknowledged.
+    """Counts of acknowledged rows.
 
     Attributes:
-        rows: messages.
-        body_bytes: their bodies.
-        requests: in how many requests.
-        statuses: how many requests had each status, by its name.
+        rows: the number of messages.
+        body_bytes: the bytes of their bodies.
+        requests: the number of requests.
+        statuses: status name -> number of requests.
         last: the last offset written in each queue.
     """
 
@@ -60,7 +60,7 @@ class Sent:
     last: dict[MessageQueue, int] = attrs.field(factory=dict)
 
     def add(self, rows: int, body_bytes: int, result: SendResult) -> None:
-        """A request was acknowledged."""
+        """Count an acknowledged request."""
         self.rows += rows
         self.body_bytes += body_bytes
         self.requests += 1
@@ -79,13 +79,13 @@ class _Request:
 class RowSender:
     """Sends the rows of one task; :meth:`run` must run meanwhile.
 
-    Rows are cut into requests and find their places while the task encodes the next ones.
+    Rows are cut into requests, which wait for places, while the task encodes the next rows.
 
     Args:
         producer: sends the messages.
-        batch_rows: rows per request, at most.
-        in_flight: requests in flight or waiting for the one before in their queue, at most.
-        batch_bytes: the body of a request with several rows, at most.
+        batch_rows: the most rows per request.
+        in_flight: the most requests in flight or waiting for the previous one in their queue.
+        batch_bytes: the longest body of a request with several rows.
     """
 
     def __init__(self, producer: Producer, batch_rows: int, in_flight: int, batch_bytes: int = BATCH_BYTES) -> None:
@@ -100,11 +100,11 @@ class RowSender:
         self._failure: MQError | None = None
         self._ended = trio.Event()
         self._all_acknowledged = False
-        # Nothing waits in between: what is given has been taken.
+        # Without a buffer: rows that are given have been taken.
         self._giving, self._given = trio.open_memory_channel[Elements | RowMessage](0)
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Send what is given, until :meth:`finish` or a failure."""
+        """Send the given rows, until :meth:`finish` or a failure."""
         try:
             async with trio.open_nursery() as self._nursery, self._given:
                 task_status.started()
@@ -122,7 +122,7 @@ class RowSender:
         self._queues.clear()
 
     async def put(self, rows: Elements | RowMessage) -> None:
-        """Send rows that are encoded, or one row by itself; returns once the rows given before have their places.
+        """Send encoded rows, or a single row; returns once the rows given before have their places.
 
         Raises:
             WriteFailed: some rows were not acknowledged; they may be stored nevertheless.
@@ -141,7 +141,7 @@ class RowSender:
         self._check()
 
     async def aclose(self) -> None:
-        """Give up what is not acknowledged yet, and close the producer."""
+        """Give up on unacknowledged rows, and close the producer."""
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
             await self._ended.wait()
@@ -240,7 +240,7 @@ class RowSender:
 
 
 def cause_of(error: MQError) -> str:
-    """Why a send failed, in one line: the reason first, then who was asked and what can be done."""
+    """Why a send failed, in one line: the reason first, then the broker and the advice."""
     reason = (error.remark or error.what).split("\nSee http://rocketmq")[0].strip()
     asked = f", asked {error.address}" if error.address else ""
     advice = f" ({error.advice})" if error.advice else ""
@@ -255,7 +255,7 @@ async def wait_replicated(consumer: PullConsumer, last: dict[MessageQueue, int])
     """Wait until a slave serves the last message written to each queue; it then has the earlier ones too.
 
     Args:
-        consumer: one that pulls from slaves only.
+        consumer: a consumer that pulls from slaves only.
         last: the last offset in each queue.
 
     Raises:

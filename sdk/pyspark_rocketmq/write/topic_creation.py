@@ -1,7 +1,7 @@
 """Creates the topics of a write before their first row, if the option `createTopic` is set.
 
-A topic that a broker creates by itself, at the first message, is on that broker only: it cannot be written while the
-broker is down.
+A topic that a broker creates automatically, at the first message, is on that broker only: it cannot be written while
+the broker is down.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PAUSE_S: Final = 0.05
 class TopicCreation:
     """Creates topics that the name servers do not know, and leaves the others as they are.
 
-    Tasks may do so at the same time: they give masters the same settings.
+    Tasks may do so concurrently: they send masters the same settings.
 
     Args:
-        queues: how many on each master; None creates nothing.
+        queues: the number of queues on each master; None creates nothing.
     """
 
     def __init__(self, queues: int | None) -> None:
@@ -39,8 +39,8 @@ class TopicCreation:
         """Return once the topic can be written, or at once if nothing is to be created.
 
         Args:
-            admin: asks and creates.
-            topic: which.
+            admin: queries and creates topics.
+            topic: the topic.
 
         Raises:
             WriteFailed: it was not created on every master.
@@ -57,7 +57,7 @@ class TopicCreation:
 
 
 async def _brokers(admin: Admin, topic: str) -> int:
-    """On how many brokers a topic is; 0 if it does not exist."""
+    """The number of brokers that have a topic; 0 if it does not exist."""
     try:
         route = await admin.route(topic)
     except BrokerNotFound:

@@ -2,7 +2,7 @@
 
 Only the driver commits, and only messages named in the topic of decisions. A restarted driver finds out which of the
 named messages are already in their queues, and commits the others; messages of its own new tasks are rolled back.
-Answers to brokers that check a half message only roll back messages that a decision does not name: so no message is
+Answers to brokers that check a half message only roll back messages that no decision names, so no message is
 committed by the driver and an answer at the same time.
 """
 
@@ -39,17 +39,17 @@ ATTEMPT: Final = "spark_attempt"
 """The property with the task attempt: query/trigger/partition/name."""
 
 _ATTEMPT_FORM: Final = re.compile(r"([^/]+)/([0-9]{1,19})/[0-9]+/[^/]+")
-"""Query and trigger; other programs of the producer group may write anything."""
+"""Matches query and trigger; other programs of the producer group may write anything."""
 
 COMMIT_LIMIT_S: Final = 120.0
-"""How long committing a trigger may take while masters are away; then the trigger fails, and is finished after a
+"""How long committing a trigger may take while masters are down; then the trigger fails, and is finished after a
 restart."""
 
 PAUSE_S: Final = 2.0
-"""How long an end whose answer is missing may still be under way in its broker."""
+"""How long a commit or rollback without an answer may still be in progress at its broker."""
 
 CHECK_AGE_S: Final = 5.0
-"""How old a decision may be by which brokers are answered: an old one only leaves more open."""
+"""The maximum age of a decision with which brokers are answered; with an old one, more answers are undecided."""
 
 CHECKED_QUERIES: Final = 64
 ENDS_AT_ONCE: Final = 64
@@ -60,10 +60,10 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class TaskHalves:
-    """What one task attempt sent.
+    """The half messages that one task attempt sent.
 
     Args:
-        query: the id that the checkpoint holds.
+        query: the id in the checkpoint.
         attempt: the value of :data:`ATTEMPT`.
         halves: the half messages.
     """
@@ -83,23 +83,23 @@ def answer_about(attempt: str, decision: Decision | None) -> TransactionState:
 
     Args:
         attempt: the task attempt that sent it.
-        decision: the newest one of the query.
+        decision: the newest decision of the query.
     """
     named = _ATTEMPT_FORM.fullmatch(attempt)
     if named is None or decision is None or (batch := int(named[2])) > decision.batch:
         return TransactionState.UNKNOWN
-    # A decision about a later trigger is made when this one's messages are all delivered.
+    # A decision about a later trigger is made after this one's messages have all been delivered.
     if batch < decision.batch or attempt not in decision.attempts:
         return TransactionState.ROLLBACK
     return TransactionState.UNKNOWN
 
 
 def checker(consumer: PullConsumer, topic: str) -> Callable[[ReceivedMessage], Awaitable[TransactionState]]:
-    """Answers brokers by the topic of decisions.
+    """Return a function that answers brokers with the decisions in a topic.
 
     Args:
-        consumer: reads it.
-        topic: its name.
+        consumer: reads the topic.
+        topic: the topic of decisions.
     """
 
     known: TTLCache[str, Decision | None] = TTLCache(CHECKED_QUERIES, CHECK_AGE_S, timer=trio.current_time)
@@ -143,13 +143,13 @@ async def send_halves(
     """Send rows as half messages.
 
     Args:
-        producer: of the group that ends them.
+        producer: a producer of the group that ends them.
         rows: the rows.
         attempt: the task attempt.
         in_flight: how many are sent at the same time.
 
     Raises:
-        WriteFailed: one was not stored; those that were are rolled back when brokers check them.
+        WriteFailed: one was not stored; the stored ones are rolled back when brokers check them.
     """
     halves: list[HalfMessage] = []
 
@@ -175,15 +175,15 @@ async def commit_trigger(
     *,
     max_body_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Commit what the tasks of a trigger have sent, or finish what an earlier run of it decided.
+    """Commit the messages of a trigger's tasks, or finish the commit that an earlier run of it decided.
 
     Args:
         consumer: reads from masters.
-        producer: of the group that sent the half messages.
-        topic: of decisions.
+        producer: a producer of the group that sent the half messages.
+        topic: the topic of decisions.
         batch: the trigger's number.
-        tasks: what each of its tasks sent.
-        max_body_bytes: larger bodies are refused by the producer.
+        tasks: the half messages of each of its tasks.
+        max_body_bytes: the producer refuses larger bodies.
 
     Raises:
         WriteFailed: a message could not be committed in time; the trigger is finished after a restart.
@@ -298,7 +298,7 @@ async def _retried(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 async def _all(calls: Sequence[Callable[[], Awaitable[None]]], at_once: int) -> MQError | None:
-    """Make all calls, so many at the same time; returns the first failure, which ends the others."""
+    """Make all calls, `at_once` concurrently; returns the first failure, which ends the others."""
     failures: list[MQError] = []
     waiting = list(reversed(calls))
     async with trio.open_nursery() as nursery:

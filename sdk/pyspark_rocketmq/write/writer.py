@@ -1,7 +1,7 @@
 """The batch and the streaming write: every task sends its rows and ends when all of them are acknowledged.
 
-At least once: a task that fails, or is run a second time, may have sent some of its rows already, which cannot be
-undone. The property `spark_row_key` is the same both times.
+Rows are written at least once: a task that fails, or is run a second time, may have sent some of its rows already,
+which cannot be undone. The property `spark_row_key` is the same both times.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from triomq._cluster.identity import UniqueKeys, local_ip, wall_ms
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 
 LONG_BODY_BYTES: Final = 128 * 1024
-"""Rows with longer bodies go one by one: single messages are compressed, batches are not."""
+"""Rows with longer bodies are sent one by one: single messages are compressed, batches are not."""
 
 _ELEMENT_SPARE_BYTES: Final = 1024
-"""Of a batch request of one row, for what is beside the body."""
+"""Bytes left free in a batch request of one row for everything except the body."""
 
 SEND_TIMEOUT_S: Final = 10.0
 """Longer than the SDK's default: a task that fails repeats all its rows, so waiting costs less."""
@@ -49,11 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 class WrittenRows(WriterCommitMessage):
-    """What one task sent.
+    """The rows that one task sent.
 
     Args:
-        partition: its number.
-        sent: what was acknowledged.
+        partition: the task's number.
+        sent: the counts of acknowledged rows.
     """
 
     def __init__(self, partition: int, sent: Sent) -> None:
@@ -68,11 +68,11 @@ class WrittenRows(WriterCommitMessage):
 
 
 class WrittenHalves(WriterCommitMessage):
-    """What one task of a transactional stream sent.
+    """The half messages that one task of a transactional stream sent.
 
     Args:
-        partition: its number.
-        task: what is to be committed.
+        partition: the task's number.
+        task: the half messages to commit.
     """
 
     def __init__(self, partition: int, task: TaskHalves) -> None:
@@ -87,12 +87,12 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes the rows of one job.
 
     Args:
-        options: of the write.
+        options: the options of the write.
         overwrite: whether the mode is `overwrite`.
 
     Attributes:
-        job: begins the keys of all its rows; a task that is run again has the same one. It is the option `writeName`,
-            without which a new write has another.
+        job: the prefix of the keys of all its rows; a task that is run again has the same one. It is the option
+            `writeName`; without that, each write has another.
 
     Raises:
         BadOption: the mode is `overwrite`.
@@ -114,11 +114,11 @@ class BatchWriter(DataSourceArrowWriter):
         return _write(self._options, iterator, f"{self.job}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded."""
+        """Called when all tasks have succeeded."""
         _log.info("%d rows are written", _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed; the rows that others have sent remain."""
+        """Called when a task has failed; the rows that others have sent remain."""
         _log.warning(
             "the write has failed; the %d rows of the tasks that succeeded and perhaps some of the others remain stored. "
             "A new job sends all rows again, with %s values of spark_row_key",
@@ -128,14 +128,14 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of every trigger; in output mode `complete` that is the whole table each time.
+    """Writes the rows of every trigger; in output mode `complete` these are the whole table each time.
 
     Args:
-        options: of the write.
+        options: the options of the write.
         overwrite: whether the output mode is `complete`.
 
     Raises:
-        BadOption: the write has a name: the keys of a stream's rows begin with the query's id.
+        BadOption: the write has a name: the keys of a stream's rows start with the query's id.
     """
 
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
@@ -159,16 +159,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, iterator, f"{query or 'query'}/{batch or 0}/{partition}", partition)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a trigger have succeeded; the messages of a transactional stream are committed now."""
+        """Called when all tasks of a trigger have succeeded; commits the messages of a transactional stream."""
         if self._options.decisions is not None:
             _commit(self._options, self._options.decisions, batchId, messages)
         _log.info("trigger %d: %d rows are written", batchId, _rows(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A task of a trigger has failed; the trigger is run again, so the rows of the others are sent twice.
+        """Called when a task of a trigger has failed; the trigger is run again, so the others' rows are sent twice.
 
-        In a transactional stream no consumer gets them; they stay half messages until brokers check them, because Spark calls
-        this also when a commit has failed, and then they may be decided.
+        In a transactional stream no consumer gets them; they stay half messages until brokers check them, because Spark
+        also calls this when a commit has failed, and then they may be decided.
         """
         if self._options.decisions is not None:
             _log.warning("trigger %d has failed, and is finished or run again after a restart", batchId)

@@ -1,4 +1,4 @@
-"""Compiled twins: `records` of `stored_frames` and `property_columns`, which make the columns of pull answers, and
+"""Compiled twins: `records` of `stored_frames` and `property_columns`, which create the columns of pull answers, and
 `row_keys` of the module of that name.
 
 An installation without a C compiler does not have them, an archive of `--py-files` cannot hold them, and `TRIOMQ_PURE=1`
