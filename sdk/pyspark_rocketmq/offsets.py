@@ -1,6 +1,6 @@
 """Offsets in the form of options and checkpoints: `{"topic": {"broker": {"queue id": offset}}}`. Pure.
 
-The older rocketmq-spark connector has the same form; -2 stands for the earliest offset and -1 for the latest.
+The older rocketmq-spark connector uses the same form; -2 means the earliest offset and -1 the latest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ COMMITTED: Final = -3
 """The group's committed offset; an extension that is never written as JSON."""
 
 NEW_FROM: Final = "new queues from"
-"""In a stream's offsets, beside the topics: where queues start that the trigger before did not know, if not at 0. No topic
-has this name, for names hold no blank."""
+"""In a stream's offsets, next to the topics: the starts of queues that the previous trigger did not know, if not 0. No
+topic has this name, since names contain no blank."""
 
 _QUEUE_NUMBER: Final = re.compile("0|[1-9][0-9]{0,9}")
 
@@ -53,7 +53,7 @@ Offsets: TypeAlias = dict[QueueId, int]
 
 
 def tree_of(offsets: Mapping[QueueId, int]) -> OffsetTree:
-    """The nested form, sorted, so that equal offsets are equal as text."""
+    """The nested form of offsets, sorted, so that equal offsets are equal as text."""
     tree: OffsetTree = {}
     for queue in sorted(offsets):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
@@ -61,7 +61,7 @@ def tree_of(offsets: Mapping[QueueId, int]) -> OffsetTree:
 
 
 def offsets_of(tree: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
-    """The flat form of a nested one that was made by :func:`tree_of`; starts of new queues are left out."""
+    """The flat form of a nested one created by :func:`tree_of`; starts of new queues are left out."""
     return {
         QueueId(topic, broker, int(queue_id)): offset
         for topic, brokers in tree.items()
@@ -72,20 +72,20 @@ def offsets_of(tree: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Offsets:
 
 
 def with_new_from(tree: OffsetTree, starts: Mapping[QueueId, int]) -> dict[str, Any]:
-    """A nested form with the starts of new queues; those that start at 0 are not named."""
+    """A nested form with the starts of new queues added; those that start at 0 are not named."""
     later = {queue: start for queue, start in starts.items() if start}
     return {**tree, NEW_FROM: tree_of(later)} if later else {**tree}
 
 
 def parse_offsets(option: str, text: str) -> Offsets:
-    """Offsets as a user wrote them.
+    """Parse offsets as a user wrote them.
 
     Args:
-        option: its name, for errors.
+        option: the option's name, for errors.
         text: JSON.
 
     Raises:
-        BadOption: it is not of the form above; the text says where.
+        BadOption: it does not have the form above; the error states where.
     """
 
     def check(queue: QueueId, offset: object) -> int:
@@ -100,10 +100,10 @@ def parse_offsets(option: str, text: str) -> Offsets:
 
 
 def parse_times(option: str, text: str) -> dict[QueueId, int]:
-    """Times of single queues, in ms since 1970: JSON as of :func:`parse_offsets`, with a time in place of an offset.
+    """Parse times of single queues, in ms since 1970: JSON as for :func:`parse_offsets`, with times for offsets.
 
     Raises:
-        BadOption: it is not of this form; the text says where.
+        BadOption: it does not have this form; the error states where.
     """
 
     def check(queue: QueueId, time: object) -> int:
@@ -139,10 +139,10 @@ def _parse_queues(option: str, text: str, form: str, check: Callable[[QueueId, o
 
 
 def parse_assignment(text: str) -> frozenset[QueueId]:
-    """The queues of the option `assign`, `{"topic": {"broker-a": [0, 1]}}`.
+    """Parse the queues of the option `assign`, `{"topic": {"broker-a": [0, 1]}}`.
 
     Raises:
-        BadOption: it is not of this form.
+        BadOption: it does not have this form.
     """
     form = '{"topic": {"broker-a": [0, 1]}}'
     tree = _json_of("assign", "not JSON", text, form)
@@ -160,7 +160,7 @@ def parse_assignment(text: str) -> frozenset[QueueId]:
 
 
 def _json_of(option: str, what: str, text: str, form: str) -> object:
-    """An option's value as JSON; `what` says what it is if it is none."""
+    """Parse an option's value as JSON; `what` describes a value that is not JSON."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
@@ -175,7 +175,7 @@ def _json_of(option: str, what: str, text: str, form: str) -> object:
     except BadOption:
         raise
     except (ValueError, RecursionError) as error:
-        # The text may be of any length.
+        # The text may have any length.
         raise BadOption(f"{option} is {what} ({error}): {text[:200]!r}; the form is {form}") from None
 
 

@@ -1,6 +1,6 @@
 """The options of a read and of a write: checked and converted to types. Pure.
 
-Names and meanings are in docs/reference/spark.md. Names are not case-sensitive, as Spark's are not.
+Names and meanings are in docs/reference/spark.md. Names are case-insensitive, as in Spark.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ DEFAULT_READ_GROUP: Final = "spark-source"
 DEFAULT_WRITE_GROUP: Final = "spark-sink"
 DEFAULT_DECISIONS: Final = "spark-sink-decisions"
 WRITE_NAME_BYTES: Final = 255
-"""Limit of the option `writeName`."""
+"""The most bytes of the option `writeName`."""
 
 DEFAULT_QUEUES: Final = 8
-"""As `Admin.create_topic` of the SDK."""
+"""The default of the SDK's `Admin.create_topic`."""
 DEFAULT_TRIGGER_DELAY_S: Final = 900.0
-"""As Spark's Kafka source."""
+"""The default of Spark's Kafka source."""
 
 MOST_QUEUES: Final = 65536
-"""As `Admin.create_topic` of the SDK."""
+"""The limit of the SDK's `Admin.create_topic`."""
 
 _INT: Final = (1 << 31) - 1
 _LONG: Final = (1 << 63) - 1
@@ -87,22 +87,22 @@ _JAVA: Final[dict[str, tuple[str, float]]] = {
     "maxmessagesize": ("max_body_bytes", 1),
     "compressmsgbodyoverhowmuch": ("compress_from_bytes", 1),
 }
-"""Java's names: our name, and the divisor of the value (0: it is text)."""
+"""Java's name -> our name, and the divisor of the value (0: it is text)."""
 
 
 @attrs.frozen
 class TlsSettings:
-    """How servers are verified, and what is shown to them: arguments of `triomq.plugins.tls_dialer`.
+    """How servers are verified, and the client's certificate: arguments of `triomq.plugins.tls_dialer`.
 
     Files are read where a client is opened, on the driver and on the workers.
 
     Args:
-        ca: PEM file with the authorities to trust; None: the system's.
+        ca: PEM file with the authorities to trust; None: those of the system.
         certificate: PEM file with the client's certificate.
         key: PEM file with its private key; None: it is in the same file.
         key_password: the key's password.
         check_host_name: whether a server's certificate must have its name.
-        insecure: whether no server is verified.
+        insecure: True if servers are not verified.
     """
 
     ca: str | None = None
@@ -115,15 +115,15 @@ class TlsSettings:
 
 @attrs.frozen
 class ClientSettings:
-    """What a client is opened with. Its text holds no secret.
+    """The settings with which a client is opened. Their text contains no secret.
 
     Args:
         name_servers: `host:port;host:port`.
         client: arguments of `triomq.open_client`.
         producer: arguments of `Client.producer`.
         credentials: the account that signs requests; None: they are not signed.
-        credentials_file: the path of a file with it; read where a client is opened.
-        tls: None: plain TCP.
+        credentials_file: the path of a file with that account; read where a client is opened.
+        tls: the settings of TLS; None: plain TCP.
     """
 
     name_servers: str
@@ -136,7 +136,7 @@ class ClientSettings:
 
 @attrs.frozen
 class Topics:
-    """What to read; exactly one of these is given.
+    """The topics or queues to read; exactly one of these is given.
 
     Args:
         names: these topics.
@@ -162,10 +162,10 @@ class Place:
     """Where reading starts or ends.
 
     Args:
-        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without an offset or a time of its own.
-        offsets: single queues.
+        word: `EARLIEST`, `LATEST` or `COMMITTED`, for every queue without its own offset or time.
+        offsets: the offsets of single queues.
         time_ms: the first message stored then or later, in ms since 1970; `word` is then ignored.
-        times: the same of single queues.
+        times: the same for single queues.
         must_exist: whether a queue without such a message is an error; otherwise it is its end.
     """
 
@@ -191,21 +191,21 @@ class ReadOptions:
 
     Args:
         client: see :class:`ClientSettings`.
-        topics: what to read.
+        topics: the topics or queues to read.
         start: where to start.
         end: where to end; batches only.
-        tags: the selected ones; None for all rows, also those without a tag.
+        tags: the selected tags; None for all rows, including those without a tag.
         sql: an SQL92 expression for the broker.
-        min_partitions: at least so many tasks.
-        max_partition_rows: at most so many offsets per task.
-        max_offsets: offsets per trigger.
-        max_bytes: bytes per trigger, about.
-        min_offsets: a trigger waits for so many offsets; None: it takes what there is.
-        max_trigger_delay_s: how long it waits at most.
-        fail_on_data_loss: whether rows that are gone fail the query.
+        min_partitions: the least number of tasks.
+        max_partition_rows: the most offsets per task.
+        max_offsets: the most offsets per trigger.
+        max_bytes: the approximate limit of bytes per trigger.
+        min_offsets: the number of offsets that a trigger waits for; None: it reads what is available.
+        max_trigger_delay_s: how long it waits at most, in seconds.
+        fail_on_data_loss: whether rows that no longer exist fail the query.
         group: the consumer group that pulls.
         commits: whether its offsets are committed.
-        preference: a value of `triomq.ReadPreference`, or the id of the broker that alone is asked in each set.
+        preference: a value of `triomq.ReadPreference`, or the id of the only broker to query in each set.
         required_brokers: the names of broker sets where each topic must have queues; batches only.
     """
 
@@ -236,12 +236,12 @@ class WriteOptions:
         client: see :class:`ClientSettings`.
         topic: the topic of rows that do not name one.
         group: the producer group.
-        batch_rows: how many rows go in one request.
-        in_flight: how many requests of a task may be in flight.
-        replicated: whether a slave must hold every row before a task ends.
-        create_queues: with so many queues on every master, topics are created that do not exist; None: none is created.
-        decisions: the topic that says which triggers are committed; None: the write is not transactional.
-        name: begins the keys of a batch's rows; None: each batch has a name of its own.
+        batch_rows: the number of rows in one request.
+        in_flight: the most requests of a task in flight.
+        replicated: whether a slave must have every row before a task ends.
+        create_queues: the number of queues on every master of a missing topic that is created; None: none is created.
+        decisions: the topic that records which triggers are committed; None: the write is not transactional.
+        name: the prefix of the keys of a batch's rows; None: each batch has its own name.
     """
 
     client: ClientSettings
@@ -330,7 +330,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def _listed(value: str) -> list[str]:
-    """What an option lists, with commas."""
+    """The values of an option, separated by commas."""
     return [each.strip() for each in value.split(",") if each.strip()]
 
 
@@ -355,7 +355,7 @@ def _preference(given: _Given) -> str | int:
 
 
 def _at_most(name: str, digits: str, most: int) -> int:
-    """The number; Python itself converts no text of thousands of digits."""
+    """Convert digits to a number; Python itself does not convert thousands of digits."""
     significant = digits.lstrip("0") or "0"
     if len(significant) > len(str(most)) or int(significant) > most:
         raise BadOption(f"{name} is {reprlib.repr(digits)}, and may be {most} at most")
@@ -430,18 +430,18 @@ class _Given:
 
     @property
     def is_any(self) -> bool:
-        """Whether there are options at all."""
+        """Whether there are any options."""
         return bool(self._values)
 
     def text(self, name: str) -> str | None:
-        """An option's value; None when it is not given."""
+        """An option's value; None if it is not given."""
         value = self._values.get(name.lower())
         if value is not None and not value.strip():
             raise BadOption(f"{name} is empty; leave it out, or give it a value")
         return value.strip() if value is not None else None
 
     def number(self, name: str, most: int = _LONG) -> int | None:
-        """A whole number from 1 to this."""
+        """A whole number from 1 to `most`."""
         value = self.text(name)
         if value is None:
             return None
@@ -470,7 +470,7 @@ class _Given:
             raise BadOption(f"{name} is {value!r}, {error}") from None
 
     def choice(self, name: str, known: Mapping[str, Any], default: Any, others: str = "") -> Any:
-        """The value of an option that has one of some names; `others` says what else it may be."""
+        """The value of an option with a fixed set of names; `others` describes what else it may be."""
         value = self.text(name)
         if value is None:
             return default
@@ -481,7 +481,7 @@ class _Given:
         return known[value.lower()]
 
     def of_client(self) -> dict[str, str]:
-        """The options that begin with `rocketmq.`, without that prefix."""
+        """The options that start with `rocketmq.`, without that prefix."""
         return {
             name[len(CLIENT_PREFIX) :]: self.text(name) or "" for name in self._values if name.startswith(CLIENT_PREFIX)
         }
@@ -489,7 +489,7 @@ class _Given:
 
 @contextmanager
 def _refused(option: str) -> Iterator[None]:
-    """What the SDK refuses, as an error of an option."""
+    """A block in which the SDK's refusals become errors of an option."""
     try:
         yield
     except InvalidCall as error:
@@ -550,7 +550,7 @@ def _client(given: _Given) -> ClientSettings:
 
 def _setting(option: str, value: str, kind: Callable[[str], Any], divisor: float) -> Any:
     """The value of one of the client's settings, in our unit."""
-    # Python also takes digits of other scripts, and underscores.
+    # Python also accepts digits of other scripts, and underscores.
     text = value if kind is str or (value.isascii() and "_" not in value) else ""
     try:
         return kind(str(float(text) / divisor)) if divisor > 1 else kind(text)
@@ -560,7 +560,7 @@ def _setting(option: str, value: str, kind: Callable[[str], Any], divisor: float
 
 
 def _credentials(given: _Given) -> Credentials | None:
-    """The account that is given by its keys."""
+    """The account whose keys are given."""
     access_key, secret_key, token = (given.text(name) for name in ("accessKey", "secretKey", "securityToken"))
     if access_key is None and secret_key is None and token is None:
         return None
@@ -653,7 +653,7 @@ def _check_order(start: Place, end: Place) -> None:
 
 
 def _checked_sql(expression: str | None) -> str | None:
-    """A broker that cannot compile an expression logs that and sends every message, so it is compiled here first."""
+    """Check that an SQL92 expression compiles: a broker that cannot compile one logs that and sends every message."""
     if expression is not None:
         try:
             compile_filter(expression)

@@ -19,12 +19,12 @@ class BatchReader(DataSourceReader):
     """Reads between two sets of offsets.
 
     It takes no filters from Spark. Spark 4.3 plans a Python reader once for all queries of a DataFrame, view or table
-    reference, and plans it again only when one of them has filters; a later query without filters then reads by the
-    plan of the earlier one, and the reader does not learn of it. So the plan must not depend on filters. For the same
+    reference, and plans it again only if one of them has filters; a later query without filters then reads with the
+    plan of the earlier one, and the reader is not notified. So the plan must not depend on filters. For the same
     reason later actions of a DataFrame read up to the offsets that the first one found.
 
     Args:
-        options: of the read.
+        options: the options of the read.
         schema: the columns wanted.
     """
 
@@ -37,7 +37,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with ShortStack(), borrowed(key_of(options)) as client:
             parts = client.call(lambda session: plan_batch(session, options))
-        # Where there is none, Spark creates a partition of its own and reads it.
+        # If there is none, Spark creates its own partition and reads it.
         return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
         BadOption: a topic or queue does not exist.
         BrokersAway: a required broker has no queues of a topic.
         DataLoss: rows between start and end have been deleted.
-        BrokerBehind: where a queue ends is unknown, for its master cannot be reached.
+        BrokerBehind: the end of a queue is unknown, since its master cannot be reached.
         MQError: brokers do not answer.
     """
     queues = await find_queues(session, options.topics)
@@ -42,10 +42,10 @@ async def plan_batch(session: Session, options: ReadOptions) -> list[QueueRange]
 async def place_offsets(
     session: Session, place: Place, option: str, queues: Mapping[QueueId, bool], bounds: Mapping[QueueId, Bounds]
 ) -> Offsets:
-    """A number for each queue of `bounds`.
+    """Resolve a place to an offset for each queue of `bounds`.
 
     Raises:
-        BadOption: an offset or a time is given for a queue that is not read, or no message is as new as required.
+        BadOption: an offset or a time is given for a queue that is not read, or no message is as recent as required.
     """
     given, times = place.by_queue, dict(place.times)
     unknown = sorted((given.keys() | times.keys()) - queues.keys())
@@ -78,7 +78,7 @@ def _at_start(
     place: Place,
     bounds: Mapping[QueueId, Bounds],
 ) -> Offsets:
-    """Those of the offsets that stand for the first message of a queue that has one."""
+    """The offsets that mean the first message of a queue, for queues that have one."""
     return {
         queue: offset
         for queue, offset in offsets.items()
@@ -99,15 +99,15 @@ def warn_if_nothing(options: ReadOptions, queues: Mapping[QueueId, bool]) -> Non
 
 
 def check_brokers(required: frozenset[str], topics: Iterable[str], queues: Iterable[QueueId]) -> None:
-    """Check that each topic has queues at each required broker: those of a broker that is away are not in its route.
+    """Check that each topic has queues at each required broker: a topic's route lacks those of a broker that is down.
 
     Args:
         required: names of broker sets.
-        topics: those that the read names; with a pattern, none.
-        queues: what was found.
+        topics: the topics that the read names; with a pattern, none.
+        queues: the queues that were found.
 
     Raises:
-        BrokersAway: with one of the brokers, and the topic.
+        BrokersAway: a topic has none at a required broker; the error names both.
     """
     if not required:
         return
@@ -157,11 +157,11 @@ def _warn_if_reversed(starts: Offsets, ends: Offsets) -> None:
 def kept_starts(
     starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds], ends: Mapping[QueueId, int], *, fail: bool
 ) -> Offsets:
-    """Starts that are not before what brokers still have.
+    """Starts that are not before the messages that brokers still have.
 
     Args:
         starts: where reading should start.
-        bounds: what the queues hold.
+        bounds: the bounds of the queues.
         ends: where reading should end; later offsets are not needed.
         fail: whether deleted rows are an error.
 
@@ -184,7 +184,7 @@ def kept_starts(
 
 
 def _check_ends(options: ReadOptions, ends: Offsets, bounds: Mapping[QueueId, Bounds]) -> None:
-    """Check that the ends exist, and that a batch to the end of a queue has its end from the master."""
+    """Check that the ends exist, and that the end of a queue that is read to its end comes from the master."""
     given = options.end.by_queue
     for queue, held in bounds.items():
         if ends[queue] > held.end and held.is_sure:

@@ -1,4 +1,4 @@
-"""The current content of the cluster: the queues, their bounds, and the offsets of a time.
+"""The current content of the cluster: the queues, their bounds, and the offsets at a time.
 
 Ends are queried from masters: a slave that is behind would hide messages that its master has acknowledged. A slave is
 queried only for a queue whose master cannot be reached, and the result is marked.
@@ -30,7 +30,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 AT_ONCE: Final = 64
-"""How many queries are in flight."""
+"""The most queries in flight."""
 
 _NO_DATA = re.compile(
     r"%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_.*|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
@@ -43,8 +43,8 @@ def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> li
     """The topics whose whole name matches, without those that hold no data.
 
     Args:
-        topics: all there are.
-        nodes: names of brokers and clusters; each has a topic of its own.
+        topics: all topics.
+        nodes: names of brokers and clusters; each has its own topic.
         pattern: a regular expression.
     """
     wanted = re.compile(pattern)
@@ -60,7 +60,7 @@ async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
     """The queues to be read now, and whether the name server has a master for each.
 
     Raises:
-        BadOption: a topic or queue that was named does not exist.
+        BadOption: a named topic or queue does not exist.
         MQError: no name server answers.
     """
     with _in_time(session):
@@ -121,11 +121,11 @@ def _listed(queues: Iterable[QueueId]) -> str:
 
 
 async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[QueueId, Bounds]:
-    """The first offset and the end of each queue now.
+    """The current first offset and end of each queue.
 
     Args:
-        session: how brokers are reached.
-        queues: which, and whether they have a master.
+        session: the open client.
+        queues: the queues, and whether they have a master.
 
     Raises:
         MQError: no broker of a queue could be reached.
@@ -151,8 +151,8 @@ async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[Qu
     Brokers delete a file of their log first, and the entries of its messages in the queues up to seconds later.
 
     Args:
-        session: how brokers are reached.
-        starts: where the queues seem to begin.
+        session: the open client.
+        starts: the offsets at which the queues seem to start.
     """
 
     async def look(queue: QueueId) -> int:
@@ -167,19 +167,19 @@ async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[Qu
 
 
 async def committed_of(session: Session, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
-    """The group's committed offset in each queue; None where it has none."""
+    """The group's committed offset in each queue; None if it has none."""
     return await _each(session, queues, lambda queue: session.consumer.committed(message_queue(queue)))
 
 
 async def offsets_at(
     session: Session, bounds: Mapping[QueueId, Bounds], times: Mapping[QueueId, int]
 ) -> dict[QueueId, int | None]:
-    """The first offset stored at a time or later, in each queue; None where there is none within its bounds.
+    """The first offset stored at a time or later, in each queue; None if there is none within its bounds.
 
     Args:
-        session: how brokers are reached.
-        bounds: what the queues hold.
-        times: of some of them, in ms since 1970.
+        session: the open client.
+        bounds: the bounds of the queues.
+        times: the times for some of the queues, in ms since 1970.
     """
     return await _each(session, times, lambda queue: _offset_at(session.consumer, queue, bounds[queue], times[queue]))
 
@@ -189,7 +189,7 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
         return None
     place = message_queue(queue)
     # Brokers answer with the nearest message, on either side, and with any of those of one ms; for the previous ms, the
-    # answer cannot be after the first one that is wanted.
+    # answer cannot be after the first one wanted.
     at = max(bounds.start, await consumer.offset_by_time(place, max(0, time_ms - 1)))
     while at < bounds.end:
         result = await consumer.pull(place, at, max_messages=32)
@@ -200,18 +200,18 @@ async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, tim
             continue
         for record in iter_records(result.body):
             if record.store_timestamp >= time_ms:
-                # A page may hold messages that were stored after the bounds were queried.
+                # A page may contain messages that were stored after the bounds were queried.
                 return record.queue_offset if record.queue_offset < bounds.end else None
         at = result.next_offset
     return None
 
 
 async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, float]:
-    """The stored size of a message of each queue, sampled where the next one will be read.
+    """The stored size of a message of each queue in bytes, sampled where the next one will be read.
 
     Args:
-        session: how brokers are reached.
-        starts: queues, and the offset to sample.
+        session: the open client.
+        starts: queue -> the offset to sample.
     """
 
     async def look(queue: QueueId) -> float:

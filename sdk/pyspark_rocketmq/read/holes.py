@@ -1,7 +1,7 @@
-"""Handles answers that begin after the requested offset, because the broker has deleted earlier messages. Pure.
+"""Handles answers that start after the requested offset, because the broker has deleted earlier messages. Pure.
 
-Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds. In between,
-a queue seems to hold messages that no longer exist.
+Brokers delete a file of their log first, and the entries of its messages in the queues up to seconds later. In between,
+a queue seems to contain messages that no longer exist.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _offset_of: Final = INT64.unpack_from
 
 
 def first_offset(result: PullResult) -> int:
-    """The queue offset of the first message of an answer; without one, where it goes on."""
+    """The queue offset of the first message of an answer; without a message, the offset to continue at."""
     body = result.body
     return int(_offset_of(body, QUEUE_OFFSET_AT)[0]) if len(body) > FIXED_BYTES else result.next_offset
 
 
 def resumes_after_hole(result: PullResult, at: int) -> int | None:
-    """Where an answer without filter begins, if that is after the offset it was asked for; else None."""
+    """The offset at which an answer without filter starts, if that is after the requested one; else None."""
     if result.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MESSAGE):
         return None
     first = first_offset(result)
@@ -29,5 +29,5 @@ def resumes_after_hole(result: PullResult, at: int) -> int | None:
 
 
 def goes_on_at(result: PullResult, at: int) -> int | None:
-    """From where on a broker has messages, by its answer without filter, if no longer from an offset on; else None."""
+    """The next offset that a broker has, by its answer without filter, if it no longer has those at `at`; else None."""
     return result.min_offset if result.min_offset > at else resumes_after_hole(result, at)

@@ -1,4 +1,4 @@
-"""The lag of streaming queries, read from their progress, as Spark has no hook for it.
+"""The lag of streaming queries, read from their progress, since Spark has no hook for it.
 
 ::
 
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class SourceLag:
-    """How far one source of a query was behind at the end of a trigger.
+    """The lag of one source of a query at the end of a trigger.
 
     Args:
         query: the query's name, or its id if it has none.
-        batch_id: number of the trigger.
-        input_rows: how many rows it took.
-        rows_per_s: how many it processed per second.
+        batch_id: the number of the trigger.
+        input_rows: the number of rows it read.
+        rows_per_s: the number it processed per second.
         queues: unread messages, by topic, broker name and queue id; queues without any are left out.
     """
 
@@ -46,7 +46,7 @@ class SourceLag:
 
     @property
     def messages(self) -> int:
-        """How many messages are unread."""
+        """The number of unread messages."""
         return sum(offsets_of(self.queues).values())
 
 
@@ -87,11 +87,11 @@ class LagListener(StreamingQueryListener):
 
 
 def lag_of(reached: str | None, latest: str | None) -> Offsets | None:
-    """Unread messages of each queue; None when these are not this source's offsets.
+    """The number of unread messages of each queue; None if these are not this source's offsets.
 
     Args:
-        reached: up to where the query has read, as JSON.
-        latest: where the queues end.
+        reached: the offsets up to which the query has read, as JSON.
+        latest: the ends of the queues, as JSON.
     """
     here, there = _offsets(reached), _offsets(latest)
     if here is None or there is None:

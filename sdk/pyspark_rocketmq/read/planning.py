@@ -1,4 +1,4 @@
-"""Plans tasks from offsets: the ranges between two sets of offsets, the limit per trigger, the part of each task. Pure."""
+"""Plans tasks from offsets: ranges between two sets of offsets, limits per trigger, the part of each task. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark_rocketmq.offsets import COMMITTED, EARLIEST, LATEST, Offsets, Queue
 
 @attrs.frozen
 class Bounds:
-    """What a queue holds.
+    """The bounds of a queue.
 
     Args:
         start: its first offset.
@@ -31,9 +31,9 @@ class QueueRange:
     """Some offsets of one queue.
 
     Args:
-        queue: which.
-        start: first offset.
-        end: offset after the last one.
+        queue: the queue.
+        start: the first offset.
+        end: the offset after the last one.
     """
 
     queue: QueueId
@@ -68,12 +68,12 @@ def ranges(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> list[Q
 
 
 def split(parts: Sequence[QueueRange], wanted: int | None, most: int | None = None) -> list[QueueRange]:
-    """Cut long ranges so that there are at least so many, all of about the same length.
+    """Cut long ranges so that there are at least `wanted`, all of about the same length.
 
     Args:
-        parts: what is to be read.
-        wanted: how many tasks at least; None leaves one per queue. Fewer come out only if there are fewer offsets.
-        most: how many offsets a task has at most; None is no limit.
+        parts: the ranges to be read.
+        wanted: the least number of tasks; None leaves one per queue. There are fewer only if there are fewer offsets.
+        most: the most offsets of a task; None is no limit.
     """
     counts = [1 if most is None else max(1, math.ceil(len(part) / most)) for part in parts]
     total = sum(map(len, parts))
@@ -95,14 +95,14 @@ def _pieces(part: QueueRange, count: int) -> Iterable[QueueRange]:
 
 
 def is_due(backlog: int, least: int, since_s: float | None, delay_s: float) -> bool:
-    """Whether a trigger takes what there is; otherwise it waits for more messages.
+    """Whether a trigger reads the available messages; otherwise it waits for more.
 
     Args:
-        backlog: how many offsets are unread.
-        least: so many are worth a trigger.
+        backlog: the number of unread offsets.
+        least: the number of unread offsets with which a trigger is due.
         since_s: how long ago one was last due; None if none was since the query started. The first one is due at once,
-            so that a query that is restarted again and again goes on.
-        delay_s: after so long, one is due with fewer.
+            so that a query that is restarted again and again makes progress.
+        delay_s: the time after which one is due with fewer offsets.
     """
     return backlog >= least or since_s is None or since_s >= delay_s
 
@@ -114,7 +114,7 @@ def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most:
     Args:
         starts: the current offset of each queue.
         ends: the end of each queue.
-        most: how many offsets, of all queues together.
+        most: the most offsets of all queues together.
     """
     backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
     total = sum(backlog.values())
@@ -136,13 +136,13 @@ def limit_rows(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most:
 def limit_bytes(
     starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], most: int, row_bytes: Mapping[QueueId, float]
 ) -> Offsets:
-    """Ends that leave about so many bytes to be read, and at least one row.
+    """Ends that leave about `most` bytes to be read, and at least one row.
 
     Args:
         starts: the current offset of each queue.
         ends: the end of each queue.
-        most: how many bytes, of all queues together.
-        row_bytes: what a row of each queue takes, as far as it was sampled.
+        most: the bytes of all queues together.
+        row_bytes: the size of a row of each queue, for queues that were sampled.
     """
     backlog = {queue: max(0, end - starts.get(queue, end)) for queue, end in ends.items()}
     total = sum(behind * row_bytes.get(queue, 0.0) for queue, behind in backlog.items())

@@ -1,6 +1,6 @@
 """Pulls one range of offsets, several parts concurrently, and passes the answers on in queue order.
 
-A broker answers a pull with about thirty messages at most; a reader that waits for each answer before its next request
+A broker answers a pull with at most about thirty messages; a reader that waits for each answer before its next request
 spends most of its time waiting. The range's offsets are known, so it is cut into strides, and several strides are
 pulled at once. Messages that a broker does not have (yet) are pulled from another one; see :class:`Strides`.
 """
@@ -24,20 +24,20 @@ from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
 from triomq_protocol.record.view import record_starts
 
 LANES: Final = 8
-"""How many pulls of a range are in flight."""
+"""The number of pulls of a range in flight."""
 
 STRIDE: Final = 256
-"""How many offsets one lane takes at a time."""
+"""The number of offsets that one lane takes at a time."""
 
 FILTERED_STRIDE: Final = 8192
-"""The same where the broker filters, and may scan many entries for one answer."""
+"""The same if the broker filters, and may scan many entries for one answer."""
 
 BUFFERED_BYTES: Final = 32 * 1024 * 1024
 """Limit of bytes pulled and not yet taken. Bytes of later strides do not stop the current stride, since only its end
 releases them."""
 
 BUNDLE_BYTES: Final = 2 * 1024 * 1024
-"""How many bytes are passed on at a time."""
+"""The number of bytes passed on at a time."""
 
 BEHIND_LIMIT_S: Final = 30.0
 """How long a range waits for a slave that does not have it yet, or for a master that cannot be reached."""
@@ -49,10 +49,10 @@ BEHIND_PAUSE_MAX_S: Final = 3.0
 """The longest such pause."""
 
 RUN_PULLS: Final = 8
-"""How many pulls follow each other before a task looks at them: a wait for a broker is counted from the first of them."""
+"""The number of consecutive pulls before a task checks them: a wait for a broker is counted from the first of them."""
 
 PAGE_MAX: Final = 1024
-"""How many messages one pull asks for; brokers give fewer."""
+"""The number of messages that one pull requests; brokers return fewer."""
 
 _log = logging.getLogger(__name__)
 _offset_of = INT64.unpack_from
@@ -67,7 +67,7 @@ class PullPlan:
         tags: a tag expression for the broker.
         sql: an SQL92 expression for the broker.
         fail_on_data_loss: whether deleted offsets are an error.
-        only: the value of `readPreference` if it allows no other broker to be asked for what one does not have: `slave`, or
+        only: the value of `readPreference` if it allows no other broker to be queried for missing messages: `slave`, or
             a broker's id; else None.
     """
 
@@ -79,7 +79,7 @@ class PullPlan:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether the broker leaves messages out, so that a hole in an answer says nothing."""
+        """Whether the broker filters messages, so that a hole in an answer means nothing."""
         return self.tags is not None or self.sql is not None
 
     @property
@@ -90,7 +90,7 @@ class PullPlan:
 
 @attrs.define
 class _Stride:
-    """Some offsets: the next one to pull, the end, and from where on none is known to be gone."""
+    """Some offsets: the next one to pull, the end, and the offset from which on none is known to be deleted."""
 
     at: int
     end: int
@@ -103,12 +103,12 @@ class Strides:
     """The strides of one range.
 
     Args:
-        session: how brokers are reached.
-        plan: what is pulled.
+        session: the open client.
+        plan: the plan of the range.
         hand_over: called with the answers' bodies, some at a time, in order.
 
     Attributes:
-        skipped: how many offsets of the range were left out, with a line in the log.
+        skipped: the number of offsets of the range that were left out, which is logged.
     """
 
     def __init__(self, session: Session, plan: PullPlan, hand_over: Callable[[list[bytes]], None]) -> None:
@@ -132,7 +132,7 @@ class Strides:
         self._wake_lanes()
 
     async def pull(self) -> None:
-        """Pull everything.
+        """Pull the whole range.
 
         Raises:
             DataLoss: offsets have been deleted.
@@ -149,7 +149,7 @@ class Strides:
                         self._open.append(stride)
                         await self._pull_stride(stride)
                 except (MQError, DataLoss, BrokerBehind) as error:
-                    # Stored, so that it is raised as it is and not in a group.
+                    # Stored, so that it is raised unchanged and not in a group.
                     failures.append(error)
                     nursery.cancel_scope.cancel()
 
@@ -185,7 +185,7 @@ class Strides:
 
     def _take(self, stride: _Stride, result: PullResult) -> None:
         if result.status is PullStatus.FOUND:
-            # A broker that filters goes on to the next match, which may belong to the next stride.
+            # A broker that filters continues to the next match, which may belong to the next stride.
             page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
             if page:
                 self._keep(stride, page)
@@ -218,8 +218,10 @@ class Strides:
     # --- one answer ------------------------------------------------------------------------------------------
 
     async def _page(self, stride: _Stride) -> PullResult | None:
-        """An answer with messages or a later offset, perhaps after others, which have been taken with all their messages;
-        None when there is nothing left in the stride."""
+        """An answer with messages or a later offset; None if nothing is left in the stride.
+
+        Answers before it may have been taken, with all their messages.
+        """
         try:
             result = await self._run(stride)
         except (QueueIllegal, TopicNotFound) as error:
@@ -229,8 +231,8 @@ class Strides:
         return await self._elsewhere(stride, result)
 
     async def _run(self, stride: _Stride) -> PullResult:
-        """Pull from the stride's offset on, as far as the answers are plain: a switch of tasks costs as much as ten
-        messages do."""
+        """Pull from the stride's offset on, as long as the answers are plain: a task switch costs as much as ten
+        messages."""
         plan, pulls, refused = self._plan, 1, False
 
         def go_on(result: PullResult) -> int:
@@ -242,8 +244,8 @@ class Strides:
             self._take(stride, result)
             return 0 if pulls > RUN_PULLS or self._is_full(stride) else max(0, min(stride.end - stride.at, PAGE_MAX))
 
-        # Without a filter no more than the rest of the stride is requested, so that nothing is sent twice. With one this
-        # bounds the matches, not the offsets.
+        # Without a filter only the rest of the stride is requested, so that nothing is sent twice. With one this limits
+        # the matches, not the offsets.
         count = min(stride.end - stride.at, PAGE_MAX)
         result = await self._session.consumer._pull_run(  # noqa: SLF001
             plan.queue, stride.at, go_on, tags=plan.tags, sql=plan.sql, max_messages=count
@@ -268,7 +270,7 @@ class Strides:
         """Find an offset that the broker does not have, although it or its master was reported to have it.
 
         A slave may be behind its master, so the master is queried. If it cannot be reached, the slave is retried for a
-        time. What the master does not have either is lost.
+        time. Messages that the master does not have either are lost.
         """
         at, end = stride.at, stride.end
         deadline = trio.current_time() + BEHIND_LIMIT_S
@@ -286,7 +288,7 @@ class Strides:
                 unreachable = None
             if self._resumes_at(result, at) is not None:
                 return self._lost(stride, result)
-            # One look at the clock: it may pass the deadline between two.
+            # The clock is read once: it may pass the deadline between two readings.
             left_s = deadline - trio.current_time()
             if left_s <= 0:
                 self._behind(at, end, result, unreachable)
@@ -304,8 +306,8 @@ class Strides:
                 return result
 
     def _leads_on(self, result: PullResult, at: int) -> bool:
-        """Whether an answer holds the messages at an offset, or with a filter a later offset, because what is before it
-        does not match."""
+        """Whether an answer contains the messages at an offset, or with a filter a later offset, because the messages
+        before it do not match."""
         if result.next_offset <= at:
             return False
         if self._plan.is_filtered:
@@ -313,10 +315,10 @@ class Strides:
         return result.status is PullStatus.FOUND and first_offset(result) <= at
 
     def _resumes_at(self, result: PullResult, at: int) -> int | None:
-        """From where on a broker has messages, if it no longer has those from an offset on; None if it may get them.
+        """The offset from which on a broker has messages, if it no longer has those at `at`; None if it may get them.
 
-        Brokers delete a file of their log first, and the entries of its messages in the queues later, up to seconds.
-        Meanwhile the queue seems to hold them, and an answer begins after them.
+        Brokers delete a file of their log first, and the entries of its messages in the queues up to seconds later.
+        Meanwhile the queue seems to contain them, and an answer starts after them.
         """
         if result.min_offset <= at and (self._plan.is_filtered or result.next_offset <= at):
             return None
@@ -335,7 +337,7 @@ class Strides:
         return _moved(result, until) if until < end else None
 
     async def _without_queue(self, stride: _Stride, refused: MQError) -> PullResult | None:
-        """An answer of the master, where another broker does not have the queue; None if the master has not either.
+        """The master's answer, if another broker does not have the queue; None if the master does not have it either.
 
         A slave may not have a new topic yet.
         """
@@ -352,9 +354,9 @@ class Strides:
         return result if self._leads_on(result, stride.at) else await self._elsewhere(stride, result)
 
     async def _check_kept(self, stride: _Stride) -> None:
-        """Look whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.
+        """Check whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.
 
-        Messages are deleted from the first on, so the first one is asked for, after all others.
+        Messages are deleted from the first on, so the first one is requested, after all others.
         """
         at = stride.kept_from
         if at >= stride.end:
@@ -386,7 +388,7 @@ def report_gone(plan: PullPlan, what: str) -> None:
     """Report that rows of a range no longer exist.
 
     Raises:
-        DataLoss: that is an error; otherwise it is logged.
+        DataLoss: lost rows are an error; otherwise the loss is logged.
     """
     if plan.fail_on_data_loss:
         raise DataLoss(f"{what}; start later, keep messages longer, or set failOnDataLoss=false to go on without them")
@@ -396,7 +398,7 @@ def report_gone(plan: PullPlan, what: str) -> None:
 def records_before(page: bytes, end: int) -> bytes:
     """The records of a pull answer whose queue offset is less than `end`; they are in the order of the queue.
 
-    What cannot be decoded is kept, so that the reader of the records reports it.
+    Bytes that cannot be decoded are kept, so that the reader of the records reports them.
     """
     for at in record_starts(page):
         if _offset_of(page, at + QUEUE_OFFSET_AT)[0] >= end:

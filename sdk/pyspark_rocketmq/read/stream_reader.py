@@ -36,7 +36,7 @@ from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
 
 COMMIT_LIMIT_S: Final = 5.0
-"""How long committing offsets, on which nothing depends, may delay a trigger."""
+"""How long committing offsets may delay a trigger; nothing depends on them."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads new messages continuously.
 
     Args:
-        options: of the read.
+        options: the options of the read.
         schema: the columns wanted.
-        clock: seconds that only increase, for `maxTriggerDelay`.
+        clock: a monotonic clock in seconds, for `maxTriggerDelay`.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next trigger's ranges."""
         starts = _from_checkpoint(start)
         ends, new_from = self._ask(lambda session: self._next_end(session, starts, limit))
-        # Spark compares them as text: without new offsets there is no trigger, also after one that had new queues.
+        # Spark compares them as text: without new offsets there is no trigger, even after one that had new queues.
         return start if ends == starts else with_new_from(tree_of(ends), new_from)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commit to the brokers what has been read, if there is a group for it; nothing depends on it."""
+        """Commit the offsets that have been read to the brokers, if there is a group for it; nothing depends on it."""
         offsets = offsets_of(end)
         self._ask(lambda session: self._commit(session, offsets))
 
@@ -138,7 +138,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:
-        """Where the next trigger ends, and where queues start that are new in it."""
+        """The ends of the next trigger, and the starts of queues that are new in it."""
         if self._is_first:
             self._is_first = False
             self._warn_of_others(starts)
@@ -146,8 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         await self._commit(session, starts)
         bounds = await bounds_of(session, await find_queues(session, self._options.topics))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
-        # A queue that is new starts at its first message. That is noted, for brokers may have deleted the message when
-        # the trigger is run, which may be after a restart.
+        # A new queue starts at its first message. That is recorded, since brokers may have deleted the message when the
+        # trigger is run, which may be after a restart.
         fresh = {queue: held.start for queue, held in bounds.items() if queue not in starts}
         fresh.update(await first_held(session, {queue: at for queue, at in fresh.items() if at < bounds[queue].end}))
         ends = {queue: max(end, fresh.get(queue, end)) for queue, end in ends.items()}
@@ -155,11 +155,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._waits(known, ends, limit):
             return starts, {}
         limited = await self._limited(session, known, ends, limit)
-        # A queue that has disappeared keeps its offset: it may be needed when its broker is back.
+        # A queue that has disappeared keeps its offset: it may be needed when its broker returns.
         return {**starts, **limited}, fresh
 
     def _warn_of_others(self, starts: Offsets) -> None:
-        """Log that the checkpoint is of a query with other topics: Spark does not compare options with it."""
+        """Log that the checkpoint belongs to a query with other topics: Spark does not compare options with it."""
         others = [queue for queue in sorted(starts) if not self._options.topics.include(queue)]
         if others:
             _log.warning(
@@ -185,12 +185,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMinRows):
             least: int | None = limit.min_rows
         else:
-            # Spark passes on one limit only; one of its own, as of a single trigger, does not wait.
+            # Spark passes on one limit only; its own, such as that of a single trigger, does not wait.
             least = self._options.min_offsets if limit == self.getDefaultReadLimit() else None
         if least is None or self._target is not None:
             return False
         backlog = sum(max(0, end - starts[queue]) for queue, end in ends.items())
-        # Where a queue has lost messages, that is logged at each look until the query has gone on.
+        # If a queue has lost messages, that is logged at each check until the query has advanced.
         went_back = any(end < starts[queue] for queue, end in ends.items())
         now_s = self._clock()
         since_s = None if self._last_due_s is None else now_s - self._last_due_s
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     async def _kept(self, session: Session, starts: Offsets, ends: Offsets) -> Offsets:
-        """Starts of a trigger whose messages brokers still have."""
+        """A trigger's starts, moved to messages that brokers still have."""
         queues = {queue: True for queue, end in ends.items() if starts[queue] < end}
         try:
             bounds = await bounds_of(session, queues)
@@ -223,8 +223,8 @@ def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | N
     """Ends of the existing queues: never before the query's offset, nor after a fixed target.
 
     Raises:
-        DataLoss: a master ends before the query's offset, so messages that were read have been deleted, and perhaps
-            others.
+        DataLoss: a master's queue ends before the query's offset, so messages that were read have been deleted, and
+            perhaps others.
     """
     ends: Offsets = {}
     for queue, held in bounds.items():

@@ -28,7 +28,7 @@ from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
 from triomq_protocol.names import MASTER_ID
 
 Inbox: TypeAlias = "queue.SimpleQueue[list[bytes] | BaseException | object]"
-"""Answers, and what ends them."""
+"""Answers, and the object that ends them."""
 
 
 class RangePartition(InputPartition):  # type: ignore[misc,unused-ignore]
@@ -50,7 +50,7 @@ def key_of(options: ReadOptions) -> ClientKey:
 
 
 def only_brokers(preference: str | int) -> str | None:
-    """The value of `readPreference` if it excludes brokers that may have what those it admits lack; else None."""
+    """The value of `readPreference` if it excludes brokers that may have messages the admitted ones lack; else None."""
     return None if preference in ("suggested", "master", "prefer_slave", MASTER_ID) else str(preference)
 
 
@@ -58,9 +58,9 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
     """The rows of a partition, in the order of the queue.
 
     Args:
-        options: of the read.
+        options: the options of the read.
         schema: the columns wanted.
-        partition: a :class:`RangePartition`; another one is Spark's own for a read without any, and has no rows.
+        partition: a :class:`RangePartition`; any other is Spark's own for a read without partitions, and has no rows.
 
     Raises:
         SourceError: rows have been deleted or cannot be read.
@@ -95,15 +95,16 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
 
 
 def check_whole(plan: PullPlan, rows: int) -> None:
-    """Look whether a range without filter had a row for each offset: brokers leave out messages within an answer if they
-    delete them while they put it together, or cannot read them.
+    """Check that a range without a filter had a row for each offset.
+
+    Brokers leave out messages within an answer if they delete them while they compose it, or cannot read them.
 
     Args:
-        plan: of the range.
-        rows: how many there were, or were known to be gone.
+        plan: the plan of the range.
+        rows: how many rows there were, or were known to be deleted.
 
     Raises:
-        DataLoss: there were fewer, and that is an error.
+        DataLoss: there were fewer, and lost rows are an error.
     """
     missing = len(plan.part) - rows
     if missing > 0:

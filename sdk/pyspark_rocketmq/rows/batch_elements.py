@@ -1,8 +1,8 @@
 """Converts rows to the elements of batch requests, thousands at once.
 
-Arrow joins the columns into the bytes of a batch request (docs/protocol/messages.md §7). Rows that cannot be in a batch,
-or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one, or
-names the row and its fault. Pure.
+Arrow joins the columns into the bytes of a batch request (docs/protocol/messages.md §7). Rows that cannot be in a
+batch, or break a rule of messages, are left to :mod:`pyspark_rocketmq.rows.row_messages`, which sends them one by one,
+or names the row and its fault. Pure.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class ElementEncoder:
         return ([], rows) if elements is None else (elements, rows[:0])
 
     def _alone(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which rows must not be in a batch: brokers refuse delayed messages there, and only single ones are compressed."""
+        """Which rows must not be in a batch: delayed ones, which brokers refuse there, and long ones, to compress."""
         lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False)
         alone: npt.NDArray[np.bool_] = lengths > self._max_body_bytes
         if "delay_level" in batch.schema.names:

@@ -47,7 +47,7 @@ class MessageIds:
         return ids
 
     def _time_for(self, count: int) -> int:
-        """The time in the next `count` ids: now, or the next millisecond in which the counter has not wrapped around."""
+        """The time in the next `count` ids: now, or the next millisecond in which the counter does not wrap around."""
         now_ms = max(self._clock(), self._now_ms)
         if now_ms == self._now_ms and self._used + count > _COUNTER_VALUES:
             now_ms += 1
