@@ -1,6 +1,6 @@
-"""Access to the dashboard: the login, its cookies, tokens of forms, and the check that a request is from its own pages.
+"""Access to the dashboard: login, cookies, form tokens, and the check that a request is from the dashboard's pages.
 
-These are decisions only; `app.py` reads requests and writes answers.
+These are pure decisions; `app.py` reads requests and writes answers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ COOKIE: Final = "triomq_dashboard"
 
 SESSION_S: Final = 12 * 3600.0
 SESSIONS_MAX: Final = 1000
-"""Logins that count at one time; the oldest one ends for a further one."""
+"""The most logins at one time; a further one ends the oldest."""
 
 TRIES_MAX: Final = 5
-"""Wrong passwords of one address within `TRIES_S`; further tries are refused without a look at them."""
+"""The most wrong passwords from one address within `TRIES_S`; further tries are refused unchecked."""
 
 TRIES_OF_ALL_MAX: Final = 60
-"""The same over all addresses."""
+"""The same for all addresses together."""
 
 TRIES_S: Final = 60.0
 ADDRESSES_MAX: Final = 10_000
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine alone."""
+    """Whether a host's name or address is loopback."""
     name = host.strip("[]").lower()
     if name == "localhost":
         return True
@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(value: str) -> str:
-    """The host of a ``Host`` header, without its port; empty for what is none."""
+    """The host in a ``Host`` header, without its port; empty if the header is not valid."""
     try:
         return urlsplit(f"//{value}").hostname or ""
     except ValueError:
@@ -52,7 +52,7 @@ def host_of(value: str) -> str:
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a request that changes something comes from a page of the dashboard, as far as browsers say."""
+    """Whether a request that changes something is from a page of the dashboard, by the browser's headers."""
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False
@@ -66,10 +66,10 @@ def is_same_origin(headers: Mapping[str, str]) -> bool:
 
 
 class Logins:
-    """Passwords that are tried, and sessions.
+    """Checks passwords and keeps sessions.
 
     Args:
-        password: the right one; None: no visitor needs one.
+        password: the correct password; None: visitors need none.
         now: a clock in seconds.
     """
 
@@ -87,13 +87,13 @@ class Logins:
         return self._password is not None
 
     def may_try(self, address: str) -> bool:
-        """Whether a password of this address is looked at."""
+        """Whether a password from this address is checked."""
         since = self._now() - TRIES_S
         self._wrong_of_all = [each for each in self._wrong_of_all if each > since]
         return self._wrong.get(address, 0) < TRIES_MAX and len(self._wrong_of_all) < TRIES_OF_ALL_MAX
 
     def enter(self, address: str, password: str) -> str | None:
-        """A new session's cookie; None for a wrong password."""
+        """Return a new session's cookie; None for a wrong password."""
         if self._password is None or not hmac.compare_digest(_digest(password), self._password):
             self._wrong[address] = self._wrong.get(address, 0) + 1
             self._wrong_of_all.append(self._now())
@@ -109,7 +109,7 @@ class Logins:
         self._sessions.pop(session, None)
 
     def is_open(self, session: str) -> bool:
-        """Whether a cookie is that of a session."""
+        """Whether a cookie belongs to an open session."""
         if self._password is None:
             return True
         ends = self._sessions.get(session)
@@ -119,7 +119,7 @@ class Logins:
         return ends is not None
 
     def form_token(self, session: str) -> str:
-        """What a form of this session must have: another page cannot know it."""
+        """The token that forms of this session must have; another site's page cannot know it."""
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
     def is_form_token(self, session: str, token: str) -> bool:
@@ -128,5 +128,5 @@ class Logins:
 
 
 def _digest(text: str) -> bytes:
-    # Of one length, so that the time of the comparison reveals nothing.
+    # Digests have one length, so that the time of the comparison reveals nothing.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""The application: its routes, and the checks before every page of access, concurrency and headers.
+"""The application: its routes, and the checks of access, concurrency and headers before every page.
 
 Errors of the cluster are shown as a sentence in the usual page; errors of the dashboard itself are logged, and their
 text is not shown.
@@ -30,13 +30,13 @@ log = logging.getLogger("triomq.dashboard")
 
 FORM_BYTES_MAX: Final = 16 * 1024
 FORM_S: Final = 10.0
-"""How long a form may take to come."""
+"""How long a form may take to arrive, in seconds."""
 
 REQUESTS_MAX: Final = 64
-"""Pages that are made at one time; further requests are refused at once."""
+"""The most pages rendered at one time; further requests are refused at once."""
 
 PAGE_S: Final = 40.0
-"""How long one page may take."""
+"""How long one page may take, in seconds."""
 
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,12 +52,12 @@ Change = Callable[[Request, dict[str, str]], Awaitable[Response]]
 
 @attrs.frozen(kw_only=True)
 class DashboardSettings:
-    """How a dashboard is served.
+    """The settings of a dashboard.
 
     Args:
-        password: what visitors must give; None: none is asked for, on a port of this machine alone.
+        password: the visitors' password; None: none is needed, which is only for ports on loopback.
         allow_changes: whether pages have forms that change something.
-        hosts: names by which browsers may call it, beside loopback's; any name where there is a password.
+        hosts: names under which browsers may open it, in addition to loopback's; any name if there is a password.
     """
 
     password: str | None = None
@@ -66,10 +66,10 @@ class DashboardSettings:
 
 
 class Dashboard:
-    """A dashboard: an ASGI application, and the watching of what its pages have shown.
+    """A dashboard: an ASGI application, and a task that watches the names its pages have shown.
 
     Args:
-        client: asks the cluster; the dashboard does not close it.
+        client: queries the cluster; the dashboard does not close it.
         settings: see :class:`DashboardSettings`.
     """
 
@@ -107,7 +107,7 @@ class Dashboard:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, by ASGI."""
+        """Serve one ASGI request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -133,13 +133,13 @@ class Dashboard:
         await self._app(scope, receive, send_guarded)
 
     async def run(self) -> None:
-        """Watch what pages have shown, until cancelled."""
+        """Watch the names that pages have shown, until cancelled."""
         await self._pages.run()
 
-    # --- what stands before pages --------------------------------------------------------------------------------
+    # --- checks before pages -------------------------------------------------------------------------------------
 
     def _is_known_host(self, request: Request) -> bool:
-        """Whether the browser calls the dashboard by one of its names; another site's name may lead here, too."""
+        """Whether the browser uses one of the dashboard's names; another site's name may also resolve to it."""
         if self._logins.needed:
             return True
         host = host_of(request.headers.get("host", ""))
@@ -219,7 +219,7 @@ class Dashboard:
         return self._sentence(request, "There is no such page.", 404)
 
     async def _alive(self, _request: Request) -> Response:
-        """For probes: the dashboard serves, whatever the cluster does."""
+        """Answer probes: the dashboard serves, whatever the state of the cluster."""
         return Response("ok\n", media_type="text/plain")
 
     # --- the login -----------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Dashboard:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form, of a bounded size."""
+    """Read the fields of a form, up to a limited size."""
     data = b""
     with trio.move_on_after(FORM_S) as scope:
         async with aclosing(request.stream()) as pieces:

@@ -91,7 +91,7 @@ def dashboard(
 
 
 def _tls(certificate: str, key: str) -> ssl.SSLContext | None:
-    """The context for HTTPS.
+    """Create the TLS context for HTTPS.
 
     Raises:
         click.UsageError: the files cannot be used.
@@ -107,7 +107,7 @@ def _tls(certificate: str, key: str) -> ssl.SSLContext | None:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Create a listening socket.
 
     Raises:
         click.ClickException: the address cannot be used.
@@ -141,7 +141,7 @@ async def serve_until(
     end: Callable[[], Awaitable[object]],
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Serve the dashboard of a client, and print its address, until what is awaited returns."""
+    """Serve the dashboard of a client, and print its address, until `end` returns."""
     board = Dashboard(client, settings)
     host, port = listening.getsockname()[:2]
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
@@ -149,7 +149,7 @@ async def serve_until(
         nursery.start_soon(board.run)
         async with trio.open_nursery() as serving:
             await serving.start(partial(serve, board, listener, end, tls=tls))
-            with contextlib.suppress(OSError):  # the output is closed, as behind `| head -0`: it serves nevertheless
+            with contextlib.suppress(OSError):  # the output is closed, as with `| head -0`: it serves nevertheless
                 click.echo(
                     f"the dashboard is at {'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
                 )

@@ -1,6 +1,6 @@
 """Rates of topics and lags of groups over time, only for those that were viewed recently.
 
-A cluster may have a hundred thousand topics. Those shown on a page are watched for a while; all others cost nothing.
+A cluster may have a hundred thousand topics. Those shown on a page are watched for a while; all others are not queried.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from triomq import MQError
 
 SAMPLE_EVERY_S: Final = 5.0
 POINTS_MAX: Final = 360
-"""Half an hour."""
+"""The most figures per name: half an hour of them."""
 
 WATCHED_MAX: Final = 200
 WATCHED_S: Final = 1800.0
-"""How long a name is watched after a page showed it."""
+"""How long a name is watched after a page showed it, in seconds."""
 
 AT_ONCE: Final = 8
 
@@ -39,27 +39,27 @@ class Series:
     """The figures of one name.
 
     Attributes:
-        points: the oldest first.
+        points: the figures, oldest first.
     """
 
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=POINTS_MAX)
 
     def add(self, at_s: float, value: float) -> None:
-        """Add a figure, unless one has just been added."""
+        """Add a figure, unless one was added just before."""
         if not self.points or at_s - self.points[-1].at_s >= 1.0:
             self.points.append(Point(at_s, value))
 
     @property
     def rate(self) -> float | None:
-        """How much the figure grows per second, over the last three; None when it is not known yet."""
+        """The growth of the figure per second, over the last three; None if not known yet."""
         latest = list(self.points)[-3:]
         if len(latest) < 2:
             return None
         return max(0.0, (latest[-1].value - latest[0].value) / (latest[-1].at_s - latest[0].at_s))
 
     def rates(self) -> list[Point]:
-        """The same at each time."""
+        """The rate at each time."""
         points = list(self.points)
         return [
             Point(later.at_s, max(0.0, (later.value - earlier.value) / (later.at_s - earlier.at_s)))
@@ -68,10 +68,10 @@ class Series:
 
 
 class History:
-    """What is watched.
+    """The figures of all watched names.
 
     Args:
-        read: asks the cluster for the figure of a name now.
+        read: queries the cluster for the current figure of a name.
     """
 
     def __init__(self, read: Callable[[str], Awaitable[float | None]]) -> None:
@@ -79,21 +79,21 @@ class History:
         self._series: TTLCache[str, Series] = TTLCache(WATCHED_MAX, WATCHED_S, timer=trio.current_time)
 
     def seen(self, name: str, value: float | None) -> Series:
-        """A page shows a name: watch it from now on. Returns what is known of it."""
+        """Record that a page shows a name, watch it from now on, and return its figures so far."""
         series = self._series.get(name) or Series()
-        self._series[name] = series  # its time begins again
+        self._series[name] = series  # its time starts again
         if value is not None:
             series.add(trio.current_time(), value)
         return series
 
     async def run(self) -> NoReturn:
-        """Look at what is watched, until cancelled."""
+        """Query the watched names regularly, until cancelled."""
         while True:
             await trio.sleep(SAMPLE_EVERY_S)
             await self.sample()
 
     async def sample(self) -> None:
-        """Look at what is watched now."""
+        """Query the watched names once."""
         limit = trio.CapacityLimiter(AT_ONCE)
 
         async def look(name: str, series: Series) -> None:
@@ -101,7 +101,7 @@ class History:
                 try:
                     value = await self._read(name)
                 except MQError:
-                    return  # a page that shows it says why
+                    return  # a page that shows it states why
                 if value is not None:
                     series.add(trio.current_time(), value)
 

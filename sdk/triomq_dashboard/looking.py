@@ -1,6 +1,6 @@
-"""Fetches the data of the pages by the client's administrative calls, as plain values.
+"""Fetches the data of the pages with the client's administrative calls, as plain values.
 
-Unavailable data is an error text in its row, so that one dead broker does not break the page.
+Unavailable data becomes an error text in its row, so that one dead broker does not break the page.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from triomq_protocol.names import is_system_topic
 
 AT_ONCE: Final = 8
 ANSWER_S: Final = 6.0
-"""How long one row may take."""
+"""How long one row may take, in seconds."""
 
 PAGE_ROWS: Final = 50
 MEMBERS_MAX: Final = 50
-"""How many members of a group are asked which queues they have."""
+"""The most members of a group that are asked for their queues."""
 
 FOUND_MAX: Final = 100
-"""Messages that a search shows."""
+"""The most messages that a search shows."""
 
 QUEUES_SEARCHED_MAX: Final = 256
 QUEUES_SHOWN_MAX: Final = 1000
 PAGE_MESSAGES: Final = 32
-"""How many messages a broker returns to one pull."""
+"""The number of messages that a broker returns for one pull."""
 
 NOT_IN_TIME: Final = "no answer in time"
 
@@ -42,10 +42,10 @@ class Page:
     """A part of a list.
 
     Attributes:
-        names: of this page.
-        number: of this page, from 1.
-        pages: how many there are.
-        count: how many names there are in all.
+        names: the names on this page.
+        number: the number of this page, from 1.
+        pages: the number of pages.
+        count: the number of names in all.
     """
 
     names: Sequence[str]
@@ -55,7 +55,7 @@ class Page:
 
 
 def page_of(names: Sequence[str], search: str, number: int) -> Page:
-    """The names that have a text, one page of them."""
+    """One page of the names that contain a text."""
     wanted = search.casefold()
     found = [name for name in names if wanted in name.casefold()] if wanted else names
     pages = max(1, -(-len(found) // PAGE_ROWS))
@@ -65,12 +65,12 @@ def page_of(names: Sequence[str], search: str, number: int) -> Page:
 
 @attrs.frozen
 class Row:
-    """What is known of one name.
+    """The data of one name.
 
     Attributes:
-        name: which.
-        value: what was asked for; None if it was not available.
-        error: why not.
+        name: the name.
+        value: the data; None if it was not available.
+        error: why it was not.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Row:
 
 
 async def rows(names: Sequence[str], ask: Callable[[str], Awaitable[object]]) -> list[Row]:
-    """Ask about each name, some at a time."""
+    """Query each name, a limited number at a time."""
     limit = trio.CapacityLimiter(AT_ONCE)
     found: dict[str, Row] = {}
 
@@ -101,17 +101,17 @@ async def rows(names: Sequence[str], ask: Callable[[str], Awaitable[object]]) ->
 
 @attrs.frozen
 class BrokerRow:
-    """A broker of the cluster's page.
+    """A broker on the cluster's page.
 
     Attributes:
-        name: its set.
-        broker_id: 0 is the master.
-        address: where it is.
+        name: the name of its set.
+        broker_id: its id; 0 is the master.
+        address: its address.
         status: its runtime information.
         error: why there is none.
-        behind_bytes: what a slave lacks of its master's log; None when that is not known.
+        behind_bytes: the bytes of its master's log that a slave lacks; None if not known.
         in_per_s: messages stored per second.
-        out_per_s: messages given to consumers per second.
+        out_per_s: messages delivered to consumers per second.
     """
 
     name: str
@@ -130,7 +130,7 @@ class BrokerRow:
 
     @property
     def disk(self) -> float | None:
-        """The part of its disk that is in use."""
+        """The used fraction of its disk."""
         try:
             return float(self.status["commitLogDiskRatio"])
         except (KeyError, ValueError):
@@ -138,7 +138,7 @@ class BrokerRow:
 
 
 def _rate(status: Mapping[str, str], key: str) -> float | None:
-    """The first of the rates that a broker reports, that of the last ten seconds."""
+    """The first of the rates that a broker reports: the one over the last ten seconds."""
     try:
         return float(status.get(key, "").split()[0])
     except (IndexError, ValueError):
@@ -177,14 +177,14 @@ async def brokers(client: Client) -> dict[str, list[BrokerRow]]:
 
 
 def own_topics(names: Sequence[str], clusters: Mapping[str, Sequence[BrokerRow]]) -> list[str]:
-    """The topics that belong to users: none of the system, no broker's or cluster's own, none of retries or dead letters."""
+    """The users' topics: not those of the system, of brokers and clusters, of retries and dead letters."""
     of_servers = {*clusters, *(row.name for brokers in clusters.values() for row in brokers)}
     return [name for name in names if not (is_system_topic(name) or name in of_servers or name.startswith("%"))]
 
 
 @attrs.frozen
 class TopicFigures:
-    """A topic's queues, and sums of them."""
+    """A topic's queues, and their totals."""
 
     queues: Mapping[MessageQueue, TopicOffset]
     without_master: Mapping[str, str]
@@ -192,7 +192,7 @@ class TopicFigures:
 
     @property
     def messages(self) -> int:
-        """How many are stored."""
+        """The number of stored messages."""
         return sum(max(0, each.max_offset - each.min_offset) for each in self.queues.values())
 
     @property
@@ -202,12 +202,12 @@ class TopicFigures:
 
     @property
     def last_ms(self) -> int:
-        """When it was last written to."""
+        """When the topic was last written to, in ms since 1970."""
         return max((each.last_update_timestamp for each in self.queues.values()), default=0)
 
 
 def merged(answers: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """The brokers of several answers, each broker once."""
+    """The brokers in several answers, each once."""
     return {name: why for each in answers for name, why in each.items()}
 
 
@@ -219,7 +219,7 @@ async def topic(client: Client, name: str) -> TopicFigures:
 
 @attrs.frozen
 class QueueProgress:
-    """A group's progress in one queue, and who has it."""
+    """A group's progress in one queue, and the member that has it."""
 
     queue: MessageQueue
     offsets: OffsetWrapper
@@ -243,16 +243,16 @@ class GroupFigures:
     """A group with its members and queues.
 
     Attributes:
-        lag: over all queues; None when a set has no master or refuses the account.
-        without_master: broker name -> why.
-        refused: broker name -> who refuses the account, why, and what to do.
-        members: those online.
+        lag: the lag over all queues; None if a set has no master or refuses the account.
+        without_master: broker name -> why it has no master.
+        refused: broker name -> which broker refuses the account, why, and what to do.
+        members: the members online.
         members_error: why they are not known.
-        more_members: how many were not asked for their queues.
+        more_members: the number of members that were not asked for their queues.
         consume_type: how members get messages, as they report it.
         model: clustering or broadcasting.
         subscriptions: topic -> expression.
-        queues: by topic and broker.
+        queues: the queues by topic and broker.
     """
 
     lag: int | None
@@ -268,7 +268,7 @@ class GroupFigures:
 
 
 async def members(client: Client, name: str) -> tuple[ConsumerConnection | None, str]:
-    """A group's members, None for none; or why they are not known."""
+    """A group's members, None if there are none; or why they are not known."""
     try:
         return await client.groups.members(name), ""
     except MQError as error:
@@ -309,7 +309,7 @@ async def group(client: Client, name: str) -> GroupFigures:
 async def search(
     client: Client, topic: str, *, key: str = "", message_id: str = "", from_ms: int | None = None
 ) -> list[ReceivedMessage]:
-    """Messages of a topic, by the sender's id or the broker's, by key, or stored since a time; the newest first."""
+    """Find messages of a topic by the sender's or the broker's id, by key, or by time stored; newest first."""
     if message_id:
         return await _by_id(client, topic, message_id)
     if key:
@@ -356,7 +356,7 @@ async def between(client: Client, queue: MessageQueue, offset: int, end: int) ->
 
 async def _by_id(client: Client, topic: str, message_id: str) -> list[ReceivedMessage]:
     found = await client.messages.by_unique_key(topic, message_id) if topic else []
-    # What the broker calls a message names its address: only brokers of this cluster are asked.
+    # The broker's id of a message contains an address: only brokers of this cluster are asked.
     if not found and len(message_id) in (32, 56):
         try:
             addresses = {each for ids in (await client.admin.broker_sets()).values() for each in ids.values()}

@@ -22,27 +22,27 @@ from triomq_dashboard.tail import tail
 from triomq_protocol.names import DLQ_PREFIX, MAX_NAME_CHARACTERS
 
 FRESH_S: Final = 3.0
-"""For so long lists of names are shown again: a hundred browsers cost what one does."""
+"""How long lists of names are reused, in seconds: a hundred browsers cost as much as one."""
 
 FINDINGS_FRESH_S: Final = 20.0
 FINDINGS_S: Final = 20.0
 TAILS_MAX: Final = 32
 REDRIVE_MAX: Final = 1000
-"""Dead letters that one form sends again."""
+"""The most dead letters that one form sends again."""
 
 
 class Render(Protocol):
-    """Makes the answer of a template."""
+    """Renders a template as an answer."""
 
     def __call__(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
-        """The page."""
+        """Render the page."""
 
 
 class Kept:
-    """A value that is asked for once for all requests that need it at nearly the same time.
+    """A value that is queried once for all requests that need it at nearly the same time.
 
     Args:
-        fresh_s: how long it counts.
+        fresh_s: how long it stays valid, in seconds.
     """
 
     def __init__(self, fresh_s: float) -> None:
@@ -52,7 +52,7 @@ class Kept:
         self._asking = trio.Lock()
 
     async def get(self, ask: Callable[[], Any]) -> Any:
-        """The value, asked for if it is too old."""
+        """Return the value, queried again if it is too old."""
         async with self._asking:
             if trio.current_time() >= self._until:
                 self._value = await ask()
@@ -80,7 +80,7 @@ def _whole(value: str, name: str) -> int:
 
 
 def _time_ms(value: str) -> int | None:
-    """What a field ``datetime-local`` has, as UTC."""
+    """The value of a field ``datetime-local``, taken as UTC, in ms since 1970."""
     if not value:
         return None
     try:
@@ -93,8 +93,8 @@ class Pages:
     """All pages of one dashboard.
 
     Args:
-        client: asks the cluster.
-        render: makes answers.
+        client: queries the cluster.
+        render: renders templates.
     """
 
     def __init__(self, client: Client, render: Render) -> None:
@@ -109,7 +109,7 @@ class Pages:
         self.lag_history = History(self._lag)
 
     async def run(self) -> None:
-        """Watch what pages have shown, until cancelled."""
+        """Watch the names that pages have shown, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.topic_history.run)
             nursery.start_soon(self.lag_history.run)
@@ -129,14 +129,14 @@ class Pages:
         return self._render(request, "cluster.html", clusters=clusters, name_servers=self._client.name_servers)
 
     async def health(self, request: Request) -> Response:
-        """What the doctor finds."""
+        """The findings of the doctor."""
         findings: list[Finding] = await self._findings.get(lambda: self._client.doctor.findings(timeout_s=FINDINGS_S))
         return self._render(request, "health.html", findings=findings)
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def topics(self, request: Request) -> Response:
-        """Topics with rates, a page of them."""
+        """One page of topics with their rates."""
         names: list[str] = await self._topic_names.get(self._client.admin.topics)
         system = request.query_params.get("system") == "1"
         if not system:
@@ -184,7 +184,7 @@ class Pages:
         return self._render(request, "tail.html", name=_name(request))
 
     async def tail_events(self, request: Request) -> Response:
-        """Its events."""
+        """The events of the live tail."""
         if self.tails >= TAILS_MAX:
             raise PlainError(f"{TAILS_MAX} live tails are open already; close one.", 503)
         return _Tail(self, tail(self._client, _name(request)))
@@ -192,7 +192,7 @@ class Pages:
     # --- groups --------------------------------------------------------------------------------------------------
 
     async def groups(self, request: Request) -> Response:
-        """Consumer groups with their lag, a page of them."""
+        """One page of consumer groups with their lag."""
         listed: GroupNames = await self._group_names.get(self._client.groups.names)
         names: Sequence[str] = listed
         system = request.query_params.get("system") == "1"
@@ -220,7 +220,7 @@ class Pages:
         return await self._client.groups.progress(name), *await looking.members(self._client, name)
 
     async def group(self, request: Request) -> Response:
-        """One group: lag over time, members, queues and who has them."""
+        """One group: lag over time, members, queues and their owners."""
         name = _name(request)
         figures = await looking.group(self._client, name)
         series = self.lag_history.seen(name, None if figures.lag is None else float(figures.lag))
@@ -229,7 +229,7 @@ class Pages:
     # --- messages ------------------------------------------------------------------------------------------------
 
     async def messages(self, request: Request) -> Response:
-        """Messages that are searched for."""
+        """The messages found by a search."""
         given = {name: request.query_params.get(name, "").strip() for name in ("topic", "key", "id", "since")}
         found, trouble = None, ""
         if given["topic"] or given["id"]:
@@ -248,7 +248,7 @@ class Pages:
         return self._render(request, "messages.html", given=given, found=found, trouble=trouble)
 
     async def message(self, request: Request) -> Response:
-        """One message with its body, its properties and who consumed it."""
+        """One message with its body, its properties and the groups that consumed it."""
         queue, offset = _place(request.query_params.get)
         message = await self._client.messages.at(queue, offset)
         try:
@@ -283,7 +283,7 @@ class Pages:
     # --- dead letters --------------------------------------------------------------------------------------------
 
     async def dead_letters(self, request: Request) -> Response:
-        """Groups that have dead letters, a page of them."""
+        """One page of groups that have dead letters."""
         names: list[str] = await self._topic_names.get(self._client.admin.topics)
         groups = [name.removeprefix(DLQ_PREFIX) for name in names if name.startswith(DLQ_PREFIX)]
         search = request.query_params.get("search", "")
@@ -327,7 +327,7 @@ class Pages:
 
 
 class _Tail(StreamingResponse):
-    """A tail, which counts as open until its browser has gone."""
+    """A live tail, which counts as open until its browser disconnects."""
 
     def __init__(self, pages: Pages, events: AsyncGenerator[bytes, None]) -> None:
         super().__init__(events, media_type="text/event-stream")
@@ -351,7 +351,7 @@ def _name(request: Request) -> str:
 
 
 def _done(request: Request) -> int | None:
-    """How much the change before has done; a number alone, as links can be forged."""
+    """The result of the preceding change, only as a number, since links can be forged."""
     value = request.query_params.get("done", "")
     return _whole(value, "What was done") if value else None
 

@@ -15,14 +15,14 @@ from triomq_dashboard.history import Point
 from triomq_protocol.names import RETRY_PREFIX
 
 BODY_SHOWN_MAX: Final = 64 * 1024
-"""Bytes of a body that a page shows."""
+"""The most bytes of a body that a page shows."""
 
 CHART_WIDTH: Final = 600
 CHART_HEIGHT: Final = 120
 
 
 def number(value: float | None) -> str:
-    """``12,345``; a dash for what is not known."""
+    """``12,345``; a dash if the value is not known."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
@@ -40,7 +40,7 @@ def size(value: float | None) -> str:
 
 
 def moment(time_ms: int | None) -> str:
-    """``2026-11-23 12:00:00.000`` UTC; a dash for none, and for what is not a time."""
+    """``2026-11-23 12:00:00.000`` UTC; a dash if there is none, or it is not a valid time."""
     if not time_ms or time_ms < 0:
         return "–"
     try:
@@ -50,7 +50,7 @@ def moment(time_ms: int | None) -> str:
 
 
 def text(value: object) -> str:
-    """An untrusted name or text: control characters, also those that turn text around, become escapes."""
+    """An untrusted name or text: control characters, including those that reverse text, become escapes."""
     return "".join(_visible(each) for each in str(value))
 
 
@@ -66,12 +66,12 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 
 @attrs.frozen
 class BodyText:
-    """A body for people.
+    """A body as readable text.
 
     Attributes:
-        text: as UTF-8; bytes that are none are escaped.
+        text: the body as UTF-8; other bytes are escaped.
         is_text: whether all of it is UTF-8.
-        size_bytes: of the whole body.
+        size_bytes: the size of the whole body.
         cut: whether the end is missing.
     """
 
@@ -82,7 +82,7 @@ class BodyText:
 
 
 def body_text(body: bytes, bytes_max: int = BODY_SHOWN_MAX) -> BodyText:
-    """A body for people, or its beginning, which ends with a whole character."""
+    """A body as readable text, or its beginning, which ends with a whole character."""
     shown = body[:bytes_max]
     cut = len(body) > len(shown)
     decoded, ignoring = (_utf8(errors).decode(shown, final=not cut) for errors in ("backslashreplace", "ignore"))
@@ -98,7 +98,7 @@ class Chart:
         area: the same, closed at the bottom.
         highest: the figure at the top.
         latest: the newest figure.
-        seconds: how long it covers.
+        seconds: the time that it covers.
     """
 
     line: str
@@ -109,7 +109,7 @@ class Chart:
 
 
 def chart(points: Sequence[Point]) -> Chart | None:
-    """The chart of a series; None while it has fewer than two points."""
+    """The chart of a series; None if it has fewer than two points."""
     if len(points) < 2:
         return None
     begin, span = points[0].at_s, points[-1].at_s - points[0].at_s
@@ -124,13 +124,13 @@ def chart(points: Sequence[Point]) -> Chart | None:
 
 
 def link(path: str, **parameters: object) -> str:
-    """An address within the dashboard; names of topics may have any character."""
+    """An address within the dashboard, quoted: topic names may contain any character."""
     given = {name: value for name, value in parameters.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def make_environment() -> Environment:
-    """The templates, in which everything is escaped."""
+    """Create the environment of the templates, in which everything is escaped."""
     environment = Environment(
         loader=PackageLoader("triomq_dashboard"),
         autoescape=select_autoescape(default=True, default_for_string=True),

@@ -1,7 +1,7 @@
 """Serves an application over HTTP: hypercorn's connections, with limits that its own server does not have.
 
-hypercorn shields what it writes from cancellation: a browser that does not read, such as the live tail of a laptop that
-sleeps, would keep the process from ending. So the sockets are kept here, and are closed when it is time. The classes of
+hypercorn shields its writes from cancellation: a browser that does not read, such as the live tail of a sleeping
+laptop, would keep the process from ending. So the sockets are kept here, and are closed when it is time. The classes of
 hypercorn's worker are internal to it.
 """
 
@@ -30,12 +30,12 @@ PIECE_BYTES: Final = 16 * 1024
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What peers may take.
+    """Limits on connections, with times in seconds.
 
     Args:
-        connections: how many are open at one time; further ones are closed at once.
-        quiet_s: how long a connection may be open without a byte in any direction. Longer than a page takes.
-        stalled_s: how long a peer may take for `PIECE_BYTES` that it is sent.
+        connections: the most open connections; further ones are closed at once.
+        quiet_s: how long a connection may be open without a byte in either direction; longer than a page takes.
+        stalled_s: how long a peer may take to receive `PIECE_BYTES`.
         grace_s: how long answers may take at the end.
     """
 
@@ -46,7 +46,7 @@ class Limits:
 
 
 def affordable(limits: Limits) -> Limits:
-    """The limits, with fewer connections where the process may open few files; the others are for the cluster."""
+    """The limits, with fewer connections if the process may open few files; the others are for the cluster."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         return limits
@@ -58,10 +58,10 @@ class Connection(trio.abc.HalfCloseableStream):
 
     Args:
         stream: the connection.
-        limits: how long that is.
+        limits: the limits, which define how long that is.
 
     Attributes:
-        socket: of the connection; hypercorn asks it for addresses.
+        socket: the connection's socket, from which hypercorn gets addresses.
     """
 
     def __init__(self, stream: trio.SocketStream, limits: Limits) -> None:
@@ -71,7 +71,7 @@ class Connection(trio.abc.HalfCloseableStream):
         self._active = trio.current_time()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send; raises BrokenResourceError when the peer does not take it."""
+        """Send data; raises BrokenResourceError if the peer does not receive it in time."""
         view = memoryview(data)
         for begin in range(0, len(view), PIECE_BYTES):
             with trio.move_on_after(self._limits.stalled_s) as scope:
@@ -86,7 +86,7 @@ class Connection(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Receive; raises BrokenResourceError when nothing comes, and nothing is sent meanwhile."""
+        """Receive data; raises BrokenResourceError if none arrives in time, and none is sent meanwhile."""
         while (until := self._active + self._limits.quiet_s) > trio.current_time():
             with trio.move_on_at(until) as scope:
                 data = await self._stream.receive_some(max_bytes)
@@ -118,7 +118,7 @@ async def serve(
     limits: Limits | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve an application until what is awaited returns; `limits.grace_s` later all connections are closed."""
+    """Serve an application until `end` returns; `limits.grace_s` later all connections are closed."""
     bounds = limits if limits is not None else affordable(Limits())
     config = Config()
     config.errorlog = None
@@ -143,7 +143,7 @@ async def serve(
                 cast("trio.SSLStream[trio.SocketStream]", above),
             )
         except Exception:
-            log.exception("a connection of the dashboard failed")  # the others go on
+            log.exception("a connection of the dashboard failed")  # the others continue
         finally:
             connections.discard(connection)
             connection.cut()

@@ -1,6 +1,7 @@
 """The live tail of a topic: new messages as server-sent events, pulled from the ends of its queues.
 
-It changes nothing in the cluster: it joins no group and commits no offset. The browser's page gets values, never HTML.
+It changes nothing in the cluster: it joins no group and commits no offset. The browser's page receives values, never
+HTML.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from triomq_dashboard.presentation import body_text, moment, text
 
 LOOK_EVERY_S: Final = 1.0
 TAIL_S: Final = 1800.0
-"""How long one tail lasts; the browser then begins a new one."""
+"""How long one tail lasts, in seconds; the browser then starts a new one."""
 
 QUEUES_MAX: Final = 64
-"""Queues that one tail follows."""
+"""The most queues that one tail follows."""
 
 ROUND_MAX: Final = 100
-"""Messages that one look gives; what comes faster is left out, and counted."""
+"""The most messages per query; further ones are left out, and counted."""
 
 BODY_MAX: Final = 500
 
 
 def event(name: str, value: object) -> bytes:
-    """One server-sent event; JSON has no line end outside of strings, and none within."""
+    """Encode one server-sent event; its JSON contains no line ends."""
     return f"event: {name}\ndata: {json.dumps(value)}\n\n".encode()
 
 
@@ -67,7 +68,7 @@ async def tail(client: Client, topic: str) -> AsyncGenerator[bytes, None]:
 
 
 async def _look(client: Client, topic: str, ends: dict[MessageQueue, int]) -> tuple[list[ReceivedMessage], int]:
-    """What has come since the last look; the first one only notes where the queues end."""
+    """The messages since the last query, and how many were left out; the first query only records the queues' ends."""
     stats = await client.admin.topic_stats(topic)
     found: list[ReceivedMessage] = []
     skipped = 0
