@@ -1,7 +1,7 @@
-"""The entry point of the command ``triomq``, apart from the package so that Ctrl-C is quiet from the first moment.
+"""The entry point of the command ``triomq``, separate from the package so that Ctrl-C is quiet from the start.
 
 Importing :mod:`triomq` takes half a second, and an interrupt meanwhile would print a traceback.  This module imports
-nothing but :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them, nor do those of the servers.
+only :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them, nor do those of the servers.
 """
 
 import sys

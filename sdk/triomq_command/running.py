@@ -1,4 +1,4 @@
-"""How a command of ``triomq`` runs and ends, the SDK's and the servers' alike: its error message, and its exit code."""
+"""Runs a command of ``triomq``, of the SDK or of the servers: its error message and its exit code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import click
 EXIT_INTERRUPTED: Final = 130
 
 ESCAPED: Final = "triomq_escaped"
-"""The name of the error handler by which characters that the output's encoding lacks become escapes."""
+"""The name of the error handler that escapes characters which the output's encoding lacks."""
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Characters as JSON and Java have them: two escapes for what is beyond U+FFFF."""
+    """Escape characters as JSON and Java do: two escapes for those beyond U+FFFF."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
@@ -34,7 +34,7 @@ class QuietGroup(click.Group):
     """A group of commands that Ctrl-C ends without output."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; click would answer Ctrl-C with an empty line of output."""
+        """Run a command; click itself would print an empty line after Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -42,20 +42,20 @@ class QuietGroup(click.Group):
 
 
 class ClosedOutput(io.TextIOBase):
-    """Replaces a standard output that was closed before the start (``>&-``), and fails when something is written.
+    """Replaces a standard output that was closed before the start (``>&-``), and fails on writes.
 
-    Python has None there, and what is printed is lost without an error: messages, too, that are then committed.
+    Python has None there, and output is lost without an error: even messages that are then committed.
     """
 
     encoding = "utf-8"
     errors = ESCAPED
 
     def writable(self) -> bool:
-        """As every output."""
+        """True, as for every output."""
         return True
 
     def write(self, text: str, /) -> int:
-        """Fail; but for an empty text, by which click looks what kind of output this is."""
+        """Fail, except for an empty text, with which click checks the kind of output."""
         if text:
             raise OSError(errno.EBADF, "standard output is closed")
         return 0
@@ -66,7 +66,7 @@ def exit_code_of(main: Callable[[], object], *, must_print: bool = False) -> int
 
     Args:
         main: runs it, and returns its exit code, if that is a number.
-        must_print: whether it fails if it cannot print, since its output was closed; servers run on.
+        must_print: whether it fails if it cannot print, since its output was closed; servers continue.
 
     Returns:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
@@ -75,7 +75,7 @@ def exit_code_of(main: Callable[[], object], *, must_print: bool = False) -> int
     if must_print and sys.stdout is None:
         sys.stdout = ClosedOutput()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        # Messages are UTF-8, and the output may be Latin-1, as a pipe on Windows may be.
+        # Messages are UTF-8, and the output may be Latin-1, such as a pipe on Windows.
         sys.stdout.reconfigure(errors=ESCAPED)
     try:
         code = _run(main)
@@ -94,7 +94,7 @@ def _run(main: Callable[[], object]) -> int:
     except click.Abort:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone.
+        # The reader of our output has closed it.
         _print_no_more()
         return 1
     except OSError as error:
@@ -105,7 +105,7 @@ def _run(main: Callable[[], object]) -> int:
 
 
 def _print_no_more() -> None:
-    """Leave nothing to be written, not even at the interpreter's end."""
+    """Discard all further output, including that at the interpreter's end."""
     if isinstance(sys.stdout, ClosedOutput):
         sys.stdout = None  # its descriptor may be a connection's by now
     elif sys.stdout is not None:

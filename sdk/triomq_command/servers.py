@@ -1,4 +1,4 @@
-"""The commands of the servers, run without the client: a broker that starts needs none of what the others import."""
+"""The commands of the servers, run without the client: a broker starts without the imports of the other commands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ COMMANDS: Final = {
     "cluster": "triomq_server.commands.cluster",
     "namesrv": "triomq_server.commands.namesrv",
 }
-"""Command -> the module that has it, by its name. A test compares them with the distribution's entry points."""
+"""Command -> the name of its module. A test compares them with the distribution's entry points."""
 
 
 def run(arguments: list[str]) -> int | None:
-    """Run a command of the servers if these arguments ask for one, and it can be loaded.
+    """Run a command of the servers if these arguments name one, and it can be loaded.
 
     Returns:
-        The exit code; None if the other commands have to answer.
+        The exit code; None if the other commands have to run.
     """
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
