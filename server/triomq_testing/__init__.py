@@ -1,6 +1,6 @@
 """RocketMQ for tests: pytest fixtures, a cluster whose clock and faults the test controls, and `triomq run`.
 
-The fixtures are in `plugin`, which pytest finds by itself. `Servers` does the same without pytest.
+The fixtures are in `plugin`, which pytest finds automatically. `Servers` does the same without pytest.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ _HOMES = {"Clock": "steered.clock", "Faults": "steered.faults", "RocketMQ": "roc
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is used: every run of pytest imports this package."""
+    """Import a name on first use: every run of pytest imports this package."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,10 +1,10 @@
-"""The command of `triomq run`: its process, the signals it gets, its end, and the end of all that it has left behind.
+"""The command of `triomq run`: its process, its signals, its end, and the end of all processes that it leaves behind.
 
-The command's parent is not the process of `triomq run` but a small watcher, forked from it: when that process is killed,
-the watcher is still there to end the command and to remove the cluster's files. Only small modules of the standard
-library are imported here, since the watcher is forked before anything else is loaded. Linux gives a process whose
-parent has ended to the nearest subreaper, which the watcher is: so nothing that the command starts can hide. Where the
-watcher is killed, the process of `triomq run` is the next one.
+The command's parent is not the process of `triomq run` but a small watcher, forked from it: if that process is killed,
+the watcher still ends the command and removes the cluster's files. Only small modules of the standard library are
+imported here, since the watcher is forked before anything else is loaded. Linux gives a process whose parent has ended
+to the nearest subreaper, which is the watcher, so no process that the command starts can escape. If the watcher is
+killed, the process of `triomq run` is the next subreaper.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 LEFT_BEHIND_GRACE_S = 1.0
-"""How long the processes that it has left behind may take to end."""
+"""How long the processes that the command leaves behind may take to end."""
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 KILLED = 128
-"""Exit statuses as shells have them; the number of the signal is added to the last."""
+"""Exit statuses as in shells; the number of the signal is added to the last."""
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END = signal.SIGUSR1
-"""To the watcher, from its parent: the cluster has ended."""
+"""The signal from the parent to the watcher when the cluster has ended."""
 
 
 class NotStartedError(OSError):
@@ -42,18 +42,18 @@ class NotStartedError(OSError):
 class Child:
     """A command's process and its descendants.
 
-    The process is there at once, but becomes the command only in `start`. Signals that end this process go to the
-    command's instead.
+    The process exists at once, but becomes the command only in `start`. Signals that would end this process are sent to
+    the command's instead.
 
     Args:
         command: the program and its arguments.
-        environment: of the command.
+        environment: the command's environment.
         grace_s: how many seconds it may take to end after a signal.
 
     Attributes:
-        pid: the command's.
-        descriptor: can be read when it has ended.
-        status: its exit status once it has ended; that of shells where a signal ended it.
+        pid: the command's process id.
+        descriptor: a descriptor that becomes readable when it has ended.
+        status: its exit status once it has ended; as in shells if a signal ended it.
         deadline: when it is killed, by the monotonic clock; None until the first signal.
     """
 
@@ -63,7 +63,7 @@ class Child:
         self.status: int | None = None
         self.deadline: float | None = None
         _become_subreaper()
-        # Until all know what to do with them.
+        # Until all processes handle them.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, _END, signal.SIGCHLD))
         failure, tell_failure = os.pipe2(os.O_CLOEXEC)
         wait_start, start = os.pipe2(os.O_CLOEXEC)
@@ -87,7 +87,7 @@ class Child:
         """Let the process become the command, unless it has ended. Raises NotStartedError."""
         with contextlib.suppress(BrokenPipeError), self._start:
             self._start.write(b"1")
-        failure = int(self._failure.read() or 0)  # when it is the command, or has ended
+        failure = int(self._failure.read() or 0)  # returns once it is the command, or has ended
         if failure:
             raise NotStartedError(failure, os.strerror(failure), self._program)
 
@@ -105,20 +105,20 @@ class Child:
                 os.kill(self.pid, number)
 
     def has_ended(self) -> bool:
-        """Whether the command has ended; `status` says how."""
+        """Whether the command has ended; `status` is then set."""
         if self.status is None:
             with contextlib.suppress(BlockingIOError):
-                # Nothing where the watcher was killed, of which the command cannot live longer.
+                # Nothing if the watcher was killed, which the command cannot outlive.
                 self.status = int(os.read(self.descriptor, 16) or KILLED + signal.SIGKILL)
         return self.status is not None
 
     def end(self) -> None:
-        """End what the command has left behind: first asked, then killed. Call it when the cluster has ended."""
+        """End the processes that the command left behind, by a signal and then by force. Call it after the cluster."""
         self._start.close()
         self._failure.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._watcher, _END)
-        if os.waitpid(self._watcher, 0)[1]:  # it was killed, and they are this process's now
+        if os.waitpid(self._watcher, 0)[1]:  # it was killed, and they are this process's children now
             end_descendants()
 
 
@@ -131,7 +131,7 @@ def _watch(
     tell_failure: int,
     tell_end: int,
 ) -> NoReturn:
-    """In the watcher: fork the command's process; end what is left of it when the parent says so, or has been killed."""
+    """In the watcher: fork the command's process; end what is left of it on the parent's signal or death."""
     status = 0
     try:
         _close_all_but(wait_start, tell_failure, tell_end)
@@ -154,7 +154,7 @@ def _watch(
             from triomq_testing.directories import remove_left_behind
 
             remove_left_behind()
-    except Exception:  # noqa: BLE001 - reported here, since nothing is above
+    except Exception:  # noqa: BLE001 - reported here, since no caller is left
         status = 1
         sys.excepthook(*sys.exc_info())
     finally:
@@ -175,7 +175,7 @@ def _become(
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != watcher:
             os._exit(KILLED + signal.SIGTERM)
-        # Python's own handlers and what Python ignores would be strange to the command.
+        # The command must not inherit Python's own handlers and ignored signals.
         for each in (*_PASSED_ON, signal.SIGPIPE):
             if each is signal.SIGPIPE or signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, signal.SIG_DFL)
@@ -189,15 +189,15 @@ def _become(
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close what belongs to this program; what it was given for the command stays."""
+    """Close this program's descriptors; those that it was given for the command stay open."""
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # that of the listing itself
             if int(name) not in kept and not os.get_inheritable(int(name)):
                 os.close(int(name))
 
 
 def end_descendants() -> None:
-    """End all processes below this one: first asked, then killed."""
+    """End all descendants of this process, by a signal and then by force."""
     asked: set[int] = set()
     deadline = time.monotonic() + LEFT_BEHIND_GRACE_S
     while True:
@@ -216,12 +216,12 @@ def end_descendants() -> None:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """All processes below one, but for those that have ended."""
+    """All descendants of a process, except those that have ended."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                # The name of the program, in parentheses, may hold anything.
+                # The program's name, in parentheses, may contain any bytes.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
                 if state not in b"ZX":
                     children.setdefault(int(parent), []).append(int(name))
@@ -235,7 +235,7 @@ def descendants(ancestor: int) -> set[int]:
 
 
 def _reap(child: int = 0, tell_end: int = -1) -> None:
-    """Reap children that have ended; before that, report how the given one did, whose number is its own until then."""
+    """Reap children that have ended; report first how the given one ended, whose pid is not reused until then."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if ended.si_pid == child:

@@ -1,7 +1,7 @@
-"""``triomq run``: lends a cluster to any command.
+"""``triomq run``: runs any command with a cluster.
 
-The command's process is forked before anything large is imported, but becomes the command when the cluster is there:
-some clients give up after three seconds, in which a busy machine may not have started a cluster.
+The command's process is forked before anything large is imported, but becomes the command once the cluster runs: some
+clients give up after three seconds, in which a busy machine may not have started a cluster.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
-# What follows the command's name belongs to it, also without --.
+# Everything after the command's name belongs to it, even without --.
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False})
 @click.option("--topics", default="", metavar="A,B", callback=_read_topics, help="Topics that are there at once.")
 @click.option("--masters", type=click.IntRange(1, 26), default=1, show_default=True, help="Broker sets.")
@@ -92,7 +92,7 @@ def run(
 
     In COMMAND, `triomq clock` sets the brokers' clock forward, and with --faults `triomq faults` breaks brokers.
     """
-    # An ordinary connection takes these ports for no other purpose: they listen from now on.
+    # They listen from now on, so that no other connection takes these ports.
     with _listen() as listening, _listen() as steering:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         secret = os.urandom(16).hex()
@@ -147,8 +147,8 @@ def _listen() -> socket.socket:
 
 
 def _lend(child: Child, options: dict[str, Any]) -> Exception | None:
-    """Run the cluster until the command has ended; what went wrong, in which case the command is ended, too."""
-    import trio  # noqa: F401 - a third of what there is to import
+    """Run the cluster until the command has ended; returns a failure of the cluster, which also ends the command."""
+    import trio  # noqa: F401 - a third of the imports
 
     if child.has_ended():
         return None

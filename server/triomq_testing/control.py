@@ -1,15 +1,15 @@
-"""A cluster's clock and faults for other processes, by HTTP on loopback: what `triomq run` and the workers of one run of
-pytest use.
+"""Controls a cluster's clock and faults from other processes, over HTTP on loopback.
 
-Paths begin with a secret of the cluster, so that nothing on the machine finds them by chance:
+`triomq run` and the workers of one run of pytest use it. Paths start with a secret of the cluster, so that no other
+program on the machine finds them by chance:
 
 - ``GET /SECRET/``: the name servers, and the time by the brokers' clock.
-- ``POST /SECRET/clock/advance?hours=2``: days, hours, minutes and seconds are added. Answered when all that was due is
-  done.
-- ``POST /SECRET/clock/fast-forward``: as long as the connection is open.
+- ``POST /SECRET/clock/advance?hours=2``: days, hours, minutes and seconds are added. The answer is sent when everything
+  that was due is done.
+- ``POST /SECRET/clock/fast-forward``: for as long as the connection is open.
 - ``POST /SECRET/faults/kill?node=broker-a``: any method of `Faults`; all brokers without a node.
 
-Answers are JSON; those of errors have a line ``error``.
+Answers are JSON; those for errors have a member ``error``.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _TIMES = ("days", "hours", "minutes", "seconds")
 
 @attrs.frozen
 class _RefusedError(Exception):
-    """A request cannot be carried out; the text names the reason."""
+    """A request cannot be carried out; the text gives the reason."""
 
     code: int
     text: str
 
 
 class Control:
-    """Answers requests to steer a cluster; belongs to the loop of its servers.
+    """Answers requests to control a cluster; belongs to the loop of its servers.
 
     Args:
         namesrv_addr: the name servers.
-        clock: of all brokers.
-        faults: its calls may come from threads of this loop.
-        secret: begins all paths.
+        clock: the clock of all brokers.
+        faults: the faults; they may be called from threads of this loop.
+        secret: the first part of all paths.
     """
 
     def __init__(self, namesrv_addr: str, clock: SteeredClock, faults: Faults, secret: str) -> None:
@@ -78,7 +78,7 @@ class Control:
         try:
             await self._answer(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # the client has gone
+            pass  # the client has disconnected
         finally:
             self._connections -= 1
             await trio.aclose_forcefully(stream)
@@ -101,7 +101,7 @@ class Control:
         except (ValueError, OverflowError, RuntimeError) as error:
             code, answer = 400, {"error": str(error)}
         await stream.send_all(_head(code) + json.dumps(answer or self._state()).encode() + b"\n")
-        # Closing while the peer still sends would reset the connection, and lose what it has not read.
+        # Closing while the peer still sends would reset the connection, and lose data that it has not read.
         await stream.send_eof()
         with trio.move_on_after(REQUEST_WITHIN_S):
             while await stream.receive_some(REQUEST_BYTES_MOST):
@@ -149,7 +149,7 @@ class Control:
 
 
 class ThreadCalls:
-    """Brings calls of `Faults` from a thread of a trio loop back into this loop."""
+    """Passes calls of `Faults` from a thread of a trio loop back into this loop."""
 
     def call(self, run: Callable[[], Awaitable[Any]]) -> Any:
         """Run it and wait for its end."""
@@ -176,7 +176,7 @@ def _numbers(query: Mapping[str, str], known: tuple[str, ...]) -> dict[str, floa
 
 
 async def _request(stream: trio.SocketStream) -> tuple[str, str, dict[str, str]]:
-    """Method, path and query of a request; the body is not looked at."""
+    """Method, path and query of a request; the body is ignored."""
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > REQUEST_BYTES_MOST:

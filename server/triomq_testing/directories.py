@@ -1,4 +1,4 @@
-"""Temporary directories of clusters: removed at the end, and after a killed process by the next one."""
+"""Temporary directories of clusters: removed at the end, or by the next process if this one is killed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOCK = "in-use"
 
 @contextlib.contextmanager
 def temporary_directory() -> Iterator[Path]:
-    """A directory as long as the block lasts. It is locked while it is in use, so that no other process removes it."""
+    """A directory for as long as the block lasts. It is locked while in use, so that no other process removes it."""
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX))
         lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             break
-        os.close(lock)  # another process has taken it for left behind before it was locked
+        os.close(lock)  # another process took it for one left behind before it was locked
     try:
         yield home
     finally:

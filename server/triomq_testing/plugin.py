@@ -33,11 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Let a worker of `pytest-xdist` know where the run's cluster is; called in the controller."""
+    """Pass the address of the run's cluster to a worker of `pytest-xdist`; called in the controller."""
     from triomq_testing.clusters.sharing import SharedCluster
 
     if not node.gateway.spec.popen:
-        return  # on another machine, maybe: it has a cluster of its own
+        return  # perhaps on another machine: it has its own cluster
     if _shared not in node.config.stash:
         node.config.stash[_shared] = SharedCluster()
     node.workerinput[_URL] = node.config.stash[_shared].url
@@ -45,7 +45,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the run's cluster, after the workers."""
+    """Stop the run's cluster, after the workers."""
     shared = config.stash.get(_shared, None)
     if shared is not None:
         del config.stash[_shared]

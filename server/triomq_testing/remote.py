@@ -1,4 +1,4 @@
-"""A cluster of another process, as its clock and faults are steered from this one; the other side is `control`."""
+"""Controls the clock and faults of a cluster in another process; the other side is `control`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from datetime import datetime
 from urllib.parse import urlencode, urlsplit
 
 ANSWER_WITHIN_S = 120.0
-"""Advancing a clock by years, with all that is due meanwhile, takes seconds."""
+"""Time limit for an answer: advancing a clock by years, with all that is due meanwhile, takes seconds."""
 
 
 class Remote:
-    """Asks the process that runs a cluster; every method waits for the answer, and may be called from any thread.
+    """Sends requests to the process that runs a cluster; methods wait for the answer, and may be called in any thread.
 
     Args:
-        url: of the cluster's control, with its secret.
+        url: the URL of the cluster's control, with its secret.
 
-    Methods raise ConnectionError when the cluster has gone, and ValueError for what it refuses.
+    Methods raise ConnectionError if the cluster no longer runs, and ValueError if it refuses a request.
     """
 
     def __init__(self, url: str) -> None:
@@ -35,11 +35,11 @@ class Remote:
         return self._ask("GET", "")
 
     def do(self, what: str, **query: str | float) -> dict[str, str]:
-        """Have something done, such as ``clock/advance``; returns the state afterwards."""
+        """Request an action, such as ``clock/advance``; returns the state afterwards."""
         return self._ask("POST", what, **query)
 
     def now_ms(self) -> int:
-        """The time by the clock, in ms since 1970."""
+        """The clock's time, in ms since 1970."""
         return round(datetime.fromisoformat(self.state()["time"]).timestamp() * 1000)
 
     def advance(self, by_ms: int) -> None:
@@ -48,7 +48,7 @@ class Remote:
 
     @contextlib.contextmanager
     def fast_forward(self) -> Iterator[None]:
-        """Deliver delayed messages without waiting, as long as the block lasts."""
+        """Deliver delayed messages without waiting, for as long as the block lasts."""
         with self._asked("POST", "clock/fast-forward", {}) as (connection, response):
             try:
                 yield

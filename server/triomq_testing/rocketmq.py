@@ -1,4 +1,4 @@
-"""A running cluster as a test sees it: its address, its topics, and their messages."""
+"""A running cluster in a test: its address, its topics, and their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class SharedClient(Protocol):
-    """The client of a cluster's helpers, in the loop of the servers; opened when it is first used."""
+    """The client of a cluster's helpers, in the loop of the servers; opened on first use."""
 
     async def client(self) -> triomq.Client:
         """The client."""
@@ -25,15 +25,16 @@ class SharedClient(Protocol):
 
 
 class RocketMQ:
-    """A cluster that the test may use, with its clock and its faults; made by the fixtures and by `Servers.open`.
+    """A cluster for a test, with its clock and its faults; created by the fixtures and by `Servers.open`.
 
-    Every method may be called from any thread, and from tests of trio and asyncio, which it blocks for milliseconds.
+    Every method may be called from any thread, and from tests with trio or asyncio, whose loop it blocks for
+    milliseconds.
 
     Attributes:
         namesrv_addr: the name servers, ``host:port``, for clients in any language.
         clock: the wall clock of the brokers.
         faults: breaks the nodes.
-        prefix: begins the names of this test's topics and groups.
+        prefix: the prefix of the names of this test's topics and groups.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class RocketMQ:
         self._calls = calls
 
     def with_prefix(self, prefix: str) -> RocketMQ:
-        """The same cluster, for a test whose names begin differently."""
+        """The same cluster with another prefix of names."""
         return RocketMQ(self.namesrv_addr, self.clock, self.faults, self._sdk, self._calls, prefix)
 
     def name(self, name: str) -> str:
@@ -97,13 +98,13 @@ class RocketMQ:
         return sent
 
     def messages(self, topic: str) -> list[triomq.ReceivedMessage]:
-        """All messages stored in a topic, by its full name, in the order in which they were stored; none if there is no
-        such topic.
+        """All messages stored in a topic, by its full name, in the order stored; none if there is no such topic.
 
-        Delayed messages come into their topic when they are due. Dead letters are in ``%DLQ%`` and the group's name.
+        Delayed messages are stored in their topic when they are due. Dead letters are in the topic ``%DLQ%`` plus the
+        group's name.
 
         Raises:
-            BrokerNotFound: a broker set is down, so that its messages cannot be known.
+            BrokerNotFound: a broker set is down, so its messages are not known.
         """
 
         async def read(client: triomq.Client) -> list[triomq.ReceivedMessage]:

@@ -1,4 +1,4 @@
-"""``triomq clock`` and ``triomq faults``: steer the cluster of ``triomq run`` from the command that it was lent to."""
+"""``triomq clock`` and ``triomq faults``: control the cluster of ``triomq run`` from the command that uses it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        """Read it."""
+        """Parse it."""
         text = str(value)
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
@@ -92,7 +92,7 @@ def fast_forward() -> None:
     The clock goes to the next due time whenever there is one. Prints a line when it begins.
     """
     with _remote() as remote, contextlib.suppress(KeyboardInterrupt), remote.fast_forward():
-        # Also where a shell has started it in the background, and SIGINT would be ignored.
+        # Also if a shell has started it in the background, where SIGINT would be ignored.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         click.echo("no message waits until Ctrl-C")

@@ -1,7 +1,7 @@
-"""The variables of the environment in which a command under `triomq run` finds its cluster."""
+"""The environment variables with which a command under `triomq run` finds its cluster."""
 
 ADDRESS_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
-"""The name server's address; Java's client reads the second one by itself."""
+"""The name server's address; Java's client reads the second one automatically."""
 
 URL_VARIABLE = "TRIOMQ_RUN_URL"
-"""Where the cluster's clock and faults are steered: ``http://127.0.0.1:PORT/SECRET``."""
+"""The URL that controls the cluster's clock and faults: ``http://127.0.0.1:PORT/SECRET``."""

@@ -1,1 +1,1 @@
-"""Where clusters are started: in a thread for tests, for the workers of one run of pytest, for `triomq run`."""
+"""Starts clusters: in a thread for tests, for the workers of one run of pytest, for `triomq run`."""

@@ -1,4 +1,4 @@
-"""The cluster that `triomq run` lends: in this process, on files in a temporary directory."""
+"""The cluster that `triomq run` provides: in this process, with files in a temporary directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from triomq_testing.steered.faults import Faults, Weaknesses
 from triomq_testing.steered.network import SteeredNetwork
 
 QUEUES = 4
-"""Of each topic, on every master."""
+"""The number of queues of each topic on every master."""
 
 
 def lend(
@@ -49,19 +49,19 @@ def lend(
 
     Args:
         child: the command, not started yet.
-        listening: listens where the command looks for the name server.
-        steering: listens where the command finds the clock and the faults.
-        secret: begins the paths there.
-        masters: broker sets.
-        slaves: slaves of each master.
-        topics: are there before the command gets an answer.
+        listening: the listening socket of the name server.
+        steering: the listening socket of the control of clock and faults.
+        secret: the first part of paths there.
+        masters: the number of broker sets.
+        slaves: the number of slaves of each master.
+        topics: topics that exist before the command gets an answer.
         settings: RocketMQ keys for every broker.
         faults: whether brokers can be broken.
 
     Raises:
         NotStartedError: the command cannot be started.
-        OSError: no free ports, or the disk fails.
-        ValueError: settings with which a broker must not start.
+        OSError: there are no free ports, or the disk fails.
+        ValueError: a broker must not start with these settings.
     """
     remove_left_behind()
     with temporary_directory() as home:
@@ -102,13 +102,13 @@ async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
     while not child.has_ended():
         if child.deadline is not None and time.monotonic() > child.deadline:
             child.send(signal.SIGKILL)
-        with trio.move_on_after(0.2):  # a signal sets the deadline, and wakes no task
+        with trio.move_on_after(0.2):  # a signal sets the deadline, but wakes no task
             await trio.lowlevel.wait_readable(child.descriptor)
     scope.cancel()
 
 
 def _listen_on(listening: socket.socket) -> Listen:
-    """As TCP, but where a socket listens already."""
+    """Return a function that listens on TCP, but for the port of `listening` uses that socket."""
     _, held = listening.getsockname()
 
     async def listen(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
@@ -120,7 +120,7 @@ def _listen_on(listening: socket.socket) -> Listen:
 
 
 def _write_topics(plan: ClusterPlan, topics: Sequence[str]) -> None:
-    """Brokers know the topics when they start, so that their first registration has them."""
+    """Write the topics to brokers' files, so that their first registration contains them."""
     for node in plan.nodes:
         if topics and node.role == "master":
             config, _ = BrokerConfig.from_properties(node.properties)

@@ -1,4 +1,4 @@
-"""A thread with a loop in which clusters run, for tests of any kind and any loop."""
+"""A thread with a loop in which clusters run, for tests with or without a loop of any kind."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from triomq_testing.steered.faults import Faults, Weaknesses
 from triomq_testing.steered.network import SteeredNetwork
 
 _ATTEMPTS = 5
-"""Another process may take a port between choosing and binding it."""
+"""The number of attempts: another process may take a port between choosing and binding it."""
 
 
 class Servers:
-    """Runs clusters in a thread of its own, as many as wanted, one after another or at once."""
+    """Runs any number of clusters in its own thread, one after another or concurrently."""
 
     def __init__(self) -> None:
         remove_left_behind()
         self._loop = LoopThread(_open_nursery, name="triomq-testing")
 
     def __enter__(self) -> Self:
-        """Nothing: the thread runs from the beginning."""
+        """Do nothing: the thread already runs."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,22 +62,22 @@ class Servers:
         settings: Mapping[str, str] | None = None,
         faults: bool = False,
     ) -> Iterator[RocketMQ]:
-        """Run a cluster as long as the block lasts; its files are in a temporary directory.
+        """Run a cluster for as long as the block lasts; its files are in a temporary directory.
 
         Args:
-            masters: broker sets.
-            slaves: slaves of each master.
-            topics: are created.
+            masters: the number of broker sets.
+            slaves: the number of slaves of each master.
+            topics: topics to create.
             settings: RocketMQ keys for every broker.
             faults: whether connections can be broken; they are a little slower then.
 
         Raises:
-            OSError: no free ports, or the disk fails.
-            ValueError: counts that are out of range, or settings with which a broker must not start.
-            TypeError: topics or settings that are not names and texts.
+            OSError: there are no free ports, or the disk fails.
+            ValueError: a count is out of range, or a broker must not start with these settings.
+            TypeError: topics or settings are not names and texts.
 
         Warns:
-            UserWarning: a setting that brokers ignore, such as a key that there is not.
+            UserWarning: brokers ignore a setting, such as one with an unknown key.
         """
         if isinstance(topics, str):
             raise TypeError(f"topics is {topics!r}, not a list of names: [{topics!r}]")
@@ -95,11 +95,11 @@ class Servers:
 
     @contextlib.contextmanager
     def open_shared(self, listening: socket.socket, secret: str) -> Iterator[None]:
-        """Run a cluster as long as the block lasts, for `join` in other processes.
+        """Run a cluster for as long as the block lasts, for `join` in other processes.
 
         Args:
-            listening: where they ask for it.
-            secret: begins the path there.
+            listening: the socket on which it is controlled.
+            secret: the first part of paths there.
         """
         with temporary_directory() as home:
             options = {"masters": 1, "slaves": 0, "settings": SETTINGS, "directory": home}
@@ -112,13 +112,13 @@ class Servers:
 
     @contextlib.contextmanager
     def join(self, url: str) -> Iterator[RocketMQ]:
-        """Use the cluster of another process as long as the block lasts.
+        """Use the cluster of another process for as long as the block lasts.
 
         Args:
-            url: of its control, with its secret.
+            url: the URL of its control, with its secret.
 
         Raises:
-            ConnectionError: it has gone.
+            ConnectionError: the cluster no longer runs.
             ValueError: it could not be started.
         """
         remote = Remote(url)
@@ -188,7 +188,7 @@ class _SharedClient:
 
 
 class _Running:
-    """One cluster in the loop."""
+    """One cluster that runs in the loop."""
 
     def __init__(
         self,
@@ -210,8 +210,10 @@ class _Running:
         self._ended = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[RocketMQ]) -> None:
-        """Run it until `stop`. A failure before it has started is raised here, a later one where it is stopped, so that
-        other clusters go on."""
+        """Run the cluster until `stop`.
+
+        A failure before it has started is raised here, a later one by `stop`, so that other clusters continue.
+        """
         try:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -228,7 +230,7 @@ class _Running:
             self._ended.set()
 
     async def stop(self) -> None:
-        """End it, and raise what it failed with."""
+        """End the cluster, and raise the error with which it failed."""
         self._stopping.set()
         await self._ended.wait()
         if self._failure is not None:
@@ -258,7 +260,7 @@ class _Running:
 
 
 def _only(error: Exception) -> Exception:
-    """The exception that is alone in groups of one."""
+    """The single exception inside groups of one, or the error unchanged."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,5 +1,4 @@
-"""One cluster for all workers of a run of `pytest-xdist`: the controller's process runs it, from when the first worker
-asks for it.
+"""One cluster for all workers of a run of `pytest-xdist`, run by the controller's process once a worker asks for it.
 
 Only small modules of the standard library are imported here until then: every controller imports this module.
 """
@@ -17,10 +16,10 @@ _BACKLOG = 128
 
 
 class SharedCluster:
-    """Listens for workers, and runs a cluster for them if there is any that asks.
+    """Listens for workers, and runs a cluster for them if any asks.
 
     Attributes:
-        url: where workers ask, with a secret.
+        url: the URL for workers, with a secret.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class SharedCluster:
         self._secret = os.urandom(16).hex()
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/{self._secret}"
         self._ended, self._end = os.pipe()
-        # A daemon, so that a controller that breaks can end.
+        # A daemon, so that a controller that fails can end.
         self._thread = threading.Thread(target=self._run, name="triomq-testing-shared", daemon=True)
         self._thread.start()
 
@@ -53,14 +52,14 @@ class SharedCluster:
                 self._refuse(f"the cluster of this run failed: {type(error).__name__}: {error}")
 
     def _wait_asked(self) -> bool:
-        """Whether there is a worker that asks, rather than an end."""
+        """Wait, and return whether a worker asks; False at the end of the run."""
         ready, _, _ = select.select([self._listening.fileno(), self._ended], [], [])
         return self._ended not in ready
 
     def _refuse(self, text: str) -> None:
         body = json.dumps({"error": text}).encode()
         while self._wait_asked():
-            # A worker that has gone meanwhile needs no answer.
+            # A worker that has ended meanwhile needs no answer.
             with contextlib.suppress(OSError), self._listening.accept()[0] as asking:
                 asking.recv(65536)
                 asking.sendall(b"HTTP/1.1 500 Internal Server Error\r\nConnection: close\r\n\r\n" + body)

@@ -1,1 +1,1 @@
-"""What a test controls in a cluster: the clock, disk and network of its nodes, and the faults made of them."""
+"""The parts of a cluster that a test controls: the clock, disk and network of its nodes, and faults of these."""

@@ -1,8 +1,8 @@
 """The wall clock of a cluster that a test controls.
 
-Only times move that brokers compare with their wall clock: delayed messages, retries, retention, checks of
-transactions, time stamps. Heartbeats, held pulls and time-outs stay on real time, so that clients, whose clocks do not
-move, stay connected.
+It changes only the times that brokers compare with their wall clock: delayed messages, retries, retention, checks of
+transactions, time stamps. Heartbeats, held pulls and timeouts stay on real time, so that clients, whose clocks do not
+change, stay connected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SteeredClock:
 
     Attributes:
         waits: the servers' tasks that wait for times of this clock.
-        passed: called when it has been set forward by a test.
+        passed: called when a test has set it forward.
     """
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class SteeredClock:
     async def advance(self, by_ms: int) -> None:
         """Go forward, from one time that a task waits for to the next, until all is done.
 
-        The last day before such a time, and before the end, goes from hour to hour: files expire in certain hours, and all
-        that has expired by then is found in one day.
+        In the last day before such a time, and before the end, it advances hour by hour: files expire in certain hours,
+        and all that have expired by then are found in one day.
         """
         target_ms = self() + by_ms
         await self.waits.wait_idle()
@@ -72,7 +72,7 @@ class SteeredClock:
 
 
 class Calls(Protocol):
-    """Runs what belongs to the servers in their thread."""
+    """Runs functions of the servers in their thread."""
 
     def call(self, run: Callable[[], Awaitable[Any]]) -> Any:
         """Run it and wait for its end."""
@@ -96,8 +96,11 @@ class ClockHand(Protocol):
 
 
 class Clock:
-    """The wall clock of all brokers of a cluster; every method may be called from any thread, and from tests of trio
-    and asyncio, which it blocks for milliseconds."""
+    """The wall clock of all brokers of a cluster.
+
+    Every method may be called from any thread, and from tests with trio or asyncio, whose loop it blocks for
+    milliseconds.
+    """
 
     def __init__(self, hand: ClockHand) -> None:
         self._hand = hand
@@ -115,9 +118,9 @@ class Clock:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Set the clock forward; what is due meanwhile has been done, in order, when this returns.
+        """Set the clock forward; everything due meanwhile has been done, in order, when this returns.
 
-        A message that a consumer sends back afterwards waits from then on: for many retries there is `fast_forward`.
+        A message that a consumer sends back afterwards waits from then on: for many retries use `fast_forward`.
 
         Args:
             by: how far, or in days, hours, minutes and seconds; all of them are added.
@@ -129,15 +132,15 @@ class Clock:
         self._hand.advance(whole_ms(total))
 
     def fast_forward(self) -> contextlib.AbstractContextManager[None]:
-        """Deliver delayed messages without waiting: as long as the block lasts, the clock goes to each due time at once.
+        """Deliver delayed messages without waiting: during the block, the clock advances to each due time at once.
 
-        The test, and clients in other processes, go on meanwhile. Between two due times nothing waits for them.
+        The test, and clients in other processes, continue meanwhile. Between two due times nothing waits for them.
         """
         return self._hand.fast_forward()
 
 
 def whole_ms(by: timedelta) -> int:
-    """How far a clock is to go.
+    """How far to set a clock forward, in ms.
 
     Raises:
         ValueError: a negative time, or more than ten years.
@@ -154,7 +157,7 @@ class LocalHand:
 
     Args:
         steered: the clock.
-        calls: reach the loop of the servers.
+        calls: run functions in the loop of the servers.
     """
 
     def __init__(self, steered: SteeredClock, calls: Calls) -> None:
@@ -171,7 +174,7 @@ class LocalHand:
 
     @contextlib.contextmanager
     def fast_forward(self) -> Iterator[None]:
-        """Go forward as long as the block lasts."""
+        """Go forward for as long as the block lasts."""
         scope = trio.CancelScope()
         started, ended = trio.Event(), trio.Event()
 

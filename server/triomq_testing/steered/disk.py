@@ -17,7 +17,7 @@ class SteeredDisk(RealDisk):
 
     Attributes:
         full: whether there is no space left.
-        dead: whether the broker counts as killed: what it writes at its end is dropped.
+        dead: whether the broker counts as killed: its last writes are dropped.
     """
 
     def __init__(self, clock: Callable[[], int]) -> None:
@@ -28,7 +28,7 @@ class SteeredDisk(RealDisk):
         self.dead = False
 
     def modified_ms(self, path: str) -> int:
-        """By the test's clock: of the files of a log, when the one after next was made.
+        """The time by the test's clock: for a file of a log, when the file after the next was created.
 
         That happens when a file is full. Writing through memory need not change a file's own time.
         """
@@ -37,13 +37,13 @@ class SteeredDisk(RealDisk):
         return self._created_ms.get(f"{folder}/{later[1]}", 0) if len(later) > 1 else self._clock()
 
     def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
-        """Not on a full disk."""
+        """Create a file; fails on a full disk."""
         self._check_space(path)
         self._created_ms[path] = self._clock()
         return super().create(path, size, reserve, populate=populate)
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:  # noqa: ARG002 - as all disks
-        """Not on a full disk, and never forced to the disk: no test survives a power failure."""
+        """Write a file; fails on a full disk. It is never forced to the disk: no test survives a power failure."""
         self._check_space(path)
         if not self.dead:
             super().write(path, data, sync=False)
@@ -64,7 +64,7 @@ class SteeredDisk(RealDisk):
             super().remove_tree(path)
 
     def usage(self, path: str) -> DiskUsage:
-        """No free bytes on a full disk."""
+        """The use of the disk; a full disk has no free bytes."""
         usage = super().usage(path)
         return attrs.evolve(usage, free_bytes=0, usable_bytes=0) if self.full else usage
 

@@ -1,4 +1,4 @@
-"""What a test can break in a cluster: nodes, their connections, their disks."""
+"""Faults that a test can cause in a cluster: of nodes, their connections, their disks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from triomq_testing.steered.disk import SteeredDisk
 from triomq_testing.steered.network import SteeredNetwork
 
 SILENT_MS = 120_000
-"""How long a name server keeps a broker that sends nothing."""
+"""How long a name server keeps a broker that sends nothing, in ms."""
 
 
 @attrs.define
 class Weaknesses:
-    """Where one node can be broken, and since when it is frozen, by the test's clock."""
+    """The parts of one node that can be broken, and since when it is frozen, by the test's clock."""
 
     disk: SteeredDisk
     network: SteeredNetwork
@@ -27,8 +27,8 @@ class Weaknesses:
 class Faults:
     """Breaks and mends the nodes of a cluster by their names: ``broker-a``, ``broker-a-s``, ``namesrv-0``.
 
-    Every method may be called from any thread; without a name it is for all brokers. ValueError if there is no such
-    node, RuntimeError if the cluster was not started for faults.
+    Every method may be called from any thread; without a name it affects all brokers. Methods raise ValueError if
+    there is no such node, RuntimeError if the cluster was not started for faults.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Faults:
 
     @property
     def broker_sets(self) -> frozenset[str]:
-        """The names of the broker sets, also of those that do not run."""
+        """The names of the broker sets, including those that do not run."""
         plans = (self._nodes_by_name[node].plan for node in self._nodes)
         return frozenset(plan.properties["brokerName"] for plan in plans if plan.kind == "broker")
 
@@ -89,7 +89,7 @@ class Faults:
     def freeze(self, name: str | None = None) -> None:
         """Stop a node's work: its connections stay open, and requests get no answer.
 
-        When `Clock.advance` has gone on by two minutes, the name servers drop a frozen broker.
+        After `Clock.advance` by two minutes, the name servers drop a frozen broker.
         """
 
         async def freeze() -> None:
@@ -137,7 +137,7 @@ class Faults:
     async def _set_full(self, name: str | None, *, full: bool) -> None:
         for _, weak in self._chosen(name):
             weak.disk.full = full
-        self._clock.waits.clock_set()  # brokers look at their disks now
+        self._clock.waits.clock_set()  # brokers check their disks now
         await self._clock.waits.wait_idle()
 
     async def _expire_frozen(self) -> None:

@@ -11,10 +11,10 @@ from triomq_server.wire import Dial, dial_tcp, listen_tcp
 
 
 class SteeredNetwork:
-    """What one node listens on and dials.
+    """The listeners and dialled connections of one node.
 
     Args:
-        dial: how it connects.
+        dial: opens a connection.
 
     Attributes:
         delay_s: how long each piece of data is delayed, in both directions.
@@ -42,11 +42,11 @@ class SteeredNetwork:
         return [SteeredListener(self, listener) for listener in await listen_tcp(host, port)]
 
     def freeze(self) -> None:
-        """Connections stay open, and nothing goes in or out."""
+        """Keep connections open, but pass no data in or out."""
         self._thawed = trio.Event()
 
     def thaw(self) -> None:
-        """What was held up goes on."""
+        """Pass data again, including data that was held up."""
         self._thawed.set()
 
     async def cut(self) -> None:
@@ -57,29 +57,29 @@ class SteeredNetwork:
             await trio.aclose_forcefully(stream)
 
     async def break_dialled(self) -> None:
-        """Break the connections that this node has made, as their other ends do when nothing comes for too long."""
+        """Break the connections that this node has dialled, as their other ends do if nothing arrives for too long."""
         for stream in tuple(self._dialled):
             await trio.aclose_forcefully(stream)
 
     def mend(self) -> None:
-        """Connections can be made again."""
+        """Allow connections again."""
         self._is_cut = False
 
     async def accepted(self, stream: trio.abc.Stream) -> trio.abc.Stream:
-        """A connection has come in."""
+        """Wrap an accepted connection."""
         steered = self._steer(stream)
         if self._is_cut:
             await trio.aclose_forcefully(steered)
         return steered
 
     async def hold_up(self) -> None:
-        """Wait as long as data has to."""
+        """Wait as long as data is delayed."""
         if self.delay_s:
             await trio.sleep(self.delay_s)
         await self._thawed.wait()
 
     def forget(self, stream: SteeredStream) -> None:
-        """A connection was closed."""
+        """Remove a closed connection."""
         self._streams.discard(stream)
 
     def _steer(self, stream: trio.abc.Stream) -> SteeredStream:
@@ -101,7 +101,7 @@ class SteeredStream(trio.abc.Stream):
         self._stream = stream
         try:
             self.peer: tuple[str, int] = stream.socket.getpeername()[:2]
-        except OSError:  # it has gone already
+        except OSError:  # it is already closed
             self.peer = ("127.0.0.1", 0)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -110,7 +110,7 @@ class SteeredStream(trio.abc.Stream):
         await self._stream.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """As the socket."""
+        """Behave as the socket does."""
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
