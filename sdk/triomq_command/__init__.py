@@ -1,7 +1,8 @@
 """The entry point of the command ``triomq``, separate from the package so that Ctrl-C is quiet from the start.
 
 Importing :mod:`triomq` takes half a second, and an interrupt meanwhile would print a traceback.  This module imports
-only :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; their list needs none of them, nor do those of the servers.
+only :mod:`sys` before it can catch one.  The commands are in ``triomq._cli``; the list of commands and the servers'
+commands need none of them.
 """
 
 import sys

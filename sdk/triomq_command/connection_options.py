@@ -101,7 +101,7 @@ def with_connection_options(command: T) -> T:
 
 
 def tls_given() -> Mapping[str, Any]:
-    """The TLS options that the running command was given, such as ``tls_ca``; empty: plain TCP."""
+    """The TLS options given to the running command, such as ``tls_ca``; empty: plain TCP."""
     given: Mapping[str, Any] = click.get_current_context().meta.get(_TLS, {})
     return given
 
