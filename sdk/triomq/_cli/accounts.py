@@ -177,7 +177,7 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
             address for _, addresses in sorted(sets.items()) for address in addresses.values()
         ]
         if not wanted:
-            await client.accounts.versions()  # raises: no broker is registered
+            await client.accounts.versions()  # raises if no broker is registered
         found: dict[str, Sequence[AccountFile]] = {}
         failures: dict[str, MQError] = {}
 
@@ -187,7 +187,7 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
             except MQError as error:
                 failures[broker] = error
 
-        # A broker without access control never answers, and must hold up no other one.
+        # A broker without access control never answers, and must not delay the others.
         await side_by_side(*(functools.partial(ask_broker, broker) for broker in wanted))
         for each in (each for broker in wanted for each in found.get(broker, ())):
             text = f"{each.broker:<20} {each.address:<21} {each.path}: {each.changes} changes"
@@ -202,13 +202,13 @@ def versions(brokers: tuple[str, ...], name_servers: str, as_json: bool) -> None
 
 
 async def _where_only_operator(client: Client, account_key: str, brokers: Sequence[str]) -> list[str]:
-    """The brokers that have this account with admin, and no other one; those that do not answer are left out."""
+    """The brokers on which this is the only account with admin; those that do not answer are left out."""
     sets = {} if brokers else await client.admin.broker_sets()
     wanted = brokers or [address for _, addresses in sorted(sets.items()) for address in addresses.values()]
     operators: dict[str, list[str]] = {}
 
     async def ask_broker(broker: str) -> None:
-        with suppress(MQError):  # deleting says what is wrong
+        with suppress(MQError):  # the deletion reports the error
             found = await client.accounts.list(broker)
             operators[broker] = [each.access_key for each in found.accounts if each.admin]
 
@@ -230,7 +230,7 @@ def _say_account(account: Account, *, secrets: bool, as_json: bool) -> None:
         row["secret_key"] = account.secret_key
     parts = [f"account {account.access_key}", "admin" * account.admin, f"secret {account.secret_key}" * secrets]
     if account.admin and not account.topic_perms and not account.group_perms:
-        # Its default permissions count only beside others.
+        # Its default permissions only matter next to others.
         parts.append("all topics and groups")
     else:
         parts.append(f"topics {account.default_topic_perm or 'DENY'}")

@@ -26,7 +26,7 @@ from triomq.admin import DeadLetter, Redriven
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000
-"""After how many messages a redrive says how far it is."""
+"""The number of messages after which a redrive reports its progress."""
 
 
 @click.group()
@@ -146,7 +146,7 @@ def redrive(
 
 
 class _Redrive:
-    """What one `triomq dlq redrive` is to do, and what it has done."""
+    """The plan and the progress of one `triomq dlq redrive`."""
 
     def __init__(
         self, group: str, to: Literal["origin", "group"], limit: int | None, again: bool, as_json: bool
@@ -160,13 +160,13 @@ class _Redrive:
         self._sent: Counter[str] = Counter()
 
     async def look(self, client: Client) -> None:
-        """Count what is to be sent."""
+        """Count the letters to be sent."""
         await _check_group(client, self._group)
         waiting = await client.dead_letters.count(self._group, again=self._again)
         self.waiting = waiting if self._limit is None else min(waiting, self._limit)
 
     async def show_plan(self, client: Client) -> None:
-        """Say how many would be sent where."""
+        """Print how many would be sent where."""
         await self.look(client)
         letters = []
         if self.waiting:
@@ -184,7 +184,7 @@ class _Redrive:
         return letter.origin_topic or "no topic: it is not known (--to group)"
 
     async def run(self, client: Client) -> None:
-        """Send."""
+        """Send the letters."""
         await _check_group(client, self._group)
         await client.dead_letters.redrive(
             self._group, to=self._to, limit=self._limit, again=self._again, report=self._report
@@ -212,7 +212,7 @@ class _Redrive:
         say(row, "", as_json=True)
 
     def say_sum(self) -> None:
-        """Say what was sent, also after an error."""
+        """Print how many were sent, even after an error."""
         if self._as_json:
             return
         for topic, number in sorted(self._sent.items()):

@@ -59,11 +59,11 @@ def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, a
 
 @contextmanager
 def progress_on(stream: TextIO, *, shown: bool) -> Iterator[Callable[[LookedAt], None] | None]:
-    """Bars on a terminal, one for each kind of what is looked at; they are gone at the end. Nothing elsewhere."""
+    """Progress bars on a terminal, one for each kind of object; they are removed at the end. Nothing elsewhere."""
     if not (shown and stream.isatty()):
         yield None
         return
-    # Only here, since it takes longer to import than most commands run; the extra `server` is without it.
+    # Only here, since importing it takes longer than most commands run; the extra `server` does not include it.
     try:
         from rich.console import Console
         from rich.markup import escape

@@ -43,27 +43,27 @@ SET = "set at its broker"
 SET_OFFLINE = "set at its broker (no member is online)"
 
 TAIL_GROUP = TOOLS_GROUP
-"""The group of a look without ``--group``: brokers always have it, and it commits nothing."""
+"""The group without ``--group``: brokers always have it, and it commits nothing."""
 
 GROUPS_AT_ONCE = 64
-"""Groups that brokers are asked about at the same time."""
+"""The most groups that are queried at the same time."""
 
 END_S = 2.0
-"""A topic is read to its end, for ``--until-end``, when nothing has come for so long."""
+"""The time without a message after which a topic counts as read to its end, for ``--until-end``, in seconds."""
 
 
 class StartingOffsets:
-    """The offset store of a look: where to start, and nothing is kept."""
+    """An offset store that only sets where to start, and keeps nothing."""
 
     def __init__(self, starts: Mapping[MessageQueue, int]) -> None:
         self._starts = starts
 
     async def read(self, queue: MessageQueue, /) -> int | None:
-        """Where to start."""
+        """The offset to start at."""
         return self._starts.get(queue)
 
     async def commit(self, _offsets: Mapping[MessageQueue, int], /) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 # --- consume ---------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def consume(
     expression = filter_of(tags, sql)
     only = queue_of(topic, queue) if queue else None
     if start is None:
-        # From latest on there is nothing until a message is sent.
+        # From the latest offset on there is nothing until a message is sent.
         start = "earliest" if until_end else "latest"
     begin = _start_from(start) if group else None
     since_ms = _since_ms(start)
@@ -142,7 +142,7 @@ def consume(
 
 
 async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
-    """Raise where a group's consumer would wait for servers without a word, or take an outage for the topic's end."""
+    """Raise if a group's consumer would wait for servers silently, or take an outage for the topic's end."""
     try:
         async with client.pull_consumer(TAIL_GROUP) as looker:
             queues = await looker.fetch_queues(topic)
@@ -163,18 +163,19 @@ async def _print_all(
     until_end: bool,
     since_ms: int = 0,
 ) -> int:
-    """Print messages until there are none, or as many as wanted; returns how many were printed."""
+    """Print messages until there are no more, or up to `most`; returns how many were printed."""
     printed = 0
     left = most if most is not None else sys.maxsize
     while left > 0:
         batch = await consumer.poll(END_S)
-        # The last message before a time is the nearest to it when there is none after it.
+        # The last message before a time is the nearest to it if there is none after it.
         wanted = [message for message in batch if message.stored_ms >= since_ms]
         for message in wanted[:left]:
             try:
                 show(message)
             except OSError:
-                # Its reader has gone, as `head` does: what it was given is consumed, the others come again.
+                # The output's reader has closed it, as `head` does: the messages it got are consumed, the others are
+                # delivered again.
                 if consumer.auto_commit:
                     await consumer.seek(message.queue, message.queue_offset)
                 raise
@@ -183,7 +184,7 @@ async def _print_all(
         if not batch and until_end:
             return printed
     if left < 0 and consumer.auto_commit:
-        # The last answer had more than was printed: those come again.
+        # The last answer had more messages than were printed: those are delivered again.
         last = batch[left - 1]
         await consumer.seek(last.queue, last.queue_offset + 1)
     return printed
@@ -210,7 +211,7 @@ def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessag
 
 
 class _Properties(dict[str, str]):
-    """Properties of a message; a name that is not among them is empty, since other messages may have it."""
+    """Properties of a message; a missing name is empty, since other messages may have it."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -220,7 +221,7 @@ SAMPLE_ROW: Mapping[str, object] = {
     "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "stored_ms": 0, "tags": "", "keys": "",
     "properties": _Properties(), "reconsume_times": 0, "body": "", "stored": "",
 }  # fmt: skip
-"""What --format is tried with before any broker is asked for messages: every field, each of its own type."""
+"""The values with which --format is tried before any broker is asked for messages: every field, with its type."""
 
 
 def _filled_in(template: str, row: Mapping[str, object]) -> str:
@@ -337,7 +338,7 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
     async def ask_group(name: str) -> None:
         known[name] = await _look_at(client, name)
 
-    # Of many groups so many at a time: each question may wait for a broker that does not answer.
+    # A limited number at a time: each query may wait for a broker that does not answer.
     for begin in range(0, len(names), GROUPS_AT_ONCE):
         await side_by_side(*(functools.partial(ask_group, name) for name in names[begin : begin + GROUPS_AT_ONCE]))
     if not as_json:
@@ -349,7 +350,7 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
 
 
 async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
-    """A group's progress, its members that are online, and how many these are, None if that is unknown."""
+    """A group's progress, its members online, and their number, None if unknown."""
     found: list[GroupProgress] = []
     online: ConsumerConnection | None = None
     members: int | None = None
@@ -408,7 +409,7 @@ async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
 
 
 def check_answers(progress: GroupProgress) -> None:
-    """Raise when nothing is known, and a set that has no master or refuses the account may be why."""
+    """Raise if nothing is known, and a set without a master, or one that refuses the account, may be the cause."""
     if not progress:
         check_outage(progress.without_master, progress.refused)
 
@@ -474,14 +475,14 @@ def _show_progress(
 
 
 async def _change_settings(client: Client, group: str, changes: Mapping[str, Any]) -> None:
-    """Change settings set by set: what is not to be changed stays as each of them has it."""
+    """Change settings set by set: settings that are not given stay as each set has them."""
     now = await client.groups.settings(group)
     done: list[str] = []
     failures: dict[str, MQError] = {}
     for name in sorted(await client.admin.broker_sets()):
         try:
             if name in now.unknown:
-                # Settings made from the defaults could replace others.
+                # Settings created from the defaults could replace others.
                 raise BrokerNotFound(
                     f"nothing was changed on broker {name}, whose settings of group {group} are unknown: {now.unknown[name]}"
                 )
@@ -490,13 +491,13 @@ async def _change_settings(client: Client, group: str, changes: Mapping[str, Any
                 await client.groups.create(group, changed, brokers=[name])
             done.append(name)
         except MQError as error:
-            failures[name] = error  # the other sets get it nevertheless
+            failures[name] = error  # the other sets still get it
     if failures:
         raise with_places(next(iter(failures.values())), done, list(failures))
 
 
 def _settings_of(group: str, name_servers: str, changes: dict[str, Any] | None, *, as_json: bool) -> None:
-    """Show a group's settings; with changes, also none, create it or change them first."""
+    """Show a group's settings; with `changes`, even empty ones, create it or change them first."""
 
     async def work(client: Client) -> None:
         if changes is not None:
@@ -700,7 +701,7 @@ def _reset_time_ms(to: str) -> int:
 
 
 def _ask_to_move(what: str, name_servers: str, check: Callable[[Client], Awaitable[object]]) -> None:
-    """Ask on the terminal, once it is known that there is something to move."""
+    """Ask on the terminal, after a check that there are offsets to move."""
 
     async def look(client: Client) -> None:
         await check(client)

@@ -1,4 +1,4 @@
-"""Commands of ``triomq``; other packages add theirs by the entry-point group ``triomq.commands``."""
+"""Commands of ``triomq``; other packages add theirs with the entry-point group ``triomq.commands``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""
 
 _PIECE_BYTES = 65_536
-"""Read at once from standard input."""
+"""The bytes read at a time from standard input."""
 
 EXTRAS = {
     "namesrv": "server",
@@ -58,15 +58,15 @@ EXTRAS = {
 
 
 class Commands(QuietGroup):
-    """A group that also finds commands of other packages; they are imported when they are needed."""
+    """A group that also finds commands of other packages, and imports them when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Ours first, then the others, by name."""
+        """The names of the client's own commands, then of the others, each sorted by name."""
         own = super().list_commands(ctx)
         return own + sorted(set(_found()) - set(own))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; one whose package lacks something says so when it is run."""
+        """The command of a name; if its package lacks a dependency, the command reports that when run."""
         own = super().get_command(ctx, cmd_name)
         entry = _found().get(cmd_name)
         if own is not None or entry is None:
@@ -89,13 +89,13 @@ def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) 
     short = f"cannot be loaded; try {install}"
     lacks = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if name in EXTRAS and lacks and not lacks.startswith("triomq_"):
-        # Nothing is wrong: users who want no benchmarks do not install what they need.
+        # This is no error: users who want no benchmarks do not install their dependencies.
         hint = f"{name} needs the package {lacks}, which the extra {extra} installs: {install}"
         short = f"not installed: {install}"
 
     @click.command(name, help=hint, short_help=short, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1)
-    def say(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - whatever was asked, this is the answer
+    def say(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - the answer is the same for all arguments
         raise click.ClickException(hint)
 
     return say
@@ -262,7 +262,7 @@ def _bodies(body: str | None) -> Iterator[bytes]:
 
 
 def _whole(file: str) -> Iterator[bytes]:
-    """The bytes of a file, or of standard input, as one message; of a file that is too large no more than shows it."""
+    """The bytes of a file, or of standard input, as one message; a file that is too large is not read further."""
     if file != "-":
         with open(file, "rb") as stream:
             yield stream.read(FILE_MAX_BYTES + 1)
@@ -276,16 +276,16 @@ def _whole(file: str) -> Iterator[bytes]:
 
 
 def _standard_input() -> Iterator[bytes]:
-    """What comes in, piece by piece.
+    """Read standard input piece by piece.
 
-    Without the interpreter's buffer: Ctrl-C leaves the thread that waits here behind, and the interpreter would abort at
-    its end because that thread holds the buffer's lock.
+    The interpreter's buffer is not used: Ctrl-C leaves the thread that waits here behind, and the interpreter would
+    abort at its end because that thread holds the buffer's lock.
     """
     if sys.stdin is None:
         raise click.UsageError("standard input is closed; give a BODY, or --file")
     try:
         descriptor = sys.stdin.fileno()
-    except io.UnsupportedOperation:  # a program has put something else there
+    except io.UnsupportedOperation:  # a program has replaced it
         yield sys.stdin.buffer.read()
         return
     while piece := os.read(descriptor, _PIECE_BYTES):
@@ -293,7 +293,7 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in pieces of a text, without their line feeds; behind the last one there may be one without."""
+    """The lines in pieces of a text, without their line feeds; the last line may lack one."""
     begun: list[bytes] = []
     for piece in pieces:
         *ended, rest = piece.split(b"\n")

@@ -1,4 +1,4 @@
-"""Shared parts of the commands: options, output, and the client that they use."""
+"""Shared parts of the commands: options, output, and their client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MS_FROM = 100_000_000_000
 """Bare numbers from here on are times in ms since 1970 (this one is in 1973), smaller ones are offsets."""
 
 MS_DIGITS_MOST = 18
-"""Of a time in ms that fits into the 63 bits of a request."""
+"""The most digits of a time in ms that fits into the 63 bits of a request."""
 
 _name_servers_option = click.option(
     "-n",
@@ -42,12 +42,12 @@ _name_servers_option = click.option(
 
 
 def name_servers_option(command: T) -> T:
-    """The options of every command that talks to servers: where they are, by which account, and whether by TLS."""
+    """Add the options of every command that connects to servers: their addresses, the account, and TLS."""
     return _name_servers_option(with_connection_options(command))
 
 
 def credentials_given() -> Credentials | None:
-    """The account that the running command was given; a file counts before the environment.
+    """The account given to the running command; a file takes precedence over the environment.
 
     Raises:
         click.UsageError: a key is missing, or keys and a file are given as arguments.
@@ -80,12 +80,12 @@ def queue_of(topic: str, text: str) -> MessageQueue:
 
 
 def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> MessageQueue:
-    """The queue, if it is one of its topic's.
+    """Return the queue if its topic has it.
 
-    Brokers answer a pull of another one with a fault that could also pass, and a consumer would ask for ever.
+    Brokers answer a pull of any other with a fault that may also be temporary, and a consumer would retry forever.
 
     Raises:
-        click.ClickException: it is not; the text names those that there are.
+        click.ClickException: the topic does not have it; the text names those it has.
     """
     found = sorted(queues)
     if queue in found:
@@ -102,10 +102,10 @@ def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> Messag
 
 
 def filter_of(tags: str | None, sql: str | None) -> str | Sql:
-    """What --tags and --sql choose, checked before anything is sent; every message without both.
+    """The filter of --tags and --sql, checked before anything is sent; without both, all messages match.
 
     Raises:
-        click.UsageError: both are given, the tags name none, or the SQL92 expression cannot be parsed.
+        click.UsageError: both are given, --tags names no tag, or the SQL92 expression cannot be parsed.
     """
     if sql is None:
         if tags is None:
@@ -127,16 +127,16 @@ def filter_of(tags: str | None, sql: str | None) -> str | Sql:
 
 
 def time_of(text: str) -> int:
-    """A time in ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds themselves.
+    """Parse a time to ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds.
 
     Raises:
-        click.UsageError: it is none of these; the text names the words for places as well.
+        click.UsageError: it has neither form; the text also names the words for places.
     """
     if text.isdecimal() and len(text) <= MS_DIGITS_MOST and int(text) >= MS_FROM:
         return int(text)
     try:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError):  # also of a time in the year 1 or 9999 that has none in UTC
+    except (ValueError, OverflowError):  # also for a time in the year 1 or 9999 that cannot be converted to UTC
         raise click.UsageError(
             f"{text!r} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
             "milliseconds since 1970"
@@ -144,7 +144,7 @@ def time_of(text: str) -> int:
 
 
 def moment(time_ms: int) -> str:
-    """A time for people, with its zone; one that no calendar has, as any sender may write, stays a number."""
+    """A time as readable text, with its zone; one outside the calendar, which any sender may write, stays a number."""
     try:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -155,17 +155,17 @@ _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F
 
 
 def printable(text: str) -> str:
-    """Untrusted text for a terminal: control characters, but for line ends and tabs, become escapes."""
+    """Untrusted text for a terminal: control characters, except line ends and tabs, become escapes."""
     return text.translate(_ESCAPES)
 
 
 def body_text(message: ReceivedMessage) -> str:
-    """A message's body for people; bytes that are not UTF-8 become escapes, as do control characters."""
+    """A message's body as readable text; bytes that are not UTF-8 become escapes, as do control characters."""
     return printable(message.body.decode("utf-8", "backslashreplace"))
 
 
 def row_of(message: ReceivedMessage) -> dict[str, object]:
-    """A message as one object for machines; a body that is not UTF-8 is in `body_base64`, and `body` is None then."""
+    """A message as a JSON object; a body that is not UTF-8 is in `body_base64`, and `body` is then None."""
     row: dict[str, object] = {
         "topic": message.topic,
         "broker": message.queue.broker_name,
@@ -187,7 +187,7 @@ def row_of(message: ReceivedMessage) -> dict[str, object]:
 
 
 def progress_row(group: str, queue: MessageQueue, offsets: OffsetWrapper, lag: int | None) -> dict[str, object]:
-    """A group's progress in one queue as one object for machines; a lag of None is unknown."""
+    """A group's progress in one queue as a JSON object; a lag of None is unknown."""
     return {
         "group": group,
         "topic": queue.topic,
@@ -201,7 +201,7 @@ def progress_row(group: str, queue: MessageQueue, offsets: OffsetWrapper, lag: i
 
 
 def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
-    """Print a message's body, or all of it for machines."""
+    """Print a message's body, or the whole message as JSON."""
     if as_json:
         say(row_of(message), "", as_json=True)
     else:
@@ -209,18 +209,18 @@ def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
 
 
 def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
-    """Print one line."""
+    """Print one line of text, or of JSON."""
     click.echo(json.dumps(row, ensure_ascii=not _writes_utf_8()) if as_json else printable(text))
 
 
 def _writes_utf_8() -> bool:
-    """Whether the output takes JSON as it is: JSON in any other encoding is none."""
+    """Whether the output's encoding is UTF-8; JSON in any other encoding is invalid, and so must be escaped."""
     encoding = getattr(sys.stdout, "encoding", None)
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
 AS_A_SLAVE = "what belongs to it is missing above, or as a slave knows it"
-"""What an outage means for a table."""
+"""The effect of an outage on a table."""
 
 
 def check_outage(
@@ -230,13 +230,13 @@ def check_outage(
     incomplete: str = f"{AS_A_SLAVE}, and its lag is unknown",
     lists_brokers: bool = False,
 ) -> None:
-    """End the command with status 1 when what was printed is incomplete.
+    """End the command with status 1 if the printed output is incomplete.
 
     Args:
         without_master: broker name -> why its master did not answer.
-        refused: broker name -> who refuses the account, why, and what to do.
-        incomplete: what that means for the table; empty for nothing.
-        lists_brokers: whether the table has the brokers that are registered.
+        refused: broker name -> which broker refuses the account, why, and what to do.
+        incomplete: the effect on the table; empty if there is none.
+        lists_brokers: whether the table lists the registered brokers.
 
     Raises:
         click.ClickException: there is such a set.
@@ -255,10 +255,10 @@ def check_outage(
 
 
 def check_contests(contested: Mapping[str, str]) -> None:
-    """End the command with status 1 when brokers hide each other, since they have the same id.
+    """End the command with status 1 if brokers hide each other, since they have the same id.
 
     Args:
-        contested: a broker's address -> that of the other one.
+        contested: a broker's address -> that of the other broker.
 
     Raises:
         click.ClickException: there are such brokers.
@@ -275,12 +275,12 @@ def check_contests(contested: Mapping[str, str]) -> None:
 def with_client(
     name_servers: str, work: Callable[[Client], Awaitable[None]], *, route_wait_s: float | None = None
 ) -> None:
-    """Run something with an open client, by the account that the command was given.
+    """Run an async function with an open client, with the account given to the command.
 
     Args:
         name_servers: the option's value.
-        work: what to run.
-        route_wait_s: as for :func:`triomq.open_client`; 0 for commands that show how things are, outages too.
+        work: the function.
+        route_wait_s: as for :func:`triomq.open_client`; 0 for commands that show the current state, including outages.
     """
 
     dial = dialer_given()
@@ -296,7 +296,7 @@ def with_client(
 
 
 def check_can_ask(what: str) -> None:
-    """Refuse to go on where there is no terminal to ask on; with ``--yes`` a command does not call this.
+    """Refuse to continue if there is no terminal to ask on; with ``--yes`` a command does not call this.
 
     Args:
         what: what the command does, after "this".
@@ -306,7 +306,7 @@ def check_can_ask(what: str) -> None:
 
 
 def ask(question: str, undone: str) -> None:
-    """Ask on the terminal; "no" ends the command with 1, after a line that says that nothing was done."""
+    """Ask on the terminal; "no" ends the command with status 1, after a line that nothing was done."""
     if not click.confirm(question):
         click.echo(undone, err=True)
         click.get_current_context().exit(1)

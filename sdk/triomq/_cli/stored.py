@@ -39,7 +39,7 @@ _tracks_option = click.option(
 
 
 def _looking(command: T) -> T:
-    """The options of every command that shows messages."""
+    """Add the options of every command that shows messages."""
     for option in reversed((name_servers_option, _tracks_option, json_option)):
         command = option(command)
     return command
@@ -248,7 +248,7 @@ def by_time(
 
 
 async def _check_queue(client: Client, queue: MessageQueue) -> None:
-    """Refuse a queue that its topic does not have, with those that it has."""
+    """Refuse a queue that its topic does not have; the error names those it has."""
     async with client.pull_consumer(TOOLS_GROUP) as looker:
         checked_queue(queue, await looker.fetch_queues(queue.topic))
 
@@ -325,7 +325,7 @@ async def _show(client: Client, found: list[ReceivedMessage], *, tracks: bool | 
 
 
 def stored_row(stored: ReceivedMessage, tracks: list[MessageTrack] | None = None) -> dict[str, object]:
-    """A stored message for machines: what it is, where it is, who consumed it."""
+    """A stored message as a JSON object: its content, its position, and the groups that consumed it."""
     host, port = stored.store_host
     born_host, born_port = stored.born_host
     row = row_of(stored) | {

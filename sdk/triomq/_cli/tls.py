@@ -7,7 +7,7 @@ from triomq_command.connection_options import tls_given
 
 
 def dialer_given() -> Dialer | None:
-    """What opens the connections of the running command; None: plain TCP.
+    """The dialer that opens the connections of the running command; None: plain TCP.
 
     Raises:
         InvalidCall: a file cannot be used, or options contradict each other.

@@ -38,24 +38,24 @@ from triomq_protocol.names import (
 )
 
 QUEUES = 8
-"""Of a new topic, per broker."""
+"""The number of queues of a new topic, per broker."""
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 ROUTES_AT_ONCE = 16
-"""Questions for routes that are under way at one time."""
+"""The most queries for routes at one time."""
 
 TOPICS_AT_ONCE = 16
-"""Topics whose traffic is asked for at one time."""
+"""The most topics whose traffic is queried at one time."""
 
 
 ORDER_SETTING: Final = "orderMessageEnable"
-"""A name server that does not have it on keeps an ordered topic's queues to itself."""
+"""A setting of name servers; without it a name server does not send an ordered topic's queues to clients."""
 
 
 @attrs.frozen
 class TopicSettings:
-    """A topic on one broker set, as its route says."""
+    """A topic's settings on one broker set, from its route."""
 
     read_queues: int
     write_queues: int
@@ -67,12 +67,12 @@ class TopicSettings:
 
 @attrs.frozen
 class Wanted:
-    """What a topic is to be; None: unchanged.
+    """The wanted settings of a topic; None: unchanged.
 
     Args:
-        queues: per broker.
+        queues: the number of queues per broker.
         perm: 4 read, 2 write, 6 both.
-        order: whether producers use exactly its queues, also of brokers that are away.
+        order: whether producers use exactly its queues, including those of brokers that are down.
     """
 
     queues: int | None
@@ -80,7 +80,7 @@ class Wanted:
     order: bool | None
 
     def on(self, now: TopicSettings | None) -> TopicSettings:
-        """The settings on a broker set that has these now; None: it does not have the topic."""
+        """The wanted settings on a broker set with the settings `now`; None: it does not have the topic."""
         read, write, perm = (now.read_queues, now.write_queues, now.perm) if now else (QUEUES, QUEUES, PERM_READ_WRITE)
         if self.queues is not None:
             read = write = self.queues
@@ -136,12 +136,12 @@ def topics(
     with_client(
         name_servers,
         lambda client: _show_topic(client, topic, as_json=as_json),
-        # A topic that has just been created is about to be announced.
+        # A topic that has just been created will soon be registered.
         route_wait_s=None if create else 0,
     )
 
 
-# --- what changes topics -------------------------------------------------------------------------------------------
+# --- changes of topics ---------------------------------------------------------------------------------------------
 
 
 def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
@@ -161,7 +161,7 @@ def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
 
 
 def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None:
-    """Create a topic, or change it after a question where some of its queues can no longer be read."""
+    """Create a topic, or change it; asks first if some of its queues could no longer be read."""
     existing = _settings_now(topic, name_servers)
     queues = wanted.queues
     if not yes and queues is not None:
@@ -184,9 +184,9 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
                     brokers=name and [name],
                 )
             except MQError as error:
-                failures[name or ""] = error  # the other sets get it nevertheless
+                failures[name or ""] = error  # the other sets still get it
         if failures:
-            # Where the topic is new, it was one call, whose error says it.
+            # If the topic is new, there was only one call, whose error is enough.
             done = [name for name, _ in places if name is not None and name not in failures]
             raise with_places(next(iter(failures.values())), done, list(failures))
         if wanted.order is not None:
@@ -198,15 +198,15 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
 async def _wanted_by_broker(
     client: Client, existing: Mapping[str, TopicSettings], wanted: Wanted
 ) -> list[tuple[str | None, TopicSettings]]:
-    """The settings for each broker set; under None for all of them, where the topic is new."""
+    """The settings for each broker set; if the topic is new, those for all sets under None."""
     if not existing:
         return [(None, wanted.on(None))]
-    # Set by set: what is not to be changed stays as each of them has it.
+    # Set by set: settings that are not given stay as each set has them.
     return [(name, wanted.on(existing.get(name))) for name in sorted(await client.admin.broker_sets())]
 
 
 async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: str) -> None:
-    """Write down at the name servers which queues an ordered topic has, or that it is not ordered."""
+    """Record at the name servers which queues an ordered topic has, or that it is not ordered."""
     if not wanted.order:
         await client.servers.kv_delete(ORDER_TOPIC_CONFIG, topic)
         return
@@ -215,7 +215,7 @@ async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: s
     except RouteNotFound:
         click.echo(f"Warning: no name server knows topic {topic} yet: give --order once more in a moment", err=True)
         return
-    # The brokers register what was changed just now a moment later; what was asked for is known here.
+    # The brokers register the change a moment later, so the wanted settings are used here.
     parts = [f"{name}:{wanted.on(each).write_queues}" for name, each in sorted(existing.items())]
     await client.servers.kv_put(ORDER_TOPIC_CONFIG, topic, ";".join(parts))
     given = click.get_current_context().get_parameter_source("name_servers") is ParameterSource.COMMANDLINE
@@ -231,7 +231,7 @@ async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: s
 
 
 def order_warning(settings: Mapping[str, Mapping[str, str]], cure: str) -> str | None:
-    """What to say when --order has no effect; None: it has.
+    """The warning to print if --order has no effect; None if it has one.
 
     Args:
         settings: name server -> its settings.
@@ -247,14 +247,14 @@ def order_warning(settings: Mapping[str, Mapping[str, str]], cure: str) -> str |
 
 
 def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
-    """A topic's settings by broker set; empty when no name server knows it."""
+    """A topic's settings by broker set; empty if no name server knows it."""
     found: dict[str, TopicSettings] = {}
 
     async def look(client: Client) -> None:
         try:
             found.update(_settings(await client.admin.route(topic)))
         except BrokerNotFound:
-            raise  # an outage: whether there is such a topic is not known
+            raise  # an outage: it is not known whether the topic exists
         except RouteNotFound:
             pass
 
@@ -273,7 +273,7 @@ def _where(settings: Mapping[str, TopicSettings]) -> str:
     return ", ".join(f"{each} on {name}" for name, each in sorted(settings.items()))
 
 
-# --- what shows them -----------------------------------------------------------------------------------------------
+# --- commands that show topics -------------------------------------------------------------------------------------
 
 
 async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> None:
@@ -293,7 +293,7 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
             try:
                 found[name] = _settings(await client.admin.route(name))
             except RouteNotFound:
-                found[name] = {}  # deleted since the list was made
+                found[name] = {}  # deleted since the list was created
 
     async with trio.open_nursery() as nursery:
         for name in names:
@@ -383,7 +383,7 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
                 found[name] = await client.groups.traffic(name)
             except RouteNotFound:
                 if topic:
-                    raise  # of all topics, it has been deleted meanwhile
+                    raise  # among all topics, it has been deleted meanwhile
 
         for begin in range(0, len(names), TOPICS_AT_ONCE):
             some = names[begin : begin + TOPICS_AT_ONCE]
