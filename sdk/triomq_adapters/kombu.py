@@ -16,7 +16,7 @@ Transport options:
 ``topic_prefix``
     The prefix of the names of all topics and groups; default: none.
 ``queues``
-    Queues per broker of a topic that is created, and so the most workers that can share it; default: 16.
+    Queues per broker of a topic that is created; each queue is read by one worker at a time. Default: 16.
 ``commit_interval``
     How often a worker commits its acknowledgements, in seconds; default: 1. If it is killed, other workers repeat the
     messages acknowledged since the last commit.

@@ -39,7 +39,7 @@ Attributes = dict[str, AttributeValue]
 class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Adds spans to the producers and consumers of this process.
 
-    ``instrument(tracer_provider=...)`` applies to those created afterwards, until ``uninstrument()``.
+    ``instrument(tracer_provider=...)`` affects those created afterwards, until ``uninstrument()`` is called.
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:

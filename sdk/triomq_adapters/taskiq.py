@@ -43,7 +43,7 @@ class RocketMQBroker(AsyncBroker):
         name_servers: as for :func:`triomq.open_client`; None: those in the environment's ``NAMESRV_ADDR``.
         topic: the topic of the tasks; it is created if it does not exist.
         group: the consumer group of the workers. Members of one group share the tasks; each group gets all tasks.
-        queues: queues per broker of a topic that is created, and so the most workers that can share the tasks.
+        queues: queues per broker of a topic that is created; each queue is read by one worker at a time.
         send_timeout_s: how many seconds ``kiq`` may take.
         retries: when an unacknowledged task is delivered again, and how often before it becomes a dead letter;
             default: after 900 s, 16 times.
