@@ -6,7 +6,7 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 204134826
+VERSION = 454571768
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -94,6 +94,14 @@ cdef inline bint is_json_word(const char* text, Py_ssize_t size) noexcept nogil:
     return is_word(text, size)
 
 
+cdef inline bint has_text(text, const char** at, Py_ssize_t* size) noexcept:
+    """Whether a value is a str of ASCII that is not empty, and where its characters are."""
+    if not PyUnicode_CheckExact(text) or not PyUnicode_IS_COMPACT_ASCII(text):
+        return False
+    at[0], size[0] = <const char*>PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text)
+    return size[0] > 0
+
+
 cdef inline Py_ssize_t digits_of(int64_t value, char* at) noexcept nogil:
     """Write a number that is not negative in decimal; returns how many digits it has."""
     cdef char reversed_digits[20]
@@ -132,18 +140,14 @@ def lone_frame(tuple parts not None, message, str unique_key not None, int64_t b
     ):
         return None
     tags, keys = message.tags, message.keys
-    if keys is not None:
-        if not (PyUnicode_CheckExact(keys) and PyUnicode_IS_COMPACT_ASCII(keys)):
-            return None
-        keys_at, keys_bytes = <const char*>PyUnicode_DATA(keys), PyUnicode_GET_LENGTH(keys)
-        if not 0 < keys_bytes <= WORD_MOST or not is_json_word(keys_at, keys_bytes):
-            return None
-    if tags is not None:
-        if not (PyUnicode_CheckExact(tags) and PyUnicode_IS_COMPACT_ASCII(tags)):
-            return None
-        tags_at, tags_bytes = <const char*>PyUnicode_DATA(tags), PyUnicode_GET_LENGTH(tags)
-        if not 0 < tags_bytes <= WORD_MOST or not is_json_word(tags_at, tags_bytes):
-            return None
+    if keys is not None and not (
+        has_text(keys, &keys_at, &keys_bytes) and keys_bytes <= WORD_MOST and is_json_word(keys_at, keys_bytes)
+    ):
+        return None
+    if tags is not None and not (
+        has_text(tags, &tags_at, &tags_bytes) and tags_bytes <= WORD_MOST and is_json_word(tags_at, tags_bytes)
+    ):
+        return None
     if not PyUnicode_IS_COMPACT_ASCII(unique_key) or PyUnicode_GET_LENGTH(unique_key) > KEY_MOST:
         return None
     key_bytes = PyUnicode_GET_LENGTH(unique_key)
@@ -424,15 +428,9 @@ cdef class Joins:
         tags, keys = message.tags, message.keys
         plainly = wait_store_ok and not self._adds_properties and message.properties is None
         if plainly and keys is not None:
-            plainly = PyUnicode_CheckExact(keys) and PyUnicode_IS_COMPACT_ASCII(keys)
-            if plainly:
-                keys_at, keys_bytes = <const char*>PyUnicode_DATA(keys), PyUnicode_GET_LENGTH(keys)
-                plainly = keys_bytes > 0 and is_word(keys_at, keys_bytes)
+            plainly = has_text(keys, &keys_at, &keys_bytes) and is_word(keys_at, keys_bytes)
         if plainly and tags is not None:
-            plainly = PyUnicode_CheckExact(tags) and PyUnicode_IS_COMPACT_ASCII(tags)
-            if plainly:
-                tags_at, tags_bytes = <const char*>PyUnicode_DATA(tags), PyUnicode_GET_LENGTH(tags)
-                plainly = tags_bytes > 0 and is_word(tags_at, tags_bytes)
+            plainly = has_text(tags, &tags_at, &tags_bytes) and is_word(tags_at, tags_bytes)
         if plainly:
             # KEYS, UNIQ_KEY and TAGS, each with the end of its name, and a separator between two.
             properties_bytes = 9 + self._key_bytes
