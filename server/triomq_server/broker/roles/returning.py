@@ -10,7 +10,7 @@ finds the offsets that they commit to a slave in the meantime.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 
 import trio
@@ -114,9 +114,22 @@ async def _merge_offsets_of(
     return True
 
 
-async def _is_known(slave: str, is_known: Callable[[str], bool]) -> bool:
-    """Whether a slave may have the log. haSlaveAddresses has IP addresses, and a slave may be registered by name."""
-    return is_known(slave) or any(is_known(f"{ip}:0") for ip in await ips_of(slave))
+async def _ask_slaves(
+    ask: Callable[[str], Awaitable[None]], members: Mapping[int, str], own_address: str, is_known: Callable[[str], bool]
+) -> None:
+    """Call `ask` at the same time for each slave that may have the log.
+
+    haSlaveAddresses has IP addresses, and a slave may be registered by name.
+    """
+
+    async def ask_if_known(slave: str) -> None:
+        if is_known(slave) or any(is_known(f"{ip}:0") for ip in await ips_of(slave)):
+            await ask(slave)
+
+    async with trio.open_nursery() as nursery:
+        for broker_id, address in members.items():
+            if broker_id != 0 and address != own_address:
+                nursery.start_soon(ask_if_known, address)
 
 
 def _no_end(_topic: str, _queue_id: int) -> None:
@@ -187,8 +200,6 @@ async def merge_offsets_of_slaves(
 
     async def ask(slave: str) -> None:
         nonlocal answered
-        if not await _is_known(slave, is_known):
-            return
         answered += await _merge_offsets_of(slave, offsets, store, open_link, end_of, again=again)
 
     with trio.move_on_after(LIMIT_S):
@@ -196,10 +207,7 @@ async def merge_offsets_of_slaves(
             members = await members_of_set(config, open_link)
         if not again:
             log_two_masters(members, own_address, config.broker_name)
-        async with trio.open_nursery() as nursery:
-            for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address:
-                    nursery.start_soon(ask, address)
+        await _ask_slaves(ask, members, own_address, is_known)
     if answered and not again:
         _log.info("merged the consumer offsets of %d slaves", answered)
     return answered
@@ -232,8 +240,6 @@ async def fetch_lost_delay_offsets(
 
     async def ask(slave: str) -> None:
         nonlocal answered
-        if not await _is_known(slave, is_known):
-            return
         try:
             async with open_link(slave) as link:
                 if not await _has_copy(link, store):
@@ -260,10 +266,7 @@ async def fetch_lost_delay_offsets(
             )
 
     with trio.move_on_after(LIMIT_S):
-        async with trio.open_nursery() as nursery:
-            for broker_id, address in members.items():
-                if broker_id != 0 and address != own_address:
-                    nursery.start_soon(ask, address)
+        await _ask_slaves(ask, members, own_address, is_known)
     _log.error(
         "delayOffset.json is missing, and so is its backup: %s",
         f"taken from {answered} slaves" if answered else "delayed messages that the log still has are delivered again",
