@@ -292,12 +292,13 @@ def time_fault(path: str) -> str | None:
         certificate = x509.load_pem_x509_certificate(read_plain(path, _MOST_BYTES))
     except (OSError, ValueError):
         return None
-    begin, left = certificate.not_valid_before_utc, certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)
-    if dt.datetime.now(dt.UTC) < begin:
+    now, begin = dt.datetime.now(dt.UTC), certificate.not_valid_before_utc
+    if now < begin:
         return f"is not valid before {begin:%Y-%m-%d %H:%M} UTC"
-    if left.days >= _EXPIRY_DAYS:
+    days_left = (certificate.not_valid_after_utc - now).days
+    if days_left >= _EXPIRY_DAYS:
         return None
-    return "has expired" if left.days < 0 else f"expires in {left.days} days"
+    return "has expired" if days_left < 0 else f"expires in {days_left} days"
 
 
 _NO_CRYPTOGRAPHY: Final = (
