@@ -539,12 +539,8 @@ async def test_an_abort_ends_awaited_sends(autojump_clock, cluster):
     assert [type(end) for end in ends].count(errors.ClientClosed) >= 4
 
 
-@pytest.mark.parametrize("with_callback", [False, True])
-@pytest.mark.parametrize("linger_s", [0, 1])
-async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
-    autojump_clock, cluster, make_callback, with_callback, linger_s
-):
-    """It must not join a batch, which nobody writes any more."""
+def answer_late(cluster):
+    """Let the route of topic U come half a second late; the event is set when it has been asked for."""
     cluster.name_server.add_route("U", cluster.broker)
     asked = trio.Event()
 
@@ -553,12 +549,22 @@ async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
         await trio.sleep(0.5)
         return cluster.name_server.serve(command)
 
+    cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slow)
+    return asked
+
+
+@pytest.mark.parametrize("with_callback", [False, True])
+@pytest.mark.parametrize("linger_s", [0, 1])
+async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
+    autojump_clock, cluster, make_callback, with_callback, linger_s
+):
+    """It must not join a batch, which nobody writes any more."""
     async with cluster.client() as client:
         producer = await merging_producer(client, linger_s=linger_s)
         # Its task has been started.
         await send_all(producer, texts(3), make_callback)
         await producer.flush()
-        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slow)
+        asked = answer_late(cluster)
         callback = make_callback()
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
@@ -586,17 +592,9 @@ async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
 
 
 async def test_a_one_way_message_whose_route_comes_after_the_producers_end(autojump_clock, cluster):
-    cluster.name_server.add_route("U", cluster.broker)
-    asked = trio.Event()
-
-    async def slow(command):
-        asked.set()
-        await trio.sleep(0.5)
-        return cluster.name_server.serve(command)
-
     async with cluster.client() as client:
         producer = await merging_producer(client)
-        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slow)
+        asked = answer_late(cluster)
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
