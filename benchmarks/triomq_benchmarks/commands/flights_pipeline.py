@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
-from triomq_benchmarks.spark.environment import check_slots
+from triomq_benchmarks.commands.spark_master import spark_master
 from triomq_benchmarks.spark.flights_pipeline import PipelineError, PipelineResult, measure
 from triomq_benchmarks.workload.flights import NoDataError
 
@@ -18,15 +18,11 @@ from triomq_benchmarks.workload.flights import NoDataError
 @click.command("flights-pipeline")
 @click.option("--rows", type=click.IntRange(100, 336_776), default=50_000, show_default=True, help="Flights.")
 @click.option("--per-trigger", type=click.IntRange(10, 336_776), help="Flights per trigger. Default: an eighth.")
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@spark_master
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; progress goes to standard error.")
 def flights_pipeline(rows: int, per_trigger: int | None, master: str, as_json: bool) -> None:
     """Flights through a topic, a streaming query and a second topic; the query is stopped once, and a master killed, on
     the way."""
-    try:
-        check_slots(master, None)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--master") from None
     console = Console(stderr=as_json)
     try:
         result = measure(rows, per_trigger or max(10, rows // 8), master, lambda text: console.print(f"[dim]{text}"))

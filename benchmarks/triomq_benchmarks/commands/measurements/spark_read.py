@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.commands.spark_master import spark_master
 from triomq_benchmarks.figures.beside import beside
-from triomq_benchmarks.spark.environment import check_slots
 from triomq_benchmarks.spark.read import GOAL, SparkReadRates, measure
 
 
@@ -25,14 +25,10 @@ from triomq_benchmarks.spark.read import GOAL, SparkReadRates, measure
 )
 @click.option("--queues", type=click.IntRange(1, 256), default=4, show_default=True, help="Queues of the topic.")
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True, help="Medians of so many.")
-@click.option("--master", default="local[2]", show_default=True, help="Where Spark runs.")
+@spark_master
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def spark_read(rows: int, body_bytes: int, queues: int, rounds: int, master: str, as_json: bool) -> None:
     """Rows per second that Spark reads from a topic, beside a pull loop and beside Parquet."""
-    try:
-        check_slots(master, None)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--master") from None
     console = Console(stderr=True)
     try:
         rates = measure(
