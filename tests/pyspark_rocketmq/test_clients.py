@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
+
+pytest.importorskip("pyspark")
+
 from pyspark import TaskContext
 
 from pyspark_rocketmq import clients
