@@ -46,7 +46,7 @@ def _missing() -> dict[str, object]:
         (None, {}, False, False, "missing"),
     ],
 )
-def test_the_twin_that_is_used(module: object, environ: dict[str, str], built: bool, used: bool, state: str) -> None:
+def test_which_twin_is_used(module: object, environ: dict[str, str], built: bool, used: bool, state: str) -> None:
     twins = choose_twins((lambda: {"sends": module}) if module else _missing, {"sends": 1}, environ)
     assert twins[1:4] == (built, used, state)
     assert twins.pure is (environ.get("TRIOMQ_PURE") == "1")

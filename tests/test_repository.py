@@ -76,7 +76,7 @@ def test_top_level_is_what_users_expect() -> None:
 
 
 @pytest.mark.parametrize("path", list(modules()), ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_module_says_what_it_is_for(path: Path) -> None:
+def test_each_module_has_a_docstring(path: Path) -> None:
     text = path.read_text()
     docstring = ast.get_docstring(ast.parse(text))
     assert docstring, "a module starts with a docstring that says what it is for"
@@ -127,7 +127,7 @@ def test_the_wheel_has_what_is_no_python() -> None:
         assert {path for path in inside if package in path.parents} - packed == set()
 
 
-def test_names_say_what_is_inside() -> None:
+def test_names_of_modules_describe_their_contents() -> None:
     vague = re.compile(r"(^|/)(utils?|common|helpers?|misc|manager|base)(\.py|/)")
     assert [name for name in tracked() if vague.search(name)] == []
 

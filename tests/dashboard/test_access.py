@@ -53,7 +53,7 @@ def test_leaving_ends_a_session(logins):
     assert not logins.is_open(session)
 
 
-def test_without_a_password_everybody_may(clock):
+def test_without_a_password_all_users_are_admitted(clock):
     assert Logins(None, clock).is_open("")
     assert Logins(None, clock).enter("a", "") is None
 

@@ -212,7 +212,7 @@ def nobody() -> Any:
 @pytest.mark.parametrize(
     "address", ["/", "/topics", "/topic?name=a", "/groups", "/group?name=a", "/dead-letters", "/health"]
 )
-async def test_a_dead_cluster_is_a_sentence(autojump_clock: object, address: str) -> None:
+async def test_a_dead_cluster_is_reported_in_a_sentence(autojump_clock: object, address: str) -> None:
     async with browser(nobody()) as web:
         assert "no name server can be reached" in checked(await web.get(address), 503)
         assert "no name server" in checked(await web.get("/messages?topic=a"))
@@ -387,7 +387,7 @@ async def test_a_tail_ends_with_its_browser(autojump_clock: object) -> None:
     assert dashboard._pages.tails == 0
 
 
-async def test_the_tail_of_nothing_says_why(autojump_clock: object) -> None:
+async def test_a_tail_without_messages_names_the_cause(autojump_clock: object) -> None:
     events = tailing.tail(nobody(), "orders")
     assert (await anext(events)).startswith(b"event: trouble")
     await events.aclose()

@@ -24,7 +24,7 @@ def address(ours_for_5: Any, java_client_5: Any, topic: str) -> str:
     return found
 
 
-def test_failing_messages_are_retried_and_dead_lettered(
+def test_failing_messages_are_retried_and_become_dead_letters(
     address: str, java_client_5: Any, java_push_5: Any, make_sample: Any, topic: str
 ) -> None:
     group = f"G-{topic}"[:80]

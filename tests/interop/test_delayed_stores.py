@@ -40,7 +40,7 @@ def bodies(client: Any, servers: str, topic: str) -> list[str]:
 
 @writers
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_the_other_broker_goes_on_delivering(
+def test_the_other_broker_continues_delivering(
     writer: Kind, how: str, servers: Any, java_client: Any, topic: str, make_sample: Any
 ) -> None:
     name = f"delays-{writer}-{how}"

@@ -110,7 +110,7 @@ in_thread = trio.to_thread.run_sync
 
 
 @WITHOUT_5
-async def test_transactions_end_as_go_says(go: Start, ready: SingleBroker, topic: str) -> None:
+async def test_transactions_end_as_the_go_listener_decides(go: Start, ready: SingleBroker, topic: str) -> None:
     bodies = [f"{told} {checked} {n}" for n in range(2) for told, checked in (
         ("COMMIT", "-"), ("ROLLBACK", "-"), ("UNKNOWN", "COMMIT"), ("UNKNOWN", "ROLLBACK"),
     )]  # fmt: skip

@@ -92,7 +92,7 @@ def test_failed_messages_are_delivered_again(send: Any, push: Any, topic: str) -
         assert DELAYS_S[1 + number] - 0.2 <= waited_s < DELAYS_S[1 + number] + LATE_S
 
 
-def test_a_level_of_the_listeners_own(send: Any, push: Any) -> None:
+def test_a_delay_level_chosen_by_the_listener(send: Any, push: Any) -> None:
     send("bad")
     with push(fail_first=1, delay_level=2) as one:
         first, second = one.wait_for_messages(1)

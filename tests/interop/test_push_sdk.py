@@ -99,7 +99,7 @@ async def serve(
         await consumer.run(handler)
 
 
-async def test_a_failing_message_is_retried_and_then_dead_lettered(
+async def test_a_failing_message_is_retried_and_then_becomes_a_dead_letter(
     client: triomq.Client, topic: str, group: str
 ) -> None:
     bodies = await send(client, topic, 12)

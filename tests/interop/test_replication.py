@@ -317,7 +317,7 @@ def test_the_slave_serves_every_message_in_order(replication_run: ReplicationRun
         assert replication_run.seen[queue] == sent
 
 
-def test_sends_say_whether_a_slave_holds_them(replication_run: ReplicationRun) -> None:
+def test_results_of_sends_show_whether_a_slave_has_them(replication_run: ReplicationRun) -> None:
     assert replication_run.with_slave == {SendStatus.SEND_OK: THIRD}
     assert replication_run.without_slave == {SendStatus.SLAVE_NOT_AVAILABLE: THIRD}
     assert replication_run.with_slave_again == {SendStatus.SEND_OK: THIRD}

@@ -117,7 +117,7 @@ def read_to(pull: Callable[[int], tuple[int, int, int]], offset: int, end: int) 
 
 
 @pytest.mark.parametrize("follows", [Kind.OURS, Kind.JAVA], ids=["our-slave", "java-slave"])
-def test_java_consumer_goes_to_the_slave_and_back(follows: Kind, servers: Any, java: Java) -> None:
+def test_java_consumer_changes_to_the_slave_and_back(follows: Kind, servers: Any, java: Java) -> None:
     with (
         open_pair(servers, Kind.OURS, follows, {"memoryBytes": MEMORY_BYTES}) as pair,
         open_java_reader(java, servers.scratch / f"reader-{follows}", pair) as pull,

@@ -98,13 +98,13 @@ async def test_python_asks_java(java_push: Any, servers: str, topic: str) -> Non
         assert [event["reply"] for event in member.messages()] == ["SEND_OK"] * 3
 
 
-async def test_nobody_replies(servers: str, topic: str) -> None:
+async def test_no_member_replies(servers: str, topic: str) -> None:
     async with triomq.open_client(servers) as client:
         with pytest.raises(errors.ReplyTimeout, match="no reply"):
             await client.producer("asker").request(triomq.Message(topic, b"anybody?"), 2.0)
 
 
-async def test_the_one_that_asked_has_gone(java_push: Any, servers: str, topic: str) -> None:
+async def test_the_requester_is_gone(java_push: Any, servers: str, topic: str) -> None:
     """Both brokers refuse such a reply alike: Java's client raises the error, and ours says that nobody has it."""
     async with triomq.open_client(servers) as client:
         client_id = client.client_id

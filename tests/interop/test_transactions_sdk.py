@@ -63,7 +63,7 @@ async def until(good: Any, limit_s: float = 120) -> None:
             await trio.sleep(0.1)
 
 
-async def test_transactions_end_as_they_are_told_or_checked(checking: Any, java_client: Any, topic: str) -> None:
+async def test_transactions_end_by_their_outcome_or_a_check(checking: Any, java_client: Any, topic: str) -> None:
     servers, bank = checking.namesrv.address, Bank()
     words = ["COMMIT", "ROLLBACK", "UNKNOWN-COMMIT", "UNKNOWN-ROLLBACK"]
     async with triomq.open_client(servers) as client:

@@ -38,7 +38,7 @@ def test_ids_of_another_shape_are_refused(text: str) -> None:
         ("z" * 5000, f"offset message id: '{'z' * 60}' is not hexadecimal"),
     ],
 )
-def test_what_is_said_of_an_id_of_another_shape(text: str, message: str) -> None:
+def test_errors_of_malformed_ids(text: str, message: str) -> None:
     with pytest.raises(BodyError) as caught:
         decode_offset_message_id(text)
     assert str(caught.value) == message

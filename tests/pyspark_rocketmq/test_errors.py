@@ -30,9 +30,7 @@ def fail(error: Exception, cause: Exception | None = None) -> None:
 
 
 @pytest.mark.parametrize("error", [DataLoss("offsets are gone"), WriteFailed("not acknowledged"), MQError("pull")])
-def test_an_error_that_says_its_reason_comes_without_the_stack(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_with_a_reason_is_logged_without_the_stack(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), pytest.raises(type(error)) as caught, ShortStack():
         fail(error, RequestTimeout("asked"))
     assert caught.value is error
@@ -44,7 +42,7 @@ def test_an_error_that_says_its_reason_comes_without_the_stack(
     assert "asked" in caplog.text
 
 
-def test_an_error_that_nobody_expects_keeps_its_stack() -> None:
+def test_an_unexpected_error_keeps_its_stack() -> None:
     with pytest.raises(KeyError) as caught, ShortStack():
         fail(KeyError("a defect"), SourceError("cause"))
     shown = "".join(traceback.format_exception(caught.value))

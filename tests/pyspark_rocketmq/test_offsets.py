@@ -57,7 +57,7 @@ def test_words_are_numbers_in_json() -> None:
         ('{"T": {"broker-a": {"0": 5}}, "T": {"broker-b": {"0": 5}}}', "startingOffsets names 'T' twice"),
     ],
 )
-def test_malformed_offsets_say_where_and_how_it_should_be(text: str, names: str) -> None:
+def test_malformed_offsets_name_the_place_and_the_right_form(text: str, names: str) -> None:
     with pytest.raises(BadOption) as caught:
         parse_offsets("startingOffsets", text)
     assert names in str(caught.value)

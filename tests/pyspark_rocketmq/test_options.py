@@ -38,7 +38,7 @@ def test_a_broker_id_is_a_read_preference(value: str, preference: str | int) -> 
     assert read_options({**LEAST, "readPreference": value}, streaming=False).preference == preference
 
 
-def test_names_have_no_case_and_words_neither() -> None:
+def test_names_and_words_are_case_insensitive() -> None:
     options = read_options(
         {
             **LEAST,

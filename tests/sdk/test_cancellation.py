@@ -80,7 +80,7 @@ async def test_a_cancelled_block_leaves_its_group(autojump_clock, cluster, kind)
             pass
 
 
-async def test_a_share_that_is_not_entered_is_forgotten(autojump_clock, group_cluster):
+async def test_a_share_that_is_not_entered_is_dropped(autojump_clock, group_cluster):
     async with group_cluster.client() as client:
         consumer = client.pull_consumer("G")
         with trio.CancelScope() as scope:

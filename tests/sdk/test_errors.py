@@ -80,7 +80,7 @@ def test_the_remark_of_a_system_error_decides_its_class(remark, kind, retriable)
         ("something else", "check the account"),
     ],
 )
-def test_a_refused_account_is_told_what_to_do(remark, advice):
+def test_the_error_for_a_refused_account_names_the_cure(remark, advice):
     text = f"org.apache.rocketmq.acl.common.AclException: {remark}, org.apache.rocketmq.acl.plain.X.y(X.java:1)"
     error = error_for_code(ResponseCode.SYSTEM_ERROR, text, what="send to topic T", address="b:1")
     assert type(error) is errors.AccessRefused
@@ -106,7 +106,7 @@ def test_a_refused_account_is_told_what_to_do(remark, advice):
         (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 29001 not supported", "too old or of another kind"),
     ],
 )
-def test_a_refused_user_of_rocketmq_5_is_told_what_to_do(code, remark, advice):
+def test_the_error_for_a_refused_user_of_rocketmq_5_names_the_cure(code, remark, advice):
     error = error_for_code(code, remark, what="send to topic T", address="b:1")
     assert type(error) in (errors.PermissionDenied, errors.UnsupportedRequest)
     assert advice in error.advice

@@ -30,7 +30,7 @@ def opened(monkeypatch, group_cluster):
 
 
 @pytest.mark.parametrize("open_it", [triomq.open_client, lambda servers: triomq.open_producer(servers, "G")])
-def test_another_loop_is_told_what_to_use(open_it):
+def test_another_loop_gets_an_error_that_names_what_to_use(open_it):
     async def main():
         async with open_it("127.0.0.1:1"):
             pytest.fail("it was opened")
@@ -77,7 +77,7 @@ async def test_a_pull_consumer_takes_its_options(autojump_clock, opened, group_c
 
 
 @pytest.mark.parametrize("start_from", ["earliest", "latest"])
-async def test_a_push_consumer_can_say_where_it_starts(autojump_clock, opened, group_cluster, start_from):
+async def test_a_push_consumer_can_choose_where_it_starts(autojump_clock, opened, group_cluster, start_from):
     group_cluster.broker.store("T", 0, b"before")
     async with triomq.open_push_consumer("ns:9876", "G", start_from=start_from) as consumer:
         await consumer.subscribe("T")
@@ -90,7 +90,7 @@ async def test_a_push_consumer_can_say_where_it_starts(autojump_clock, opened, g
     assert first == (b"before" if start_from == "earliest" else b"after")
 
 
-async def test_a_lite_pull_consumer_can_say_where_it_starts(autojump_clock, opened, group_cluster):
+async def test_a_lite_pull_consumer_can_choose_where_it_starts(autojump_clock, opened, group_cluster):
     group_cluster.broker.store("T", 0, b"before")
     async with triomq.open_lite_pull_consumer("ns:9876", "G", start_from="earliest") as consumer:
         await consumer.subscribe("T")
@@ -99,7 +99,7 @@ async def test_a_lite_pull_consumer_can_say_where_it_starts(autojump_clock, open
             break
 
 
-def test_what_ends_a_client_comes_out_of_a_block_with_tasks_of_its_own():
+def test_the_error_that_ends_a_client_is_raised_by_a_block_with_its_own_tasks():
     """As Ctrl-C in a task of the client: the block's tasks are cancelled for it, and are not the cause."""
 
     async def interrupt():
@@ -118,7 +118,7 @@ def test_what_ends_a_client_comes_out_of_a_block_with_tasks_of_its_own():
 
 
 @pytest.mark.parametrize("name", ["client", *KINDS])
-async def test_a_block_that_is_not_entered_by_async_with_says_how(name):
+async def test_a_block_that_is_not_entered_by_async_with_names_the_cure(name):
     def block():
         return getattr(triomq, f"open_{name}")(*["ns:9876", "G"][: 1 if name == "client" else 2])
 

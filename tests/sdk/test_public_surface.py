@@ -34,7 +34,7 @@ def public_names(module: ModuleType) -> list[str]:
     return [name for name in module.__all__ if not name.startswith("_")]
 
 
-def test_the_surface_changes_only_on_purpose():
+def test_public_names_are_those_of_the_list():
     names = [
         f"{module.__name__}.{name}" for module in [*MODULES, triomq_testing] for name in sorted(public_names(module))
     ]
@@ -49,7 +49,7 @@ def test_all_is_what_the_module_has(module):
     assert sorted(public_names(module)) == sorted(name for name in vars(module) if name[0] not in "_@")
 
 
-def test_no_name_has_two_homes():
+def test_no_name_is_exported_by_two_modules():
     names = [name for module in MODULES for name in public_names(module)]
     assert sorted(names) == sorted(set(names))
 

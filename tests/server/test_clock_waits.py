@@ -50,7 +50,7 @@ async def test_a_pause_is_no_due_time_and_ends_when_the_clock_is_set(autojump_cl
     assert ends == [0, 60]
 
 
-async def test_a_cancelled_task_takes_part_no_longer() -> None:
+async def test_a_cancelled_task_no_longer_takes_part() -> None:
     waits = ClockWaits()
 
     async def work() -> None:

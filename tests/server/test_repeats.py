@@ -55,7 +55,7 @@ async def test_a_counted_line_builds_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert len(built) == 1
 
 
-async def test_failures_are_told_apart_by_their_kind_and_written_with_their_traceback(
+async def test_failures_are_distinguished_by_their_kind_and_written_with_their_traceback(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines = PeerLog(_log)

@@ -57,6 +57,8 @@ def test_what_cannot_be_loaded_is_left_to_the_other_commands(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("arguments", [["broker", "--nonsense"], ["cluster", "-h"], ["namesrv", "--port", "x"]])
-def test_they_say_and_end_as_among_the_other_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_servers_print_and_exit_as_in_the_full_program(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     alone = servers.run(arguments), *capsys.readouterr()
     assert alone == (messages.run(arguments), *capsys.readouterr())

@@ -201,7 +201,7 @@ def test_matches_in_a_long_queue_come_once(spark: SparkSession, topics: Topics) 
 
 
 @pytest.mark.parametrize("preference", ["suggested", "master", "slave", "preferSlave"])
-def test_from_whomever(spark: SparkSession, topics: Topics, preference: str) -> None:
+def test_reads_with_each_preference(spark: SparkSession, topics: Topics, preference: str) -> None:
     topic = topics.new()
     sent = topics.fill(topic, 50)
     topics.wait_for_slaves(topic)

@@ -37,7 +37,7 @@ def test_the_master_dies_and_the_slave_is_read(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-def test_flights_through_a_restart_and_a_masters_death(spark: SparkSession, tmp_path: Path) -> None:
+def test_flights_through_a_restart_and_a_kill_of_the_master(spark: SparkSession, tmp_path: Path) -> None:
     try:
         flights_archive()
     except NoDataError as error:

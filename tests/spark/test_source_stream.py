@@ -112,7 +112,7 @@ def test_a_limit_in_bytes(spark: SparkSession, topics: Topics, tmp_path: Path) -
     assert sum(each.numInputRows for each in progress) == 100
 
 
-def test_a_topic_made_anew_is_data_loss(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_a_topic_created_again_is_data_loss(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
     topic = topics.new(queues=1)
     topics.fill(topic, 5)
     run(topics.stream(spark, topic), tmp_path)

@@ -174,7 +174,7 @@ print("seen", len(seen), flush=True)
 """
 
 
-def test_ctrl_c_at_a_terminal_comes_once() -> None:
+def test_ctrl_c_at_a_terminal_is_handled_once() -> None:
     ours, theirs = os.openpty()
 
     def take_terminal() -> None:
@@ -350,7 +350,7 @@ for path, code, text in [
 
 
 @pytest.mark.parametrize(("options", "script"), [([], PASS_TIME), (["--faults"], BREAK)])
-def test_the_command_steers_its_cluster(options: list[str], script: str) -> None:
+def test_the_command_controls_its_cluster(options: list[str], script: str) -> None:
     done = run(*options, "--topics", "A", "--", sys.executable, "-c", STEER + script + "client.close()")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -373,7 +373,7 @@ def test_durations(text: str, by: timedelta | None) -> None:
         assert Duration().convert(text, None, None) == by
 
 
-def test_steering_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_clock_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIOMQ_RUN_URL", raising=False)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens on it

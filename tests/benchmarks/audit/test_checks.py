@@ -54,7 +54,7 @@ def test_a_group_that_consumed_nothing_lost_everything(tmp_path: Path) -> None:
     assert [one.number for one in findings.examples[Defect.LOST]] == list(range(EXAMPLES_MAX))
 
 
-def test_a_place_that_two_messages_were_acknowledged_for_is_reported(tmp_path: Path) -> None:
+def test_an_offset_that_was_acknowledged_for_two_messages_is_reported(tmp_path: Path) -> None:
     with open_ledger(folder_sink(tmp_path), worker=0, workers=1, groups=("g",)) as ledger:
         # The log went back by two: the offsets 3 and 4 are given again. Another queue has the same offsets.
         for number, (queue_id, offset) in enumerate([*((0, each) for each in (0, 1, 2, 3, 4, 3, 4, 5)), (1, 3)]):
@@ -74,7 +74,7 @@ def test_a_place_that_two_messages_were_acknowledged_for_is_reported(tmp_path: P
     assert (findings + findings).given_again == 4
 
 
-def test_no_ledger_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_ledger_names_where_it_was_sought(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=f"{tmp_path} holds no ledger"):
         audit_folder(tmp_path)
 

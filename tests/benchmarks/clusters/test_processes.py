@@ -84,7 +84,7 @@ def test_errors_of_a_driver_are_reported(tmp_path: Path) -> None:
         driver.call({"op": "hang"}, 0.3)
 
 
-def test_nobody_else_gets_a_reserved_port() -> None:
+def test_no_other_process_gets_a_reserved_port() -> None:
     def free(port: int) -> bool:
         with socket.socket() as probe:
             try:

@@ -16,7 +16,7 @@ from triomq_benchmarks.__main__ import COMMANDS, bench
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_short_help_is_what_the_command_says(name: str) -> None:
+def test_each_short_help_is_the_commands_own(name: str) -> None:
     command = bench.get_command(click.Context(bench), name)
     assert command is not None
     assert COMMANDS[name] == command.get_short_help_str(1000)

@@ -47,7 +47,7 @@ def test_a_limit_is_shown_with_all_its_digits() -> None:
         (0, 0, "open", []),
     ],
 )
-def test_percentiles_that_say_nothing_of_the_broker(count: int, late: int, loop: str, fields: list[str]) -> None:
+def test_percentiles_that_do_not_describe_the_broker(count: int, late: int, loop: str, fields: list[str]) -> None:
     row = IntervalRow(
         worker=0,
         second=0,

@@ -22,7 +22,7 @@ def test_what_was_held_back_is_not_late_until_it_has_caught_up() -> None:
     assert pace.arrive(200) == 200
 
 
-def test_holds_add_up() -> None:
+def test_holds_are_added() -> None:
     pace = Pace()
     pace.held(100)
     assert pace.arrive(100) == 0

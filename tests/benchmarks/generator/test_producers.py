@@ -215,7 +215,7 @@ async def test_what_the_loop_loses_while_it_waits_is_not(autojump_clock: trio.te
     assert loaded.total("held_s") == pytest.approx(0.25, abs=0.01)
 
 
-async def test_a_loop_that_cannot_run_is_seen() -> None:
+async def test_a_blocked_loop_is_measured() -> None:
     lag = LoopLag()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lag.run)

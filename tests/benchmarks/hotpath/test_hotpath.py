@@ -14,7 +14,7 @@ from triomq_benchmarks.hotpath.tables import rates_json
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_works_say_how_much_they_did(name: str) -> None:
+def test_works_return_how_much_they_did(name: str) -> None:
     assert WORKS[name](material(128)) in {32, 256}
 
 

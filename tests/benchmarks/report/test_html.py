@@ -87,7 +87,7 @@ def test_everything_is_on_the_page(tmp_path: Path) -> None:
     assert re.search(r"intended → acknowledged 10,000 1\.0\d \d\.\d+ 1,80\d 1,9\d\d ~2,0\d\d 2,0\d\d", text)
 
 
-def test_figures_that_say_nothing_of_the_broker_are_grey(tmp_path: Path) -> None:
+def test_figures_that_do_not_describe_the_broker_are_grey(tmp_path: Path) -> None:
     page = page_of(tmp_path, made_run(per_second=200))
     # Of 4,000 messages four lie beyond p99.9.
     why = 'title="fewer than 10 of 4,000 messages took longer"'
@@ -104,7 +104,7 @@ def test_plotly_is_packed_into_the_page(tmp_path: Path) -> None:
     assert len(without_plotly(page)) < 200_000
 
 
-def test_nothing_comes_from_elsewhere(tmp_path: Path) -> None:
+def test_a_page_loads_nothing_from_other_servers(tmp_path: Path) -> None:
     page = without_plotly(page_of(tmp_path, made_run(), made_run(target="java")))
     assert not re.search(r"https?:|\bsrc=|\bhref=|url\(|@import|<link|<iframe", page)
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
@@ -147,7 +147,7 @@ def test_no_text_of_a_run_is_markup(tmp_path: Path, beside: Sequence[RunResult])
             assert "<" not in annotation["text"]
 
 
-def test_a_partial_run_says_so(tmp_path: Path) -> None:
+def test_a_partial_run_is_reported_as_partial(tmp_path: Path) -> None:
     run = made_run(partial=True, status=RunStatus.INCOMPLETE)
     half = attrs.evolve(run, rows=tuple(row for row in run.rows if row.second < 5), audit=None)
     text = text_of(page_of(tmp_path, half))
@@ -158,7 +158,7 @@ def test_a_partial_run_says_so(tmp_path: Path) -> None:
     assert "lost" not in text
 
 
-def test_a_run_without_anything_is_drawn_too(tmp_path: Path) -> None:
+def test_an_empty_run_is_drawn_too(tmp_path: Path) -> None:
     nothing = attrs.evolve(
         made_run(), rows=(), resources=(), workers=(), faults=(), thresholds=(), audit=None, partial=True
     )
@@ -168,7 +168,7 @@ def test_a_run_without_anything_is_drawn_too(tmp_path: Path) -> None:
     assert "- p99, ms" in text_of(page)
 
 
-def test_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+def test_several_runs_are_shown_side_by_side(tmp_path: Path) -> None:
     page = page_of(tmp_path, made_run(), made_run(target="java", slower=2.0, seed=2), made_run(target="a:1", seed=3))
     assert list(figures_of(page)) == ["latency", "heat-0", "heat-1", "heat-2", *PLOTS[2:]]
     assert list(traces_of(page, "latency")) == [
@@ -210,7 +210,7 @@ def test_plots_without_anything_to_show_are_left_out_a_backlog_of_zero_is_shown(
     assert list(traces_of(page, "readers")) == ["ours: a master", "java: a master"]
 
 
-def test_labels_tell_runs_apart() -> None:
+def test_labels_distinguish_runs() -> None:
     run = made_run()
     assert labels([run, made_run(target="java")]) == ["ours", "java"]
     assert labels([run, attrs.evolve(run, engine="local")]) == ["ours (processes 2)", "ours (local)"]
@@ -378,7 +378,7 @@ def test_the_command_takes_the_newer_audit(tmp_path: Path) -> None:
     ],
     ids=["no run", "no folder"],
 )  # fmt: skip
-def test_the_command_says_what_is_wrong(
+def test_the_command_names_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Path], None], arguments: Sequence[str], why: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -390,7 +390,7 @@ def test_the_command_says_what_is_wrong(
 
 
 @pytest.mark.parametrize("missing", ["plotly", "jinja2"])
-def test_without_the_packages_it_says_how_to_get_them(
+def test_without_the_packages_the_error_names_how_to_install_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     write_run(made_run(), tmp_path)
@@ -490,7 +490,7 @@ def test_a_browser_draws_every_plot(browser: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_browser_takes_no_text_for_markup_and_asks_nobody(browser: str, tmp_path: Path) -> None:
+def test_a_browser_shows_texts_as_text_and_sends_no_other_requests(browser: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write_report([hostile_run(), made_run()], page)
     with socket.create_server(("127.0.0.1", 0)) as listener:

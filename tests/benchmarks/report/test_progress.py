@@ -30,7 +30,7 @@ def test_a_second_is_shown_when_it_is_over() -> None:
     assert shown[-1].endswith("5 errors")
 
 
-def test_a_worker_that_died_holds_nothing_up() -> None:
+def test_a_dead_worker_delays_nothing() -> None:
     shown: list[str] = []
     line = ProgressLine(shown.append, 60, workers=2)
     line.add(row(1, 0))
@@ -70,7 +70,7 @@ class Unread(io.StringIO):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_run_goes_on_when_nobody_reads_its_progress(terminal: bool) -> None:
+def test_a_run_continues_when_its_progress_is_not_read(terminal: bool) -> None:
     reached = False
     with progress_on(Unread(terminal=terminal), shown=True) as (show, news):
         show("1 of 2 s")

@@ -137,7 +137,7 @@ def test_the_target_may_differ_the_workload_may_not() -> None:
     ],
     ids=["partial", "late generator", "late generator beside another cause"],
 )
-def test_what_says_nothing_about_a_broker_is_not_compared(run: RunResult, why: str) -> None:
+def test_figures_that_do_not_describe_a_broker_are_not_compared(run: RunResult, why: str) -> None:
     for comparison, name in ((compare_runs(run, made_run()), "A"), (compare_runs(made_run(), run), "B")):
         assert comparison.exit_code == 2
         (obstacle,) = comparison.obstacles

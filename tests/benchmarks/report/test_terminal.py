@@ -19,7 +19,7 @@ def summary_of(run: RunResult) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_figures_that_say_nothing_of_the_broker_are_marked() -> None:
+def test_figures_that_do_not_describe_the_broker_are_marked() -> None:
     lines = summary_of(made_run(per_second=200))
     first = next(number for number, line in enumerate(lines) if "intended → acknowledged, ms: p50" in line)
     marked = ["~" in line for line in lines[first : first + 5]]

@@ -45,7 +45,7 @@ class RecordingTarget:
         self.done.append((trio.current_time(), "start", name))
 
 
-async def test_each_comes_at_its_instant(autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_message_is_delivered_at_its_time(autojump_clock: trio.testing.MockClock) -> None:
     target, reported = RecordingTarget(), list[FaultInstant]()
     origin = trio.current_time() + 3
     faults = [Fault.parse("restart slave at 2 s for 1.5 s"), Fault.parse("kill broker-b at 1 s")]

@@ -79,7 +79,7 @@ async def test_a_run_that_cannot_be_made_is_an_error(python: str, says: str, tmp
 
 
 @pytest.mark.parametrize("word", ["Error", "error"])
-async def test_what_a_run_said_that_could_not_be_made_is_quoted(word: str, tmp_path: Path) -> None:
+async def test_the_output_of_a_failed_run_is_quoted(word: str, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{word}: no name server at 1.2.3.4' >&2\nexit 1\n")
     python.chmod(0o700)
@@ -127,13 +127,13 @@ def test_the_same_is_the_same() -> None:
     }
 
 
-def test_a_lost_message_is_no_chance() -> None:
+def test_a_lost_message_is_not_attributed_to_chance() -> None:
     before = scattered(3)
     comparison = compare_repeats(before, [*scattered(2, seed=2), made_run(lost=1, per_second=60)])
     assert (comparison.exit_code, change_of(comparison, "lost")) == (1, Change.WORSE)
 
 
-def test_rounds_that_say_nothing_are_left_out() -> None:
+def test_rounds_without_information_are_left_out() -> None:
     before, after = scattered(3), scattered(2, seed=2)
     late = made_run(status=RunStatus.GENERATOR_LATE, per_second=60)
     comparison = compare_repeats(before, [*after, late])

@@ -58,12 +58,12 @@ def test_an_old_java_is_named_with_its_cure(tmp_path: Path, version: str) -> Non
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_no_java_says_how_to_get_one() -> None:
+def test_a_missing_java_names_how_to_install_it() -> None:
     with pytest.raises(ToolUnavailableError, match=r"no java in PATH.*openjdk-17-jre-headless"):
         find_java({"PATH": "/nowhere"})
 
 
-def test_a_java_home_without_java_is_told_apart() -> None:
+def test_a_java_home_without_java_is_distinguished() -> None:
     with pytest.raises(ToolUnavailableError, match="JAVA_HOME points to /nowhere/bin/java, which does not run"):
         find_java({"JAVA_HOME": "/nowhere"})
 

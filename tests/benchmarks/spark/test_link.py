@@ -217,7 +217,7 @@ async def test_the_wait_for_a_stop_is_bounded() -> None:
             assert trio.current_time() - begin < 5
 
 
-def test_frames_come_apart_anywhere() -> None:
+def test_frames_are_decoded_however_they_are_split() -> None:
     messages = [Row(0, row(0)), Stop(), Agreed(1.5)]
     data = b"".join(map(encode, messages))
     reader = FrameReader()

@@ -88,7 +88,7 @@ STALLED = Stalled(
 )  # fmt: skip
 
 
-def test_memory_is_measured_by_its_peak():
+def test_the_peak_of_memory_is_measured():
     assert STALLED.allowed_bytes == 72 << 20
     assert STALLED.passed
     over = attrs.evolve(STALLED, peak_bytes=(72 << 20) + 1)
@@ -123,7 +123,7 @@ def run(monkeypatch, *arguments, java=None):
     return CliRunner().invoke(bench, ["consume", *arguments], catch_exceptions=False), seen
 
 
-def test_without_java_our_half_is_measured_and_it_says_so(monkeypatch):
+def test_without_java_our_half_is_measured_and_the_report_shows_it(monkeypatch):
     done, [(plan, java)] = run(monkeypatch, "--quick")
     assert done.exit_code == 0
     assert "java is not installed" in done.stderr

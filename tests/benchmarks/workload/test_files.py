@@ -165,7 +165,7 @@ def test_mistakes_are_named_with_their_remedy(values: dict[str, object], says: s
         ("a.yaml", "rate: " + "9" * 5000, "is not YAML"),
     ],
 )
-def test_files_that_are_none(tmp_path: Path, name: str, content: str | None, says: str) -> None:
+def test_files_that_are_no_workloads(tmp_path: Path, name: str, content: str | None, says: str) -> None:
     if content is not None:
         (tmp_path / name).write_text(content, "latin-1")
     with pytest.raises(WorkloadError, match=says):

@@ -26,7 +26,7 @@ TURN_MOST_MS = 200.0
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads processor times from /proc")
-async def test_hostile_traffic_harms_no_one(tmp_path: Path, figures: Callable[[str], None]) -> None:
+async def test_hostile_traffic_affects_no_other_client(tmp_path: Path, figures: Callable[[str], None]) -> None:
     # Large tables and batches are rare.
     kinds = set(Kind) - {Kind.MANY, Kind.LARGE_BATCH}
     result = await run(tmp_path, SEED, frames=FRAMES, kinds=kinds, cpu=0.5)

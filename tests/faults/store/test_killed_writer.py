@@ -24,7 +24,7 @@ SEED = 20261121
 
 @pytest.mark.slow
 @pytest.mark.parametrize("life", range(LIVES))
-async def test_killed_again_and_again(
+async def test_killed_repeatedly(
     life: int, tmp_path: Path, writer: ModuleType, inspect: Callable[[MessageStore], dict[tuple[int, int], int]]
 ) -> None:
     seed = SEED + life

@@ -131,7 +131,9 @@ def test_batches(rocketmq: RocketMQ) -> None:
 @pytest.mark.parametrize(
     ("policy", "calls"), [(None, 3), (AckPolicy.REJECT_ON_ERROR, 1), (AckPolicy.ACK_FIRST, 1), (AckPolicy.MANUAL, 3)]
 )
-def test_what_fails_comes_again_unless_told_otherwise(policy: AckPolicy | None, calls: int, rocketmq: RocketMQ) -> None:
+def test_failed_messages_are_redelivered_unless_configured_otherwise(
+    policy: AckPolicy | None, calls: int, rocketmq: RocketMQ
+) -> None:
     broker = broker_of(rocketmq)
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -405,7 +407,7 @@ def test_an_application_has_the_broker() -> None:
     assert FastStream(broker).broker is broker
 
 
-def test_a_broker_that_is_not_connected_says_so() -> None:
+def test_a_broker_that_is_not_connected_is_an_error() -> None:
     async def main() -> None:
         with pytest.raises(triomq.errors.InvalidCall, match="not connected"):
             await RocketMQBroker("127.0.0.1:9876").publish("x", "orders")

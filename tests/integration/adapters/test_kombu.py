@@ -78,7 +78,7 @@ class Receiver:
         return False
 
 
-def test_what_is_acknowledged_is_gone_and_the_rest_comes_to_the_next(connect, rocketmq) -> None:
+def test_acknowledged_messages_are_done_and_the_next_consumer_gets_the_others(connect, rocketmq) -> None:
     first = connect()
     send(first, *range(10))
     receiver = Receiver(first)
@@ -101,7 +101,7 @@ def test_an_unreadable_body_does_not_stop_a_worker(connect, rocketmq, caplog) ->
     assert "is not a message of Kombu, and is delivered again later" in caplog.text
 
 
-def test_rejected_messages_are_dropped_or_come_again(connect) -> None:
+def test_rejected_messages_are_dropped_or_redelivered(connect) -> None:
     connection = connect()
     send(connection, "drop", "again")
     receiver = Receiver(connection)
@@ -124,7 +124,7 @@ def test_no_more_is_taken_than_the_prefetch_count(connect) -> None:
     assert receiver.no_more()
 
 
-def test_without_acknowledgements_nothing_comes_again(connect) -> None:
+def test_without_acknowledgements_nothing_is_redelivered(connect) -> None:
     connection = connect()
     send(connection, *range(5))
     assert sorted(Receiver(connection, no_ack=True).until(5)) == list(range(5))
@@ -192,7 +192,7 @@ def test_workers_share_what_a_durable_queue_gets_of_a_topic_exchange(connect) ->
 
 
 @pytest.mark.parametrize("days", [0.0002, 0.21, 40])
-def test_a_task_comes_when_it_is_due(days, connect, rocketmq) -> None:
+def test_a_task_is_delivered_when_it_is_due(days, connect, rocketmq) -> None:
     def now() -> datetime:
         return rocketmq.clock.now()
 
@@ -245,7 +245,7 @@ def test_a_queue_of_a_virtual_host_can_be_purged_while_a_worker_is_there(rocketm
         assert receiver.until(2) == ["one", "after"]
 
 
-def test_a_message_that_is_too_long_is_an_error_that_says_so(connect) -> None:
+def test_the_error_of_a_message_that_is_too_long_names_the_limit(connect) -> None:
     connection = connect()
     with pytest.raises(triomq.errors.MessageIllegal, match="more than 4194304"):
         send(connection, "x" * 5_000_000, retry=True)
@@ -265,7 +265,7 @@ def test_no_name_server_is_an_error_that_kombu_tries_again() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_child_leaves_its_parents_connection_alone(connect) -> None:
+def test_a_forked_child_does_not_use_its_parents_connection(connect) -> None:
     connection = connect()
     send(connection, "one")
     receiver = Receiver(connection)

@@ -106,7 +106,7 @@ def test_tasks_at_work_when_listening_ends_are_acknowledged(rocketmq: RocketMQ) 
     asyncio.run(main())
 
 
-def test_what_is_not_acknowledged_comes_to_the_next_worker(rocketmq: RocketMQ) -> None:
+def test_unacknowledged_tasks_are_delivered_to_the_next_worker(rocketmq: RocketMQ) -> None:
     async def main() -> None:
         bodies = {b"%d" % number for number in range(20)}
         for last in (False, True):
@@ -143,7 +143,7 @@ def test_what_takes_too_long_is_given_out_again(rocketmq: RocketMQ) -> None:
 
 
 @pytest.mark.parametrize("days", [0.0001, 0.21, 40])
-def test_a_delayed_task_comes_when_it_is_due(days: float, rocketmq: RocketMQ) -> None:
+def test_a_delayed_task_is_delivered_when_it_is_due(days: float, rocketmq: RocketMQ) -> None:
     sent_ms = clock_of(rocketmq)
 
     async def main() -> None:

@@ -227,7 +227,7 @@ async def test_mistakes_are_found_before_anything_starts(ours: RunTarget) -> Non
     assert worker.consumed == worker.acked == 600
 
 
-async def test_a_cluster_that_is_there_keeps_no_topic_and_no_group_of_ours(ours: RunTarget) -> None:
+async def test_an_existing_cluster_keeps_no_topic_and_no_group_of_the_benchmark(ours: RunTarget) -> None:
     async with open_run_target(ours.name_servers, SHORT) as existing:
         assert {node.role for node in existing.nodes.values()} == {"master"}
         result = await run(existing, attrs.evolve(SHORT, duration_s=1, warm_up_s=0))
@@ -277,7 +277,7 @@ thresholds = ["errors == 0"]
 """
 
 
-def test_the_command_writes_results_and_says_so(bench: Bench, tmp_path: Path) -> None:
+def test_the_command_writes_results_and_prints_where(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(FILE + 'duration = "1 s"')
     process = bench("run", "mine.toml", "--engine", "processes", "--out", "results", "--json")
     out, errors = process.communicate(timeout=LIMIT_S)
@@ -348,7 +348,7 @@ def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
         (["quick", "--workers", "9"], 2, "for several take --engine processes"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_what_cannot_be_done_is_reported(
     arguments: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

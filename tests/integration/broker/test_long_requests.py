@@ -26,7 +26,7 @@ def colliding(size_bytes: int) -> bytes:
     return b'{"code":28,"language":"JAVA","version":399,"opaque":1,"flag":0,"extFields":{' + names[:-1] + b"}}"
 
 
-def test_keys_that_collide_hold_up_no_one(tmp_path: Path) -> None:
+def test_keys_that_collide_delay_no_other_request(tmp_path: Path) -> None:
     longest_s = 0.0
     with started_broker(tmp_path / "store") as port, socket.create_connection(("127.0.0.1", port), LIMIT_S) as link:
         link.sendall(frame(colliding(800_000)))

@@ -119,7 +119,7 @@ async def test_two_brokers_with_one_id_are_both_listed(command: Command, tmp_pat
         (None, "does not answer within 5 s"),
     ],
 )
-async def test_a_name_server_that_is_none_is_named(
+async def test_an_address_that_is_no_name_server_is_named(
     answer: bytes | None, named: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def serve(stream: trio.abc.Stream) -> None:
@@ -147,7 +147,7 @@ async def test_a_name_server_that_is_none_is_named(
         (None, "does not answer within 30 s: it may be a name server, or hang"),
     ],
 )
-async def test_an_order_to_something_that_is_no_broker_says_why_it_failed(
+async def test_an_order_to_an_address_without_a_broker_names_why_it_failed(
     answer: bytes | None, named: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def serve(stream: trio.abc.Stream) -> None:
@@ -167,7 +167,7 @@ async def test_an_order_to_something_that_is_no_broker_says_why_it_failed(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_broker_that_hangs_has_a_line_that_says_so(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_broker_that_hangs_is_reported_in_a_line(autojump_clock: trio.testing.MockClock) -> None:
     async def serve(stream: trio.abc.Stream) -> None:
         async with stream:
             await trio.sleep_forever()

@@ -170,7 +170,7 @@ def test_files_that_are_named_without_a_directory_are_written(call: Call, tmp_pa
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_comes_twice_stops_in_order_all_the_same(tmp_path: Path, port: int, first: int) -> None:
+def test_a_signal_sent_twice_still_stops_in_order(tmp_path: Path, port: int, first: int) -> None:
     """`timeout` sends it to the process, and then to its group."""
     arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--store", str(tmp_path)]
     with started("broker", *arguments) as process:
@@ -389,7 +389,7 @@ def test_a_cluster_stopped_before_it_is_ready_reports_that(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_node_outlives_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_no_node_runs_longer_than_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with started("cluster", "--json") as process:
         assert process.stdout is not None
@@ -531,7 +531,7 @@ def test_a_changed_role_outlives_a_node_and_its_cluster(call: Call, tmp_path: Pa
         }
 
 
-def test_a_role_that_no_file_keeps_is_said_to_end_with_the_process(call: Call, tmp_path: Path, port: int) -> None:
+def test_a_role_without_a_file_is_logged_to_end_with_the_process(call: Call, tmp_path: Path, port: int) -> None:
     arguments = ["--port", str(port), "--set", "brokerIP1=127.0.0.1", "--set", "brokerName=b", "--store", str(tmp_path)]
     with started("broker", *arguments) as process:
         assert process.stdout is not None

@@ -62,7 +62,7 @@ async def until(true: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.02)
 
 
-async def test_a_cluster_is_there_in_no_time_and_leaves_nothing_behind() -> None:
+async def test_a_cluster_starts_quickly_and_leaves_nothing_behind() -> None:
     begin = trio.current_time()
     async with open_cluster() as cluster:
         ready_s = trio.current_time() - begin
@@ -107,7 +107,7 @@ async def test_either_side_may_be_away_for_a_while(tmp_path: Path) -> None:
             assert len(await pull_all(client, "orders")) == 400
 
 
-async def test_a_slave_that_comes_late_gets_the_whole_log(tmp_path: Path) -> None:
+async def test_a_slave_that_starts_late_gets_the_whole_log(tmp_path: Path) -> None:
     async with open_cluster(directory=tmp_path, settings=SMALL) as cluster:
         await cluster["broker-a-s"].stop()
         for file in (tmp_path / "broker-a-s").rglob("*"):
@@ -119,7 +119,7 @@ async def test_a_slave_that_comes_late_gets_the_whole_log(tmp_path: Path) -> Non
         assert (tmp_path / "broker-a-s" / "commitlog" / f"{0:020d}").exists()
 
 
-async def test_with_compat_49_a_slave_that_comes_late_gets_the_newest_file(tmp_path: Path) -> None:
+async def test_with_compat_49_a_slave_that_starts_late_gets_the_newest_file(tmp_path: Path) -> None:
     async with open_cluster(directory=tmp_path, settings=SMALL | {"compat": "4.9"}) as cluster:
         await cluster["broker-a-s"].stop()
         for file in (tmp_path / "broker-a-s").rglob("*"):
@@ -159,7 +159,7 @@ async def test_a_sync_master_answers_so_without_a_slave() -> None:
         await until(replicated)
 
 
-async def test_the_bodys_error_arrives_plain() -> None:
+async def test_the_bodys_error_is_raised_without_a_group() -> None:
     with pytest.raises(KeyError):
         async with open_cluster(slaves=0) as cluster:
             cluster["broker-z"]
@@ -184,7 +184,7 @@ async def test_a_cancelled_cluster_stops_in_order(tmp_path: Path) -> None:
     assert not (tmp_path / "broker-a" / "abort").exists()
 
 
-async def test_more_of_everything() -> None:
+async def test_more_than_one_node_of_each_kind() -> None:
     async with open_cluster(masters=2, slaves=2, name_servers=2) as cluster:
         assert list(cluster.nodes) == [
             "namesrv-0", "namesrv-1", "broker-a", "broker-b", "broker-a-s", "broker-b-s", "broker-a-s2", "broker-b-s2",

@@ -80,7 +80,7 @@ def put(address: str, count: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_numbers_go_on_through_changes_of_the_role(
+def test_offsets_continue_through_changes_of_the_role(
     call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     with cluster(tmp_path) as address:

@@ -16,7 +16,7 @@ MEMORY_BYTES = 64 * 1024 * 1024
 
 
 @pytest.mark.slow
-def test_a_slow_consumer_goes_from_the_master_to_the_slave_and_back() -> None:
+def test_a_slow_consumer_changes_from_the_master_to_the_slave_and_back() -> None:
     result = CliRunner().invoke(demo, ["redirect", "--memory-bytes", str(MEMORY_BYTES), "--json"])
     assert result.exit_code == 0, result.output
     shown = json.loads(result.output)

@@ -77,7 +77,7 @@ def test_flask_under_gunicorn(rocketmq: RocketMQ, tmp_path: Path) -> None:
     assert bodies(rocketmq) == [b"%d" % number for number in range(8)]
 
 
-def test_flask_says_that_an_order_was_not_taken(tmp_path: Path) -> None:
+def test_flask_answers_that_an_order_was_not_accepted(tmp_path: Path) -> None:
     """The application starts without RocketMQ; its requests fail within the time of a send."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         write_files("docs/how-to/web/flask.md", tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")

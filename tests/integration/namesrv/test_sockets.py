@@ -100,7 +100,7 @@ async def test_peer_that_reads_nothing_is_not_read_from_and_affects_no_other(sta
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_rubbish_closes_only_the_connection_it_came_by(start_namesrv, seed) -> None:
+async def test_invalid_bytes_close_only_their_own_connection(start_namesrv, seed) -> None:
     chance = random.Random(seed)
     address = await start_namesrv()
     async with open_link(address) as good:
@@ -148,7 +148,7 @@ async def test_reset_connection(start_namesrv) -> None:
         assert (await good.request(route(), 60)).code == 17
 
 
-async def test_server_goes_on_after_it_ran_out_of_descriptors(start_namesrv) -> None:
+async def test_server_continues_after_it_ran_out_of_descriptors(start_namesrv) -> None:
     address = await start_namesrv()
     host, port = address.split(":")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

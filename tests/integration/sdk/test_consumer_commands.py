@@ -200,7 +200,7 @@ async def test_offsets_of_a_group_that_is_online(call, filled, client):
     assert sorted(seen) == sorted([b"m%d" % n for n in range(10)] * 2)
 
 
-async def test_an_interrupted_look_ends_without_words(cluster, filled):
+async def test_an_interrupted_look_ends_silently(cluster, filled):
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "triomq", "consume", "T", "--from", "earliest"],
         stdout=subprocess.PIPE,

@@ -47,7 +47,7 @@ async def dead(client):
     await consume(client, "G", "T", refuse, all_dead, retries=retries)
 
 
-async def test_letters_are_listed(client, dead):
+async def test_dead_letters_are_listed(client, dead):
     letters = await client.dead_letters.read("G", limit=3)
     # They are sent back side by side.
     assert all(letter.message.body.startswith(b"m") for letter in letters)
@@ -61,7 +61,7 @@ async def test_letters_are_listed(client, dead):
     assert (origin.topic, origin.body) == ("T", letters[0].message.body)
 
 
-async def test_redrive_to_the_origin_goes_on_where_it_was(client, dead):
+async def test_redrive_to_the_origin_continues_where_it_was(client, dead):
     seen = []
     assert await client.dead_letters.redrive("G", limit=5, report=seen.append) == 5
     assert {each.result.queue.topic for each in seen} == {"T"}
@@ -135,7 +135,7 @@ async def test_what_was_sent_is_noted_when_a_redrive_ends_early(client, dead, mo
     assert await client.dead_letters.redrive("G") == LETTERS - 10
 
 
-async def test_a_redrive_that_cannot_note_anything_sends_nothing(client, dead, monkeypatch):
+async def test_a_redrive_that_cannot_record_its_progress_sends_nothing(client, dead, monkeypatch):
     async def refuse(_offsets):
         await trio.lowlevel.checkpoint()
         raise PermissionDenied("committing offset 0 of group triomq_redrive")
@@ -147,7 +147,7 @@ async def test_a_redrive_that_cannot_note_anything_sends_nothing(client, dead, m
     assert sent == []
 
 
-async def test_the_group_that_notes_is_created_where_a_broker_demands_it(client, dead, monkeypatch):
+async def test_the_group_for_progress_is_created_where_a_broker_requires_it(client, dead, monkeypatch):
     commit = client.dead_letters._progress.commit
 
     async def demand(offsets):
@@ -161,7 +161,7 @@ async def test_the_group_that_notes_is_created_where_a_broker_demands_it(client,
     assert await client.dead_letters.count("G") == LETTERS - 2
 
 
-async def test_a_letter_that_does_not_say_where_it_comes_from(client):
+async def test_a_dead_letter_without_its_origin(client):
     async with client.producer("fill") as producer:
         await producer.send(triomq.Message("%DLQ%H", b"x"))
     with pytest.raises(NotFound, match="redrive it to the group"):
@@ -196,7 +196,7 @@ async def test_the_command(call, dead):
     assert (code, "no broker knows the consumer group X" in err) == (1, True)
 
 
-async def test_a_group_without_dead_letters_is_told_so(call, client):
+async def test_a_group_without_dead_letters_is_reported(call, client):
     code, out, err = await call("dlq", "list")
     assert (code, out, err) == (0, "", "no group has dead letters\n")
     await client.groups.create("G", triomq.admin.GroupSettings())

@@ -176,7 +176,7 @@ async def test_8_settings_topics_and_lag():
             assert found.what.startswith("Group G lags by 3 messages, ")
 
 
-async def test_time_is_bounded_and_what_is_not_known_is_said():
+async def test_time_is_bounded_and_unknown_values_are_reported():
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     silent = f"127.0.0.1:{listener.socket.getsockname()[1]}"
     async with open_cluster(slaves=0, settings=SMALL) as cluster, listener:

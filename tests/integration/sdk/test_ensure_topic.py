@@ -50,7 +50,7 @@ async def test_what_another_client_has_sent_meanwhile_can_be_read(
         assert (await route("tasks")).queue_datas == [of_broker]
 
 
-async def test_a_topic_that_nobody_has_sent_to_gets_its_queues() -> None:
+async def test_a_topic_without_messages_gets_its_queues() -> None:
     async with open_cluster(slaves=0) as cluster, triomq.open_client(cluster.name_servers) as client:
         assert await client.admin.ensure_topic("tasks", queues=1)
         (of_broker,) = (await client.admin.route("tasks")).queue_datas

@@ -61,7 +61,7 @@ async def test_every_form_of_sending_arrives_once(cluster, client):
     assert len(await pull_all(consumer, "every", tags="batch || awaited")) == 40
 
 
-async def test_compressed_bodies_come_back_whole(client):
+async def test_compressed_bodies_are_restored_completely(client):
     body = b"over and over " * 20_000
     result = await client.producer("P").send(triomq.Message("large", body))
     pulled = await client.pull_consumer("G").pull(result.queue, 0)

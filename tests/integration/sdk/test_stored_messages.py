@@ -192,7 +192,7 @@ async def test_the_command(call, client, stored):
         assert (code, err, [json.loads(line)["body"] for line in out.splitlines()]) == (0, "", bodies)
 
 
-async def test_the_command_says_what_is_not_there(call, stored):
+async def test_the_command_names_what_does_not_exist(call, stored):
     for arguments, what in (
         (["key", "T", "nokey"], "no message of topic T in that time has the key nokey"),
         (["unique-key", "T", "X"], "no message of topic T has the id X"),

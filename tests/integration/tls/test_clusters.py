@@ -60,7 +60,7 @@ async def test_everything_over_mutual_tls(files) -> None:
                 await stranger.admin.topics()
 
 
-async def test_a_slave_without_tls_is_told(files, caplog) -> None:
+async def test_a_slave_without_tls_is_reported(files, caplog) -> None:
     caplog.set_level(logging.INFO)
     async with open_cluster(settings={**files.server(), "haUseTLS": "true"}) as cluster:
         master = next(node for node in cluster.plan.nodes if node.role == "master")

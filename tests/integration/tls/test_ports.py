@@ -43,7 +43,7 @@ async def test_permissive_serves_both_on_one_port(start_namesrv, files) -> None:
     assert await ask(address, files.trusting()) == 0
 
 
-async def test_enforcing_says_tls_to_a_plain_client(start_namesrv, files, caplog) -> None:
+async def test_enforcing_names_tls_to_a_plain_client(start_namesrv, files, caplog) -> None:
     caplog.set_level(logging.INFO)
     address = await start_namesrv(**files.server(), **{"tls.server.mode": "enforcing"})
     assert await ask(address, files.trusting()) == 0

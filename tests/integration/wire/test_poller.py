@@ -24,7 +24,7 @@ class _Turns(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize(("answer_bytes", "is_same_turn"), [(BULK_BYTES, True), (100, False)])
-async def test_a_second_look_after_what_took_long(
+async def test_the_next_request_is_read_in_the_turn_of_a_large_answer(
     monkeypatch: pytest.MonkeyPatch, answer_bytes: int, is_same_turn: bool
 ) -> None:
     """While a large answer is written, the next request mostly comes: it needs no turn of the loop of its own."""

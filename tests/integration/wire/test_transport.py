@@ -93,7 +93,7 @@ async def test_peer_is_named_and_packed(pair) -> None:
     assert transport.peer_host == bytes([127, 0, 0, 1]) + port.to_bytes(4, "big")
 
 
-async def test_ipv6_peer_and_ipv4_in_ipv6_clothes() -> None:
+async def test_ipv6_peer_and_ipv4_mapped_into_ipv6() -> None:
     try:
         (listener,) = await listen_tcp("::1", 0)
     except OSError:

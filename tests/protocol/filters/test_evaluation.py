@@ -155,7 +155,7 @@ def test_negative_large_and_odd_numbers(expression: str, value: object) -> None:
         ("TRUE = a", "y", "a boolean on the left cannot be compared with text"),
     ],
 )
-def test_what_is_said_of_a_value_that_cannot_be_compared(expression: str, text: str, message: str) -> None:
+def test_errors_of_values_that_cannot_be_compared(expression: str, text: str, message: str) -> None:
     with pytest.raises(EvaluationError) as caught:
         compile_filter(expression).evaluate({"a": text, "b": "1"})
     assert str(caught.value) == message

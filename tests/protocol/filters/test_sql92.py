@@ -161,7 +161,7 @@ ANY_OPERAND = "integer, float, text, name, TRUE, FALSE, NULL, ("
     ],
     ids=lambda text: text[:20],
 )
-def test_the_error_says_what_is_wrong_and_where(expression: str, message: str) -> None:
+def test_the_error_names_what_is_wrong_and_where(expression: str, message: str) -> None:
     with pytest.raises(Sql92Error) as caught:
         parse(expression)
     assert str(caught.value) == message

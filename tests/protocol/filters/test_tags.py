@@ -55,7 +55,7 @@ def test_every_tag_of_a_subscription_is_wanted_once(wanted: list[str]) -> None:
     assert {tags_code(tag) for tag in wanted} == found.codes
 
 
-def test_tags_of_one_hash_are_told_apart_by_their_text() -> None:
+def test_tags_of_one_hash_are_distinguished_by_their_text() -> None:
     found = parse_subscription("Aa")
     assert tags_code("Aa") == tags_code("BB") == 2112
     assert tags_code("BB") in found.codes

@@ -84,7 +84,7 @@ def test_lengths_that_cannot_be(at: int, value: int) -> None:
         split_batch(bytes(body), b"")
 
 
-def test_an_error_says_where_the_batch_breaks() -> None:
+def test_an_error_names_where_the_batch_breaks() -> None:
     good = encode_batch_element(b"body", b"")
     with pytest.raises(BodyError, match=f"ends inside the element at {len(good)} of {len(good) + 3} bytes"):
         split_batch(good + bytes(3), b"")

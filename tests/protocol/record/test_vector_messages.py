@@ -304,7 +304,7 @@ def test_fillers_of_a_real_store(case: dict[str, Any], equal: Any, vectors: Path
 
 
 @pytest.mark.parametrize("name", ["store-small", "store-crashed"])
-def test_a_store_is_walked_to_its_end(name: str, vectors: Path) -> None:
+def test_a_store_is_read_to_its_end(name: str, vectors: Path) -> None:
 
     want = json.loads((vectors / f"{name}.json").read_text())
     records, _, end = walk(archive(vectors / f"{name}.tar.gz"))

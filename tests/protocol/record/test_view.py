@@ -103,7 +103,7 @@ def test_lengths_that_cannot_be(at: int, value: bytes) -> None:
     assert record_starts(damaged) == []
 
 
-def test_a_view_says_what_it_is() -> None:
+def test_a_view_has_a_readable_repr() -> None:
     assert repr(RecordView(GOOD)) == f"<record T-1@0, {len(GOOD)} bytes>"
 
 
@@ -130,7 +130,7 @@ LENGTHS = [(at, value) for at in (0, 1, 2, 3, 84, 85, 86, 87, 97, 99, 100, 109, 
 
 
 @pytest.mark.parametrize(("at", "value"), LENGTHS)
-def test_no_length_is_believed_unseen(at: int, value: int) -> None:
+def test_no_length_is_used_unchecked(at: int, value: int) -> None:
     damaged = GOOD + GOOD[:at] + bytes([value]) + GOOD[at + 1 :] + GOOD
     assert record_starts(damaged) == starts_of(damaged)
 
@@ -195,7 +195,7 @@ def test_where_the_records_end(count: int, rest: bytes) -> None:
         (GOOD[:99] + b"\x00\x05" + GOOD[101:], 0, f"size {len(GOOD)} disagrees with its parts"),
     ],
 )  # fmt: skip
-def test_what_is_said_of_bytes_that_are_no_record(data: bytes, at: int, reason: str) -> None:
+def test_errors_of_bytes_that_are_no_record(data: bytes, at: int, reason: str) -> None:
     with pytest.raises(BodyError) as caught:
         RecordView(data, at)
     assert str(caught.value) == f"message record: {reason}"

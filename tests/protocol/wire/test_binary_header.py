@@ -158,7 +158,7 @@ def test_what_is_written_is_read(pairs: list[tuple[str | None, str | None]], rem
         (header(0, b"", 1, b"\x00"), "ext fields end inside a length"),
     ],
 )
-def test_what_is_said_of_a_header_that_cannot_be(data: bytes, message: str) -> None:
+def test_errors_of_impossible_headers(data: bytes, message: str) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_binary_header(data)
     assert str(caught.value) == message

@@ -145,7 +145,7 @@ def test_names_that_are_not_on_the_wire_cannot_be_forged(member: str) -> None:
 
 
 @BOTH
-def test_an_answer_takes_after_its_request(serialize: int) -> None:
+def test_an_answer_has_the_serialization_of_its_request(serialize: int) -> None:
     request = Command.request(14, opaque=77, serialize=serialize)
     answer = request.answer(22, "not found", requests.RegisterBrokerResponse())
     assert (answer.opaque, answer.is_response, answer.language) == (77, True, LanguageCode.JAVA)

@@ -75,7 +75,7 @@ def test_what_java_reads(text: str, value: object) -> None:
         "/* ", "{[1]:2}", "-", "{:1}", "\ufeff[", "[" * 1000, "{{" * 1000, "[1e999999999999]",
     ],
 )  # fmt: skip
-def test_what_nobody_reads(text: str) -> None:
+def test_texts_that_both_readers_refuse(text: str) -> None:
     with pytest.raises(BodyError):
         loads(text)
 

@@ -302,7 +302,7 @@ def test_what_is_no_frame_behind_those_decoded_at_once_is_a_fault_later() -> Non
         (frame_of(43, 40), "header of 40 bytes in a frame of 43 bytes"),
     ],
 )
-def test_what_is_said_of_a_frame_that_cannot_be(data: bytes, message: str) -> None:
+def test_errors_of_impossible_frames(data: bytes, message: str) -> None:
     """In one piece as in single bytes, and before anything behind the two lengths has come."""
     with pytest.raises(RemoteProtocolError) as whole:
         FrameDecoder(100, 40).feed(data)

@@ -151,7 +151,7 @@ def test_of_several_spellings_the_first_counts() -> None:
 
 
 @pytest.mark.parametrize("value", [b'"JSON"', b'"ROCKETMQ"', b"null", b'"X"', b"7"])
-def test_what_a_header_says_of_its_own_form_is_ignored(value: bytes) -> None:
+def test_the_serialization_named_in_a_header_is_ignored(value: bytes) -> None:
     (command,) = FrameDecoder().feed(json_frame(b'{"code":105,"serializeTypeCurrentRPC":%b,"version":407}' % value))
     assert (command.code, command.serialize, command.version) == (105, SerializeType.JSON, 407)
 
@@ -160,7 +160,7 @@ def test_what_a_header_says_of_its_own_form_is_ignored(value: bytes) -> None:
     "header", [b"", b" ", b"{", b'{"code":}', b'{"code":[]}', b'{"code":"2147483648"}', b'{"code":NaN}', b'{"code":1e999}',
                b'{"code":"x"}', b'{"code":"1_0"}', b'{"code":" 1"}', b'{"code":"1.5"}', b'{"code":1_0}', b'{"version":"4_07"}', b"{}{}", b'{"extFields":5,"flag":"1"}', b"\x00\x00", b"\xff"],
 )  # fmt: skip
-def test_headers_that_nothing_can_be_made_of(header: bytes) -> None:
+def test_headers_that_cannot_be_decoded(header: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         FrameDecoder().feed(json_frame(header))
 

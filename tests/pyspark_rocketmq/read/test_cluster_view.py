@@ -40,7 +40,7 @@ def test_topics_without_data_never_match_a_pattern() -> None:
     assert data_topics(topics, [], "orders") == ["orders"], "the whole name has to match"
 
 
-def test_a_start_that_is_gone() -> None:
+def test_a_start_whose_messages_were_deleted() -> None:
     bounds = {A: Bounds(10, 50), B: Bounds(0, 50)}
     with pytest.raises(DataLoss, match="offsets 3 to 10 of queue 0"):
         kept_starts({A: 3, B: 3}, bounds, {A: 50, B: 50}, fail=True)
@@ -104,7 +104,7 @@ def test_each_topic_needs_every_required_broker() -> None:
         check_brokers(frozenset({"broker-b"}), ("T", "U", "V"), queues)
 
 
-async def test_a_batch_that_can_have_no_rows_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_batch_that_can_have_no_rows_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     beyond = json.dumps(tree_of({A: 99}))
     with pytest.raises(DataLoss, match="from 99, and it ends at 50"):
         await planned(topic="T", startingOffsets=beyond)

@@ -66,7 +66,7 @@ def test_a_cut_loses_and_repeats_nothing(spans: list[tuple[int, int]], wanted: i
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.integers(1, 500))
-def test_a_limit_is_kept_and_something_goes_on(backlogs: list[int], most: int) -> None:
+def test_a_limit_is_used_up_and_not_exceeded(backlogs: list[int], most: int) -> None:
     starts = {QueueId("T", "b", number): 10 * number for number in range(len(backlogs))}
     ends = {queue: start + backlog for (queue, start), backlog in zip(starts.items(), backlogs, strict=True)}
     limited = limit_rows(starts, ends, most)

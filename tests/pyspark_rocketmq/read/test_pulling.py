@@ -205,7 +205,7 @@ async def test_a_slave_that_stays_behind_is_an_error_and_no_loss(autojump_clock:
 
 
 @pytest.mark.parametrize("value", ["slave", 2])
-async def test_with_a_preference_for_others_the_master_is_left_alone(
+async def test_with_a_preference_for_others_the_master_is_not_asked(
     autojump_clock: trio.testing.MockClock, value: str | int
 ) -> None:
     slave, master = FakeBroker(0, 500), FakeBroker(0, 1000)
@@ -308,7 +308,7 @@ async def test_a_queue_that_no_longer_exists(
         await pulled(NoQueue(0, 500), 0, 400, only="slave", fail_on_data_loss=False)
 
 
-def test_what_is_left_out_amid_an_answer_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+def test_offsets_left_out_of_an_answer_are_data_loss(caplog: pytest.LogCaptureFixture) -> None:
     part = QueueRange(QueueId("T", "broker-a", 0), 100, 300)
     check_whole(PullPlan(part), 200)
     with pytest.raises(DataLoss, match=r"2 of offsets 100 to 300 of queue 0 of topic T at broker-a are gone"):

@@ -72,7 +72,7 @@ def test_a_trigger_waits_no_longer_than_its_delay(stream: Callable[..., Stream])
     assert query.trigger(after_s=1) == {A: 52}
 
 
-def test_a_restart_takes_at_once_what_was_left(stream: Callable[..., Stream]) -> None:
+def test_a_restart_takes_at_once_what_remained(stream: Callable[..., Stream]) -> None:
     query = stream()
     for end in (50, 51, 52):
         query.restart()

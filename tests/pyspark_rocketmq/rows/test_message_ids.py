@@ -24,7 +24,7 @@ def test_they_are_numbered_as_single_ids_are(ip: str) -> None:
     assert [before, *ids, after] == [f"{stamp}{number:04X}" for number in range(5002)]
 
 
-def test_no_id_comes_twice_though_the_clock_stands_still_or_goes_back() -> None:
+def test_no_id_is_repeated_when_the_clock_stops_or_goes_back() -> None:
     times = iter([NOW_MS] * 40 + [NOW_MS - 5000] * 40 + [NOW_MS + 1] * 40 + [NOW_MS + 2] * 1000)
     made = MessageIds(UniqueKeys("127.0.0.1", lambda: NOW_MS), lambda: next(times))
     ids = [each for count in (200_000, 1, 70_000, 131_072) for each in made.column(count).to_pylist()]

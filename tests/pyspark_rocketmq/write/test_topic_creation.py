@@ -127,7 +127,7 @@ async def test_rows_wait_until_all_masters_are_registered(autojump_clock: MockCl
         (Cluster(outage=BrokerNotFound("no broker is registered")), "createTopic: BrokerNotFound: .*cluster-status"),
     ],
 )
-async def test_a_failure_says_that_nothing_was_sent(cluster: Cluster, says: str) -> None:
+async def test_a_failure_reports_that_nothing_was_sent(cluster: Cluster, says: str) -> None:
     with pytest.raises(WriteFailed, match=f"{says}.*no row was sent to topic T"):
         await creation(cluster)("T")
 

@@ -276,7 +276,7 @@ def test_no_message_of_a_record_is_longer_than_allowed(max_bytes: int) -> None:
     assert reader.decision() == decision
 
 
-def test_a_record_that_cannot_be_written_says_what_to_do() -> None:
+def test_a_record_that_cannot_be_written_names_the_cure() -> None:
     decision = Decision(QUERY, 3, "run", frozenset(f"attempt {number}" for number in range(50)), {}, ())
     with pytest.raises(WriteFailed, match=r"trigger 3 .* names 50 tasks, and rocketmq.max_body_bytes is 500: set it"):
         messages_of(decision, "D", 500)
@@ -300,7 +300,7 @@ def test_a_record_without_its_beginning_is_an_error() -> None:
         ("q/6/0/next", TransactionState.UNKNOWN),
     ],
 )
-def test_what_brokers_are_told(attempt: str, state: TransactionState) -> None:
+def test_answers_to_checks(attempt: str, state: TransactionState) -> None:
     decision = Decision("q", 5, "run", frozenset({"q/5/0/winner"}), {}, ())
     assert answer_about(attempt, decision) is state
     assert answer_about(attempt, None) is TransactionState.UNKNOWN

@@ -250,7 +250,9 @@ async def test_rows_without_a_key_beside_rows_with_one(autojump_clock: trio.test
     assert sorted(producer.requests) == [[b"a", b"d"], [b"b", b"c"]]
 
 
-async def test_one_refusal_fails_the_task_and_says_how_far_it_came(autojump_clock: trio.testing.MockClock) -> None:
+async def test_one_refusal_fails_the_task_and_reports_how_many_rows_were_sent(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with sending(FakeProducer(failures=TRIES), batch_rows=10, in_flight=1) as sender:
         await sender.put(elements([b"%d" % number for number in range(30)]))
         for call in (sender.put(elements([b"x"])), sender.finish()):
@@ -305,7 +307,7 @@ async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch:
     assert len(text) < 700, text
 
 
-def test_a_failed_job_says_what_remains_and_that_a_new_one_has_other_keys(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_job_reports_what_remains_and_that_a_new_one_has_other_keys(caplog: pytest.LogCaptureFixture) -> None:
     options = write_options({"namesrv": "h:1", "topic": "T"})
     writer = BatchWriter(options, overwrite=False)
     with caplog.at_level(logging.WARNING):

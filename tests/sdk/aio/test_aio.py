@@ -117,7 +117,7 @@ def test_calls_run_side_by_side(run, system_cluster):
     run(main)
 
 
-def test_errors_come_out_as_they_are(run, system_cluster):
+def test_errors_are_raised_unchanged(run, system_cluster):
     async def main():
         with pytest.raises(errors.InvalidCall, match="nonsense"):
             await triomq.aio.open_client("nonsense")
@@ -483,7 +483,7 @@ class Outcome(BaseException):
     """What tests are ended with, as by ``pytest.fail``."""
 
 
-def test_what_ends_a_test_comes_out_of_run_and_leaves_the_client_open(run, groups):
+def test_an_exception_that_ends_a_test_is_raised_by_run_and_leaves_the_client_open(run, groups):
     async def main():
         async def handle(_message):
             raise Outcome
@@ -555,7 +555,7 @@ def test_deliveries(run, groups):
     assert seen == list(range(10))
 
 
-def test_a_cancelled_delivery_comes_again(run, groups):
+def test_a_cancelled_delivery_is_redelivered(run, groups):
     async def main():
         async with (
             open_client(groups) as client,

@@ -58,7 +58,7 @@ def test_send_and_pull(system_cluster, make_callback):
     assert not loop_threads()
 
 
-def test_errors_come_out_as_they_are(system_cluster):
+def test_errors_are_raised_unchanged(system_cluster):
     with pytest.raises(errors.InvalidCall):
         triomq.blocking.open_client("nonsense")
     assert not loop_threads()
@@ -438,7 +438,7 @@ def test_push_handlers_run_in_threads(groups):
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Outcome])
-def test_what_ends_a_program_comes_out_of_run_and_leaves_the_client_open(groups, kind):
+def test_an_exception_that_ends_a_program_is_raised_by_run_and_leaves_the_client_open(groups, kind):
     def handle(_message):
         raise kind
 

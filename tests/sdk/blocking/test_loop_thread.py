@@ -61,7 +61,7 @@ async def five():
     return 5
 
 
-def test_a_call_that_comes_while_the_loop_ends_is_told_so():
+def test_a_call_while_the_loop_ends_is_an_error():
     ending, queued = threading.Event(), threading.Event()
     generators, ended = [], []
 

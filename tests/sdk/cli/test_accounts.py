@@ -154,7 +154,7 @@ def test_versions(command_line, all_files, found):
     assert [(row["path"], row["changes"], row["changed_ms"]) for row in rows] == found
 
 
-def test_versions_of_other_brokers_are_shown_where_one_does_not_tell(command_line):
+def test_versions_of_other_brokers_are_shown_where_one_reports_none(command_line):
     cluster = command_line.cluster
     cluster.broker.script(VERSIONS, lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "no"))
     cluster.add_master("broker-b").script(VERSIONS, versions_of('{"f":{"counter":1,"timestamp":7}}'))

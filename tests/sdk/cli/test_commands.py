@@ -163,7 +163,7 @@ def test_half_an_account_is_a_mistake(credentials_of, tmp_path):
         assert (code, what in err, "HUSH" in err) == (2, True, False), err
 
 
-def test_help_says_who_can_see_a_secret(capsys):
+def test_help_warns_about_visible_secrets(capsys):
     _, out, _ = run(capsys, "send", "--help")
     assert "can see arguments" in " ".join(out.split())
     assert "ROCKETMQ_SECRET_KEY" in out
@@ -215,7 +215,7 @@ def test_commands_of_other_packages_are_listed_and_run(capsys, foreign):
 
 
 @pytest.mark.parametrize("value", ["no_such_package:command", "triomq:no_such_command"])
-def test_a_command_that_cannot_be_loaded_says_why(capsys, foreign, value):
+def test_a_command_that_cannot_be_loaded_names_the_cause(capsys, foreign, value):
     foreign(broken=value)
     code, out, _ = run(capsys, "--help")
     assert (code, "broken" in out) == (0, True)
@@ -279,7 +279,7 @@ def test_the_script_begins_with_the_module_that_catches_interrupts():
 
 
 @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["--version"]])
-def test_the_quick_overview_is_what_the_commands_say(capfd, arguments):
+def test_the_quick_overview_is_that_of_the_commands(capfd, arguments):
     code = overview.show(arguments)
     assert (code, *capfd.readouterr()) == run(capfd, *arguments)
 
@@ -302,7 +302,7 @@ def test_other_arguments_are_for_the_commands(arguments):
         ("fish", "triomq topics --js", "--js", {"plain,--json\tOne JSON object per line, for machines."}),
     ],
 )  # fmt: skip
-def test_shells_complete_commands_and_what_stands_behind_them(shell, words, current, completions):
+def test_shells_complete_commands_and_their_arguments(shell, words, current, completions):
     asked = {"_TRIOMQ_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": current}
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT], capture_output=True, check=False, text=True, env={**os.environ, **asked}
@@ -310,7 +310,7 @@ def test_shells_complete_commands_and_what_stands_behind_them(shell, words, curr
     assert (done.stderr, set(done.stdout.split("\n")) - {""}) == ("", completions)
 
 
-def test_without_all_that_commands_need_they_say_so_themselves(monkeypatch):
+def test_without_needed_packages_the_quick_overview_is_not_used(monkeypatch):
     monkeypatch.setattr(overview, "NEEDED", ("no_such_package",))
     assert overview.show(["--help"]) is None
 
@@ -328,7 +328,7 @@ def test_an_interrupt_is_an_exit_code(capsys, monkeypatch):
     assert run(capsys, "topics") == (130, "", "")
 
 
-def test_the_cli_says_what_it_lacks(tmp_path):
+def test_the_cli_names_what_it_lacks(tmp_path):
     # A package that cannot be imported, as if it were not installed.
     (tmp_path / "click.py").write_text("raise ImportError('gone', name='click')\n")
     done = subprocess.run(
@@ -403,7 +403,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("", False), ("y", True)])
-def test_a_topic_is_deleted_after_a_question_that_says_what_is_lost(capsys, monkeypatch, answer, deleted):
+def test_a_topic_is_deleted_after_a_question_that_names_what_is_lost(capsys, monkeypatch, answer, deleted):
     settings = {"broker-a": topics.TopicSettings(8, 8, 6)}
     changes = []
     monkeypatch.setattr(topics, "_settings_now", lambda *_: settings)
@@ -489,7 +489,7 @@ def test_settings_that_are_no_text_are_a_mistake():
         _servers._lines_of({"a": "\udcff"})
 
 
-def test_a_strangers_text_cannot_steer_the_terminal(capsys):
+def test_text_of_other_clients_cannot_control_the_terminal(capsys):
     assert _options.printable("a\x1b[2J\x9b\x7f\tb\nc é") == "a\\x1b[2J\\x9b\\x7f\tb\nc é"
     _options.say({"a": "\x1b"}, "name \x1b]0;x\x07", as_json=False)
     assert capsys.readouterr().out == "name \\x1b]0;x\\x07\n"

@@ -96,7 +96,7 @@ def test_a_new_topic_is_created_at_the_others(two):
     assert f"Done at {other.address}; not at {silent.address}." in err
 
 
-def test_a_delete_that_stops_says_where(two):
+def test_a_delete_that_stops_names_where_it_stopped(two):
     command_line, first, second = two
     first.script(DELETE_TOPIC, done)
     second.script(DELETE_TOPIC, refused)
@@ -105,7 +105,7 @@ def test_a_delete_that_stops_says_where(two):
     assert f"Done at {first.address}; not at {second.address}." in err
 
 
-def test_a_delete_that_a_name_server_refuses_says_where(command_line):
+def test_a_delete_that_a_name_server_refuses_names_the_name_server(command_line):
     broker, name_server = command_line.cluster.broker, command_line.cluster.name_server
     broker.script(DELETE_TOPIC, done)
     name_server.script(RequestCode.DELETE_TOPIC_IN_NAMESRV, refused)
@@ -122,7 +122,7 @@ def test_where_one_broker_is_all_there_is_no_note(command_line):
     assert "Done at" not in err
 
 
-def test_a_group_is_deleted_as_far_as_it_says(two):
+def test_a_group_is_deleted_as_far_as_the_error_reports(two):
     command_line, first, second = two
     for broker in (first, second):
         broker.script(LIST, group_of(), group_of(), group_of())
@@ -170,7 +170,7 @@ async def test_a_key_is_set_at_the_others(autojump_clock, two_name_servers):
     assert failure.value.__notes__ == [f"Done at {second.address}; not at {first.address}."]
 
 
-async def test_a_write_permission_is_taken_as_far_as_it_says(autojump_clock, two_name_servers):
+async def test_a_write_permission_is_removed_as_far_as_the_error_reports(autojump_clock, two_name_servers):
     opening, *name_servers = two_name_servers
     header = WipeWritePermOfBrokerResponse(wipe_topic_count=2)
     changed = changed_by_the_first_only(
@@ -182,7 +182,7 @@ async def test_a_write_permission_is_taken_as_far_as_it_says(autojump_clock, two
     assert failure.value.__notes__ == ["Done at {}; not at {}.".format(*changed)]
 
 
-async def test_name_servers_are_set_as_far_as_it_says(autojump_clock, two_name_servers):
+async def test_name_servers_are_set_as_far_as_the_error_reports(autojump_clock, two_name_servers):
     opening, *name_servers = two_name_servers
     changed = changed_by_the_first_only(RequestCode.UPDATE_NAMESRV_CONFIG, name_servers, done)
 

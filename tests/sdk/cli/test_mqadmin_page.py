@@ -46,7 +46,7 @@ def test_each_command_of_ours_exists(line):
     "line",
     ["nothing", "kv nothing", "kv", "topics TOPIC OTHER", "topics TOPIC --nothing", "brokers staus", "kv put it"],
 )
-def test_others_would_be_noticed(line):
+def test_lines_with_other_commands_are_refused(line):
     with pytest.raises(LookupError):
         check(line)
 

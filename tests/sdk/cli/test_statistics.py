@@ -149,7 +149,7 @@ def test_traffic(command_line):
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_traffic_of_a_topic_that_nobody_uses(command_line, active):
+def test_traffic_of_an_unused_topic(command_line, active):
     broker = command_line.cluster.broker
     broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=[]).encode()))
     broker.script(RequestCode.VIEW_BROKER_STATS_DATA, lambda command: command.answer(1, "The stats do not exist"))

@@ -47,14 +47,14 @@ def test_an_outage_is_not_taken_for_the_end(command_line, group, dead, said):
     assert said in err
 
 
-def test_a_group_does_not_wait_for_a_name_server_without_a_word(command_line):
+def test_a_group_logs_that_it_waits_for_a_name_server(command_line):
     command_line.cluster.name_server.up = False
     code, _, err = command_line("consume", "T", "-g", "G")
     assert code == 1
     assert "no name server can be reached" in err
 
 
-def test_a_group_that_waits_for_its_topic_says_so(command_line, monkeypatch):
+def test_a_group_that_waits_for_its_topic_logs_it(command_line, monkeypatch):
     async def nothing(*_arguments, **_options):
         return 0
 
@@ -80,7 +80,7 @@ def test_until_the_end_is_from_the_beginning(command_line, group):
     )
 
 
-def test_where_nothing_comes_the_start_is_named(command_line):
+def test_a_tail_without_messages_names_its_start(command_line):
     command_line.cluster.broker.store("T", 0, b"m")
     code, out, err = command_line("consume", "T", "--until-end", "--from", "latest")
     assert (code, out, err) == (0, "", "no message of topic T came within 2 s, from latest on\n")
@@ -159,7 +159,7 @@ class ClosedPipe:
         self.taken.append(message.body)
 
 
-def test_what_a_reader_that_goes_has_got_is_committed(command_line, monkeypatch):
+def test_messages_of_a_leaving_reader_are_committed(command_line, monkeypatch):
     broker = command_line.cluster.broker
     for number in range(10):
         broker.store("T", 0, b"m%d" % number)

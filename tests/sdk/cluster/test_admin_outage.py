@@ -53,7 +53,7 @@ class _HttpAnswer:
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
-async def test_a_broker_that_is_none_is_named_and_the_other_sets_are_asked(autojump_clock, cluster):
+async def test_an_address_without_a_broker_is_named_and_the_other_sets_are_asked(autojump_clock, cluster):
     """Anybody may register an address with name servers."""
     other = cluster.add_master("broker-b")
     cluster.broker.script(STATS, progress_of(cluster.broker, 3, 7))
@@ -111,7 +111,7 @@ async def test_the_list_of_groups(autojump_clock, cluster):
             await client.groups.names()
 
 
-async def test_a_topic_created_while_a_set_has_no_master_is_said_to_lack_it(autojump_clock, cluster):
+async def test_a_topic_created_while_a_set_has_no_master_is_reported_as_missing_there(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     del cluster.name_server.brokers["broker-a"].broker_addrs[0]
     other.script(CREATE, lambda command: command.answer(0))
@@ -157,7 +157,7 @@ async def test_a_slave_reports_for_a_member_while_its_master_is_dead(autojump_cl
             await client.groups.running_info("G", "c@1")
 
 
-async def test_a_set_that_the_name_server_has_forgotten_is_named_as_long_as_a_route_has_it(autojump_clock, cluster):
+async def test_a_set_that_the_name_server_has_removed_is_named_as_long_as_a_route_has_it(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     other.script(STATS, progress_of(other, 3, 3))
     other.script(CREATE, lambda command: command.answer(0))

@@ -106,7 +106,7 @@ def test_when_a_list_counts_as_changed(old, new, changed):
     assert sorted(choice.addresses) == sorted(new if changed else old)
 
 
-def test_a_choice_that_is_gone_is_forgotten():
+def test_a_chosen_broker_that_is_gone_is_dropped():
     choice = NameServerChoice(random.Random(1))
     choice.update(["a:1", "b:1"])
     choice.choose("a:1")
@@ -190,7 +190,7 @@ async def test_a_provider_that_fails_changes_nothing(autojump_clock, cluster):
 
 @pytest.mark.parametrize("answer", [ValueError("cut short"), ["ns:9876", None], None, 7, ["broken"]])
 @pytest.mark.parametrize("at_first", [True, False])
-async def test_whatever_a_users_provider_does_the_client_goes_on(autojump_clock, cluster, caplog, at_first, answer):
+async def test_a_client_continues_whatever_a_users_provider_does(autojump_clock, cluster, caplog, at_first, answer):
     class Provider:
         poll_every_s = 60.0
 

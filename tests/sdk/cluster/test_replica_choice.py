@@ -124,7 +124,7 @@ def test_a_suggestion_that_no_answer_confirms_ends():
     assert len(cache) == 0
 
 
-def test_silence_is_remembered_for_a_while_or_until_an_answer():
+def test_a_node_counts_as_silent_for_a_while_or_until_an_answer():
     clock = FakeClock(10.0)
     cache = NodeCache(timer=clock)
     cache.record_silence(M)
@@ -137,7 +137,7 @@ def test_silence_is_remembered_for_a_while_or_until_an_answer():
     assert not cache.is_silent(M)
 
 
-def test_a_silent_master_is_passed_over_until_its_silence_ends():
+def test_a_silent_master_is_skipped_until_it_answers():
     clock = FakeClock()
     cache = NodeCache(timer=clock)
 
@@ -153,7 +153,7 @@ def test_a_silent_master_is_passed_over_until_its_silence_ends():
     assert chosen() == (M, True)
 
 
-def test_no_more_suggestions_are_remembered_than_the_limit():
+def test_no_more_suggestions_are_kept_than_the_limit():
     cache = NodeCache(timer=FakeClock())
     for number in range(SUGGESTIONS_MAX + 1):
         cache.suggest(queue(number), 1)
@@ -163,7 +163,7 @@ def test_no_more_suggestions_are_remembered_than_the_limit():
 
 @pytest.mark.parametrize(("broker_id", "expected"), [(0, M), (1, S1), (2, S2), (3, None)])
 @pytest.mark.parametrize("suggested", [0, 1, 2])
-def test_a_broker_of_ones_own_choice(broker_id, expected, suggested):
+def test_the_caller_chooses_the_broker(broker_id, expected, suggested):
     cache = NodeCache(read_preference_of(broker_id), FakeClock())
     cache.suggest(queue(), suggested)
     addresses = {0: M, 1: S1, 2: S2}

@@ -113,7 +113,7 @@ async def test_a_topic_that_no_living_broker_has_is_refused_at_once(autojump_clo
     assert trio.current_time() < 0.1
 
 
-async def test_a_topic_that_may_not_be_written_to_is_not_said_to_be_missing(autojump_clock, cluster):
+async def test_a_topic_that_may_not_be_written_to_is_not_reported_as_missing(autojump_clock, cluster):
     cluster.name_server.add_route("T", cluster.broker, perm=4)
     async with cluster.client() as client:
         with pytest.raises(errors.PermissionDenied, match="written") as caught:
@@ -183,7 +183,7 @@ async def test_a_wait_of_no_length_is_refused(cluster, bad):
             pass  # pragma: no cover - never opened
 
 
-async def test_many_sends_that_wait_look_together_and_keep_their_order(autojump_clock, cluster, nursery, make_callback):
+async def test_many_waiting_sends_share_a_look_up_and_keep_their_order(autojump_clock, cluster, nursery, make_callback):
     callback = make_callback()
     async with cluster.client() as client:
         producer = await started_producer(client)

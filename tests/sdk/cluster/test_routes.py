@@ -67,7 +67,7 @@ def test_queues_of_a_route(data, publish, subscribe):
     assert shape(route.subscribe_queues) == subscribe
 
 
-def test_borrowed_queues_are_bounded_by_what_the_broker_will_create():
+def test_queues_of_the_default_topic_are_bounded_by_what_the_broker_will_create():
     data = borrow(route_data(("a", 8, 16, 7), ("b", 2, 2, 7)), 4)
     assert [(each.read_queue_nums, each.write_queue_nums, each.perm) for each in data.queue_datas] == [
         (4, 4, 7),
@@ -185,7 +185,7 @@ async def lose(cluster, other, client):
     return producer
 
 
-async def test_a_master_that_comes_back_soon_is_used_soon(autojump_clock, cluster):
+async def test_a_master_that_is_back_soon_is_used_soon(autojump_clock, cluster):
     """And not after up to 30 s, in which a send finds no other broker when the last one fails."""
     other = cluster.add_master("broker-b")
     async with cluster.client() as client:
@@ -201,7 +201,7 @@ async def test_a_master_that_comes_back_soon_is_used_soon(autojump_clock, cluste
         assert len(cluster.name_server.requests(ROUTE)) <= 2, "nothing is lost any more"
 
 
-async def test_silence_has_the_route_asked_for_once_a_second(autojump_clock, cluster):
+async def test_silence_causes_one_route_request_a_second(autojump_clock, cluster):
     async with cluster.client() as client:
         await client.producer("G").send(triomq.Message("T", b"x"))
         cluster.name_server.seen.clear()
@@ -212,7 +212,7 @@ async def test_silence_has_the_route_asked_for_once_a_second(autojump_clock, clu
         assert len(cluster.name_server.requests(ROUTE)) == 5
 
 
-async def test_doubts_do_not_end_when_no_name_server_answers(autojump_clock, cluster):
+async def test_a_doubted_route_stays_doubted_when_no_name_server_answers(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("G")
         await producer.send(triomq.Message("T", b"x"))
@@ -245,7 +245,7 @@ async def test_callers_of_an_unknown_topic_share_one_question(autojump_clock, cl
     assert len(cluster.name_server.requests(ROUTE)) == 1
 
 
-async def test_callers_share_the_bad_news_too(autojump_clock, cluster):
+async def test_callers_share_a_failed_dial(autojump_clock, cluster):
     caught = []
 
     async def send():
@@ -281,7 +281,7 @@ async def test_callers_share_an_error(autojump_clock, cluster):
     assert len(cluster.name_server.requests(ROUTE)) == 1
 
 
-async def test_a_real_topic_is_not_given_up_when_the_name_server_forgets_it(autojump_clock, cluster):
+async def test_a_real_topic_is_not_given_up_when_the_name_server_removes_it(autojump_clock, cluster):
     cluster.name_server.add_route("TBW102", cluster.broker, queues=8)
     async with cluster.client() as client:
         producer = client.producer("G")
@@ -332,7 +332,7 @@ async def test_an_outage_of_all_name_servers_is_logged_once_and_so_is_its_end(au
     assert "the name servers answer again" in caplog.text
 
 
-async def test_cancelling_the_one_who_asks_leaves_the_others(autojump_clock, cluster):
+async def test_cancelling_the_asking_caller_keeps_the_others(autojump_clock, cluster):
     async def slowly(command):
         await trio.sleep(1)
         return cluster.name_server.serve(command)
@@ -445,7 +445,7 @@ async def test_a_look_up_of_a_topic_that_is_not_watched_is_bounded_too(autojump_
         assert not cluster.name_server.requests(ROUTE)
 
 
-async def test_another_broker_stands_for_a_set_whose_master_is_down(autojump_clock, cluster):
+async def test_another_broker_answers_for_a_set_whose_master_is_down(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
         route = await client._routes.for_subscribing("T")

@@ -67,7 +67,7 @@ async def test_a_client_without_a_name_is_a_new_instance(group_cluster, home, ki
     assert not (home / ".rocketmq_offsets").exists()
 
 
-async def test_an_instance_that_comes_back_with_another_address_is_told(group_cluster, home, kind, caplog):
+async def test_an_instance_that_registers_again_with_another_address_is_reported(group_cluster, home, kind, caplog):
     """As a container does: its offsets are kept by the address, too."""
     fill(group_cluster, 5)
     assert len(await consume(group_cluster, kind, 5, instance_name="cache-1", client_ip="10.0.0.1")) == 5
@@ -114,7 +114,7 @@ async def test_a_name_finds_its_offsets_again(group_cluster, home, kind):
     assert found == ["10.0.0.1@one", "10.0.0.1@two"]
 
 
-async def test_a_second_one_of_the_same_name_is_told(group_cluster, kind):
+async def test_a_second_instance_of_the_same_name_is_reported(group_cluster, kind):
     fill(group_cluster, 3)
     async with (
         group_cluster.client(instance_name="one") as one,
@@ -146,7 +146,7 @@ trio.run(main)
 """
 
 
-async def test_another_process_of_the_same_name_is_told(group_cluster, kind):
+async def test_another_process_of_the_same_name_is_reported(group_cluster, kind):
     fill(group_cluster, 1)
     path = offset_file("10.0.0.1@one", "G")
     process = await trio.lowlevel.open_process([sys.executable, "-c", HOLD_FILE, str(path)], stdout=subprocess.PIPE)

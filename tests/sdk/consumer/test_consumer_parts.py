@@ -334,7 +334,7 @@ async def _nobody_awaits(event):
     raise NotImplementedError
 
 
-async def test_an_async_function_is_refused_where_nobody_would_await_it(group_cluster):
+async def test_an_async_function_is_refused_where_it_would_not_be_awaited(group_cluster):
     with pytest.raises(errors.InvalidCall, match="on_event is an async function, which nobody would await"):
         triomq.ConsumerCallbacks(on_event=_nobody_awaits)
 

@@ -264,7 +264,7 @@ async def test_a_slow_handler_is_traced_as_such(autojump_clock, trace_cluster):
     assert ended[3:7] == ["3000", "false", "null", "1"]
 
 
-async def test_a_loop_without_a_subscription_says_so(autojump_clock, group_cluster, caplog):
+async def test_a_loop_without_a_subscription_logs_it(autojump_clock, group_cluster, caplog):
     async with group_cluster.client() as client, client.push_consumer("G") as consumer:
         with trio.move_on_after(1):
             async for _ in consumer:

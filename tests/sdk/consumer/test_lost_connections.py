@@ -86,7 +86,7 @@ def at_work(group_cluster: Any, open_consumer: Any, events: Any) -> Any:
 
 
 @KINDS
-async def test_it_goes_on_where_another_member_has_got_to(autojump_clock, at_work, kind):
+async def test_it_continues_where_another_member_stopped(autojump_clock, at_work, kind):
     async with at_work(kind) as member:
         await member.cut_off({0: 90})
         await until(lambda: 99 in member.seen[0])
@@ -99,7 +99,9 @@ async def test_it_goes_on_where_another_member_has_got_to(autojump_clock, at_wor
 
 
 @KINDS
-async def test_a_queue_that_is_anothers_now_is_given_up_without_a_commit(autojump_clock, group_cluster, at_work, kind):
+async def test_a_queue_that_another_member_owns_now_is_given_up_without_a_commit(
+    autojump_clock, group_cluster, at_work, kind
+):
     async with at_work(kind) as member:
         await member.cut_off({1: 80})
         # It comes behind this member, so that the second queue is its own.
@@ -123,7 +125,7 @@ async def test_a_reset_back_that_was_made_meanwhile_is_overwritten(autojump_cloc
 
 
 @KINDS
-async def test_nothing_comes_again_when_no_other_member_was_there(autojump_clock, at_work, kind):
+async def test_nothing_is_redelivered_when_there_was_no_other_member(autojump_clock, at_work, kind):
     async with at_work(kind) as member:
         for _ in range(3):
             await member.cut_off()
@@ -175,7 +177,7 @@ async def test_a_commit_that_stays_in_doubt_is_an_error(autojump_clock, group_cl
         assert group_cluster.broker.offsets["G", "T", 0] == 1
 
 
-async def test_assigned_queues_are_nobody_elses(autojump_clock, group_cluster, open_consumer):
+async def test_assigned_queues_belong_to_no_other_member(autojump_clock, group_cluster, open_consumer):
     group_cluster.broker.store("T", 0, b"0")
     async with group_cluster.client() as client, client.lite_pull_consumer("H", start_from="earliest") as consumer:
         await consumer.assign([Q0])

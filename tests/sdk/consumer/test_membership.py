@@ -50,7 +50,7 @@ def kind(request):
     return request.param
 
 
-async def test_who_waits_for_messages_gets_the_failure(autojump_clock, group_cluster, monkeypatch, caplog, kind):
+async def test_waiting_for_messages_raises_the_failure(autojump_clock, group_cluster, monkeypatch, caplog, kind):
     fill(group_cluster)
     async with group_cluster.client() as client:
         consumer = make(client, kind)
@@ -127,7 +127,7 @@ def assignment(consumer):
     return found() if callable(found) else found
 
 
-async def test_a_failure_while_it_starts_comes_out_of_the_start(autojump_clock, group_cluster, monkeypatch, kind):
+async def test_a_failure_during_the_start_is_raised_by_the_start(autojump_clock, group_cluster, monkeypatch, kind):
     def broken(_nursery):
         raise BrokenError("injected")
 

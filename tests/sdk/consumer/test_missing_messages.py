@@ -25,7 +25,7 @@ def missing(client):
     return [each.missing for each in client.statistics().pulls if each.topic == "T"]
 
 
-async def test_a_pull_says_how_many_are_missing(autojump_clock, group_cluster):
+async def test_a_pull_reports_how_many_messages_are_missing(autojump_clock, group_cluster):
     fill(group_cluster, 10, deleted=[0, 1, 2, 3, 6])
     events = []
     async with group_cluster.client() as client:
@@ -48,7 +48,7 @@ async def test_a_pull_says_how_many_are_missing(autojump_clock, group_cluster):
 
 
 @pytest.mark.parametrize("wanted", [{"tags": "a"}, {"sql": "a = 1"}])
-async def test_with_a_filter_they_cannot_be_told_from_others(autojump_clock, group_cluster, wanted):
+async def test_with_a_filter_they_cannot_be_distinguished_from_others(autojump_clock, group_cluster, wanted):
     fill(group_cluster, 4, deleted=[0, 1])
     async with group_cluster.client() as client:
         await client.pull_consumer("G").pull(QUEUE, 0, **wanted)
@@ -56,7 +56,7 @@ async def test_with_a_filter_they_cannot_be_told_from_others(autojump_clock, gro
 
 
 @pytest.mark.parametrize("kind", ["push", "lite"])
-async def test_a_consumer_tells_what_it_did_not_get(autojump_clock, group_cluster, caplog, kind):
+async def test_a_consumer_reports_what_it_did_not_get(autojump_clock, group_cluster, caplog, kind):
     fill(group_cluster, 100, deleted=range(70))
     events = []
     callbacks = triomq.ConsumerCallbacks(on_event=events.append)
@@ -85,7 +85,7 @@ def answer(status, *, next_offset, missing):
     )
 
 
-async def test_a_queue_that_is_given_up_leaves_nothing_untold(autojump_clock):
+async def test_a_queue_that_is_given_up_reports_everything(autojump_clock):
     told = []
     noted = MissingMessages("G", Counters(), told.append)
     noted.note(answer(PullStatus.NO_MATCHED_MESSAGE, next_offset=30, missing=20), 10)

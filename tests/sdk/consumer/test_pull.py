@@ -392,7 +392,7 @@ async def test_a_set_without_slaves_serves_no_reader_of_slaves(autojump_clock, c
             await client.pull_consumer("G", read_preference="slave").pull(QUEUE, 0)
 
 
-async def test_a_silent_broker_is_passed_over_for_a_while(autojump_clock, cluster):
+async def test_a_silent_broker_is_skipped_for_a_while(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
@@ -651,7 +651,7 @@ async def test_heartbeats_and_leaving(autojump_clock, cluster):
         assert {each.client_id for each in left} == {client.client_id}
 
 
-async def test_producers_alone_do_not_bother_slaves(autojump_clock, cluster):
+async def test_clients_with_producers_only_do_not_contact_slaves(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
         await client.producer("P").send(triomq.Message("T", b"x"))
@@ -668,7 +668,7 @@ async def test_a_broker_that_hangs_does_not_hold_up_closing(autojump_clock, clus
     assert trio.current_time() - started <= 3.001
 
 
-async def test_the_blocks_exception_comes_out_plain(autojump_clock, cluster):
+async def test_the_blocks_exception_is_raised_unwrapped(autojump_clock, cluster):
     with pytest.raises(ZeroDivisionError):
         async with cluster.client():
             raise ZeroDivisionError

@@ -47,7 +47,7 @@ def counted(monkeypatch):
     return calls
 
 
-async def test_a_task_sleeps_through_a_run_of_answers(autojump_clock, group_cluster, counted):
+async def test_a_task_is_not_woken_by_each_of_many_answers(autojump_clock, group_cluster, counted):
     fill(group_cluster, 300)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
         await consumer.assign([Q0])
@@ -100,7 +100,7 @@ async def test_a_new_expression_ends_a_run(autojump_clock, group_cluster):
         assert (last.topic, last.sub_version) == ("T", newer.version_ms)
 
 
-async def test_a_run_goes_on_elsewhere_when_its_link_breaks(autojump_clock, group_cluster):
+async def test_a_run_continues_on_another_link_when_its_link_breaks(autojump_clock, group_cluster):
     fill(group_cluster, 300)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
         await consumer.assign([Q0])
@@ -137,7 +137,7 @@ def received(command):
     return got
 
 
-async def test_a_seek_never_meets_an_answer_that_came_just_before(autojump_clock, group_cluster):
+async def test_a_seek_ignores_an_answer_that_arrived_just_before(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
         await consumer.assign([Q0])
@@ -152,7 +152,7 @@ async def test_a_seek_never_meets_an_answer_that_came_just_before(autojump_clock
         await read_all(consumer, 10)
 
 
-async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(autojump_clock, group_cluster, monkeypatch):
+async def test_an_error_in_an_answer_fails_the_task_and_not_the_link(autojump_clock, group_cluster, monkeypatch):
     fill(group_cluster, 300)
     async with group_cluster.client() as client:
         consumer = client.lite_pull_consumer("G", start_from="earliest")
@@ -186,7 +186,7 @@ async def test_what_goes_wrong_in_an_answer_meets_the_task_and_not_the_link(auto
         await consumer.aclose()
 
 
-async def test_a_fault_of_the_clients_own_comes_out_as_it_is(autojump_clock, group_cluster, monkeypatch):
+async def test_an_error_of_the_client_itself_is_raised_unchanged(autojump_clock, group_cluster, monkeypatch):
     class BrokenError(Exception):
         pass
 
@@ -211,7 +211,7 @@ async def test_a_block_that_is_cancelled_from_outside_is_cancelled(autojump_cloc
     assert scope.cancelled_caught
 
 
-async def test_a_pull_consumers_run_goes_on_as_its_reader_says(autojump_clock, group_cluster, counted):
+async def test_a_pull_consumers_run_continues_at_the_readers_offset(autojump_clock, group_cluster, counted):
     fill(group_cluster, 100)
     found: list[bytes] = []
 
@@ -233,7 +233,7 @@ async def test_a_pull_consumers_run_goes_on_as_its_reader_says(autojump_clock, g
         assert found == [b"%d" % number for number in range(80, 100)]
 
 
-async def test_a_pull_consumers_run_goes_on_where_its_link_was_lost(autojump_clock, group_cluster):
+async def test_a_pull_consumers_run_continues_where_its_link_was_lost(autojump_clock, group_cluster):
     fill(group_cluster, 30)
     found: list[bytes] = []
     broken: list[int] = []

@@ -131,7 +131,7 @@ async def test_a_master_that_refuses_does_not_keep_others_from_it(autojump_clock
     assert len(brokers[1].requests(RESET)) == 1
 
 
-async def test_a_set_without_a_master_is_said_not_to_be_reset(autojump_clock, group_cluster):
+async def test_a_set_without_a_master_is_reported_as_not_reset(autojump_clock, group_cluster):
     other = add_master(group_cluster)
     slow_reset(other)
     route = group_cluster.name_server.routes["T"]
@@ -152,7 +152,7 @@ async def test_a_reset_without_any_master_names_the_sets(autojump_clock, group_c
 
 @pytest.mark.parametrize("policy", ["broker", "earliest", "latest", "raise"])
 @pytest.mark.parametrize("kind", ["push", "lite"])
-async def test_a_broker_of_5_says_so_at_the_next_pull(autojump_clock, group_cluster, kind, policy):
+async def test_a_broker_of_5_answers_the_next_pull_with_the_reset(autojump_clock, group_cluster, kind, policy):
     """With the code of an illegal offset, for which a policy would choose another offset, or end the consumer."""
     for number in range(5):
         group_cluster.broker.store("T", 0, b"%d" % number)
@@ -187,7 +187,7 @@ async def test_a_broker_of_5_says_so_at_the_next_pull(autojump_clock, group_clus
     assert events[0].text.endswith("was reset from 5 to 2")
 
 
-async def test_a_pull_tells_a_reset_from_an_illegal_offset(autojump_clock, group_cluster):
+async def test_a_pull_distinguishes_a_reset_from_an_illegal_offset(autojump_clock, group_cluster):
     def moved(command):
         return command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields={"nextBeginOffset": "2"})
 
@@ -202,7 +202,7 @@ async def test_a_pull_tells_a_reset_from_an_illegal_offset(autojump_clock, group
 
 
 @pytest.mark.parametrize("online", [False, True])
-async def test_a_broker_of_5_does_not_say_whether_members_are_online(autojump_clock, group_cluster, online):
+async def test_members_may_be_unknown_on_a_broker_of_5(autojump_clock, group_cluster, online):
     def reset(command):
         return command.answer(0, body=ResetOffsetBody(offset_table={queue_of(group_cluster.broker): 0}).encode())
 

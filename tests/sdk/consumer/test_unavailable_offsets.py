@@ -195,7 +195,7 @@ async def test_a_blocking_pull_waits_with_growing_pauses(autojump_clock, cluster
         assert trio.current_time() - started < 7 + EMPTY_PAUSE_MAX_S + 0.5
 
 
-async def test_blocking_pulls_of_a_broker_that_does_not_hold_them(autojump_clock, cluster):
+async def test_blocking_pulls_from_a_broker_that_does_not_hold_them(autojump_clock, cluster):
     limit_pulls(cluster.broker)
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")

@@ -222,7 +222,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("snapshot", "kind", "level", "sentence"), CASES, ids=lambda each: each if isinstance(each, str) else ""
 )
-def test_each_case_has_its_sentence(snapshot, kind, level, sentence):
+def test_each_case_is_described(snapshot, kind, level, sentence):
     found = [finding for finding in findings_of(snapshot) if finding.kind == kind]
     assert [finding.level for finding in found] == [level]
     assert sentence in found[0].what

@@ -41,7 +41,7 @@ async def test_a_long_answer_is_read_in_a_worker_thread(monkeypatch, queues, els
     assert (readers != [threading.get_ident()]) is elsewhere
 
 
-async def test_an_answer_that_is_too_long_says_what_to_do() -> None:
+async def test_an_answer_that_is_too_long_names_the_cure() -> None:
     body = progress_of(45_000)
     with pytest.raises(AnswerTooLong) as caught:
         await body_of(ConsumeStatsList, answer(body), "h:1", "the progress of all groups")

@@ -65,7 +65,7 @@ def test_what_is_cut_short_is_no_body(compressor: triomq.plugins.Compressor, kep
         decompress(packed[: int(len(packed) * kept)], compressor.sys_flag)
 
 
-def test_a_zstandard_frame_need_not_say_its_size() -> None:
+def test_a_zstandard_frame_need_not_contain_its_size() -> None:
     """As those of Java's clients, which write a stream."""
     zstandard = pytest.importorskip("zstandard")
     stream = zstandard.ZstdCompressor().compressobj()

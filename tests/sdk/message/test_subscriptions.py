@@ -26,7 +26,7 @@ def test_tags(expression, text, tags):
     assert subscription.filters_by_tag
 
 
-def test_as_it_travels():
+def test_subscription_data_as_it_is_sent():
     data = make_subscription("T", "TagA || 标签", 7).data()
     assert (data.sub_string, data.expression_type, data.sub_version) == ("TagA || 标签", "TAG", 7)
     assert (set(data.tags_set), set(data.code_set)) == ({"TagA", "标签"}, {2598919, 857175})

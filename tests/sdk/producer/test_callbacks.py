@@ -102,7 +102,7 @@ async def test_refusal(autojump_clock, cluster, make_callback, code):
     assert not callback.results
 
 
-async def test_a_retry_goes_to_the_other_broker(autojump_clock, cluster, make_callback):
+async def test_a_retry_is_sent_to_the_other_broker(autojump_clock, cluster, make_callback):
     other = cluster.add_master("broker-b")
     callback = make_callback()
     async with cluster.client() as client:

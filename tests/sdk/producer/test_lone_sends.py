@@ -87,7 +87,7 @@ async def test_requests_are_those_of_the_longer_way(autojump_clock, cluster, lon
     assert lone == [message.body for message in MESSAGES[:4]]
 
 
-async def test_sends_go_round_the_queues_whichever_way_they_go(autojump_clock, cluster, lone):
+async def test_all_kinds_of_sends_use_the_queues_in_turn(autojump_clock, cluster, lone):
     async with cluster.client() as client:
         producer = await warm_producer(client)
         results = [await producer.send(MESSAGES[number % 5]) for number in range(10)]
@@ -170,7 +170,7 @@ async def test_a_late_answer_is_not_that_of_the_next_send(autojump_clock, cluste
     assert lone == [b"given up", b"next"]
 
 
-async def test_a_request_of_the_broker_comes_between(autojump_clock, cluster, lone):
+async def test_a_request_of_the_broker_arrives_between(autojump_clock, cluster, lone):
     """The reader answers it while the send waits."""
     async with cluster.client() as client:
         producer = await warm_producer(client)
@@ -219,7 +219,7 @@ async def test_a_further_attempt_sends_what_the_first_one_sent(autojump_clock, c
     assert lone == [b"x"]
 
 
-async def test_the_next_attempt_goes_to_another_broker(autojump_clock, cluster, lone):
+async def test_the_next_attempt_uses_another_broker(autojump_clock, cluster, lone):
     brokers = cluster.broker, cluster.add_master("broker-b")
     async with cluster.client() as client:
         producer = await warm_producer(client)

@@ -330,7 +330,7 @@ async def test_an_abort_ends_each_send_once(autojump_clock, cluster, make_callba
         assert (error.advice == errors.MAY_BE_STORED) is written
 
 
-async def test_a_callback_that_aborts_amid_the_results(autojump_clock, cluster, make_callback):
+async def test_a_callback_that_aborts_during_the_results(autojump_clock, cluster, make_callback):
     calls = []
     async with cluster.client() as client:
         producer = await merging_producer(client)
@@ -376,7 +376,7 @@ async def test_hooks_see_each_message_and_may_send_it_alone(autojump_clock, clus
 
 
 @pytest.mark.parametrize("linger_s", [-1, float("nan"), "1", 3.0])
-async def test_a_lingering_that_makes_no_sense(autojump_clock, cluster, linger_s):
+async def test_a_linger_time_that_is_refused(autojump_clock, cluster, linger_s):
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidCall, match="linger_s"):
             client.producer("G", linger_s=linger_s)

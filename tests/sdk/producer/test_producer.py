@@ -25,7 +25,7 @@ def sends(node):
     ]
 
 
-async def test_send_returns_where_the_message_lies(autojump_clock, cluster, properties_of):
+async def test_send_returns_where_the_message_is_stored(autojump_clock, cluster, properties_of):
     async with cluster.client() as client:
         producer = client.producer("G")
         result = await producer.send(triomq.Message("T", b"one", tags="a", keys=("k1", "k2"), properties={"u": "v"}))
@@ -63,7 +63,7 @@ async def test_properties(autojump_clock, cluster, properties_of, message, expec
     assert properties_of(sends(cluster.broker)[0]) == {**expected, "UNIQ_KEY": result.message_id}
 
 
-async def test_sends_go_round_the_queues(autojump_clock, cluster):
+async def test_sends_use_the_queues_in_turn(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("G")
         ids = [(await producer.send(triomq.Message("T", b"x"))).queue.queue_id for _ in range(6)]
@@ -397,7 +397,7 @@ async def test_illegal_messages_are_refused_before_anything_is_sent(
     assert len(callback) == 0
 
 
-async def test_unknown_topic_borrows_the_default_topics_queues_until_it_is_real(autojump_clock, cluster):
+async def test_an_unknown_topic_uses_the_default_topics_queues_until_it_exists(autojump_clock, cluster):
     cluster.name_server.add_route("TBW102", cluster.broker, queues=8, perm=7)
     async with cluster.client() as client:
         producer = client.producer("G")
@@ -529,7 +529,7 @@ async def test_a_topic_that_is_no_text_is_refused(autojump_clock, cluster, topic
             await client.producer("G").send(triomq.Message(topic, b"x"))
 
 
-async def test_what_is_found_wrong_here_is_not_said_to_be_an_answer(autojump_clock, cluster):
+async def test_errors_found_locally_are_not_reported_as_answers(autojump_clock, cluster):
     async with cluster.client() as client:
         with pytest.raises(errors.MessageIllegal) as caught:
             await client.producer("G").send(triomq.Message("T", bytes((4 << 20) + 1)))
@@ -537,7 +537,7 @@ async def test_what_is_found_wrong_here_is_not_said_to_be_an_answer(autojump_clo
     assert "4 MiB" in str(caught.value)
 
 
-async def test_an_argument_that_is_none_is_not_swallowed(cluster):
+async def test_an_argument_that_is_none_is_not_ignored(cluster):
     with pytest.raises(TypeError, match="no argument send_timeout_s"):
         async with cluster.client(send_timeout_s=1):
             pass

@@ -211,7 +211,7 @@ async def test_a_request_that_cannot_be_sent(autojump_clock, cluster):
         assert trio.current_time() - begun == pytest.approx(1, abs=0.1)
 
 
-async def test_a_reply_may_overtake_the_answer_to_the_request(autojump_clock, cluster):
+async def test_a_reply_may_arrive_before_the_answer_to_the_request(autojump_clock, cluster):
     def silent(command: Command) -> None:
         cluster.network.spawn(cluster.broker.push_to, cluster.broker.asking, push_of(asked(command)))
 
@@ -264,7 +264,7 @@ async def test_closing_fails_those_that_wait(autojump_clock, cluster):
             await producer.request(ASK, 60)
 
 
-async def test_waiting_requests_are_bounded_and_cancelled_ones_forgotten(autojump_clock, cluster, monkeypatch):
+async def test_waiting_requests_are_bounded_and_cancelled_ones_dropped(autojump_clock, cluster, monkeypatch):
     monkeypatch.setattr("triomq._producer.request_reply.REQUESTS_MAX", 2)
     async with cluster.client() as client:
         producer = client.producer("G")
@@ -332,7 +332,7 @@ async def test_a_long_reply_is_compressed(autojump_clock, reply_cluster):
     "remark",
     ["push reply message fail, channel of <10.0.0.7@1> not found.", "push reply message to 10.0.0.7@1fail."],
 )
-async def test_an_asker_that_has_gone_is_no_error(autojump_clock, reply_cluster, remark):
+async def test_a_requester_that_is_gone_is_no_error(autojump_clock, reply_cluster, remark):
     reply_cluster.broker.script(REPLY, *[lambda command: command.answer(1, remark)] * 3)
     async with reply_cluster.client() as client:
         assert await client.producer("G").reply(request_with(), b"pong") is False

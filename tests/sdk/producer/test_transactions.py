@@ -99,7 +99,7 @@ def ask(cluster: Any, make_record: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("state", [COMMIT, ROLLBACK, UNKNOWN])
-async def test_the_broker_is_told_the_state_as_javas_client_tells_it(autojump_clock, cluster, properties_of, state):
+async def test_the_broker_gets_the_state_as_from_javas_client(autojump_clock, cluster, properties_of, state):
     listener = Listener(state)
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=listener)
@@ -239,7 +239,7 @@ async def test_a_block_may_roll_back_without_an_error(autojump_clock, cluster):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(), BaseExceptionGroup("g", [ValueError("x"), KeyboardInterrupt()])]
 )
-async def test_the_end_of_the_program_says_nothing(autojump_clock, cluster, error):
+async def test_the_end_of_the_program_prints_nothing(autojump_clock, cluster, error):
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=Listener())
         with pytest.raises(type(error)):
@@ -249,7 +249,7 @@ async def test_the_end_of_the_program_says_nothing(autojump_clock, cluster, erro
     assert ends(cluster.broker) == []
 
 
-async def test_a_cancelled_block_says_nothing(autojump_clock, cluster):
+async def test_a_cancelled_block_sends_no_outcome(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=Listener())
         with trio.move_on_after(5) as scope:
@@ -261,7 +261,7 @@ async def test_a_cancelled_block_says_nothing(autojump_clock, cluster):
     assert ends(cluster.broker) == []
 
 
-async def test_a_cancelled_local_transaction_says_nothing(autojump_clock, cluster):
+async def test_a_cancelled_local_transaction_sends_no_outcome(autojump_clock, cluster):
     async def execute(transaction: triomq.Transaction) -> triomq.TransactionState:
         await trio.sleep_forever()
         return COMMIT
@@ -621,7 +621,7 @@ async def test_a_broker_that_was_started_again_soon_knows_an_idle_producer(
     assert len(listener.checked) == 1
 
 
-async def test_a_broker_that_ends_every_link_is_dialled_now_and_then(autojump_clock, cluster):
+async def test_a_broker_that_closes_every_link_is_dialled_rarely(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=Listener())
         await producer.send(MESSAGE)
@@ -633,7 +633,7 @@ async def test_a_broker_that_ends_every_link_is_dialled_now_and_then(autojump_cl
 
 
 @pytest.mark.parametrize("gone", ["the producer", "the route", "the transactions"])
-async def test_nobody_returns_to_a_broker_that_is_no_longer_needed(autojump_clock, cluster, gone):
+async def test_no_consumer_returns_to_a_broker_that_is_no_longer_needed(autojump_clock, cluster, gone):
     async with cluster.client(refresh_every_s=1) as client:
         transactions = None if gone == "the transactions" else Listener()
         producer = client.producer("PG", transactions=transactions)
@@ -651,7 +651,7 @@ async def test_nobody_returns_to_a_broker_that_is_no_longer_needed(autojump_cloc
         assert dials_of(cluster) - before <= 1
 
 
-async def test_a_producer_without_transactions_connects_to_nobody(autojump_clock, cluster):
+async def test_a_producer_without_transactions_connects_to_no_broker(autojump_clock, cluster):
     async with cluster.client() as client:
         client.producer("PG")
         await trio.sleep(100)
@@ -730,7 +730,7 @@ async def test_checks_are_bounded_and_none_is_lost(autojump_clock, cluster, ask)
     assert most == 3
 
 
-async def test_too_many_checks_are_dropped_and_said_once(autojump_clock, cluster, ask, caplog, monkeypatch):
+async def test_too_many_checks_are_dropped_and_logged_once(autojump_clock, cluster, ask, caplog, monkeypatch):
     monkeypatch.setattr("triomq._producer.transaction_checks.WAITING_MAX", 2)
     go = trio.Event()
 

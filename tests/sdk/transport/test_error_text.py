@@ -16,7 +16,7 @@ from triomq._error_text import error_text, named_error
         (ValueError(""), "ValueError"),
     ],
 )
-def test_an_error_that_says_nothing_is_named(error: Exception, text: str) -> None:
+def test_an_error_without_text_is_named_by_its_class(error: Exception, text: str) -> None:
     assert error_text(error) == text
 
 

@@ -108,7 +108,7 @@ async def test_answers_find_their_requests_in_any_order(autojump_clock, link_pai
     assert {code: answer.remark for code, answer in answers.items()} == {1: "1", 2: "2", 3: "3"}
 
 
-async def test_a_frame_leaves_at_once_if_it_shall_or_is_alone(nursery):
+async def test_a_frame_is_sent_at_once_if_requested_or_alone(nursery):
     stream = NowaitMemoryStream(memory_stream_pair()[0])
     link = Link("peer:1", stream)
     await nursery.start(link.run)
@@ -146,7 +146,7 @@ async def test_a_frame_leaves_at_once_if_it_shall_or_is_alone(nursery):
         (3 * WRITE_EVERY, 6, [range(1), range(1, 3)], [range(3, 3 * WRITE_EVERY)]),
     ],
 )
-async def test_a_burst_begins_to_leave_before_its_end(nursery, frames, capacity, at_once, later):
+async def test_a_burst_begins_to_be_sent_before_its_end(nursery, frames, capacity, at_once, later):
     stream = NowaitMemoryStream(memory_stream_pair()[0])
     link = Link("peer:1", stream)
     await nursery.start(link.run)
@@ -240,7 +240,7 @@ async def test_an_opaque_of_a_waiting_request_is_not_given_again(autojump_clock,
     link.pending.clear()
 
 
-async def test_a_cancelled_request_is_forgotten(autojump_clock, link_pair):
+async def test_a_cancelled_request_is_dropped(autojump_clock, link_pair):
     link, peer = link_pair
     with trio.move_on_after(1):
         await link.request(ask(), 30)
@@ -454,7 +454,7 @@ async def test_one_callers_cancel_does_not_end_the_others_dial(autojump_clock, c
     links.close()
 
 
-async def test_a_dead_address_is_left_alone_ever_longer(autojump_clock, cluster, links):
+async def test_the_pauses_before_a_dead_address_is_tried_again_grow(autojump_clock, cluster, links):
     dials = []
     for _ in range(200):
         before = len(cluster.network.dials)
@@ -502,7 +502,7 @@ def test_backoff_is_bounded_and_jittered():
     assert backoff.pause_s(3, 0.5) == 3
 
 
-async def test_no_more_dead_addresses_are_remembered_than_the_limit(autojump_clock, nursery):
+async def test_no_more_dead_addresses_are_kept_than_the_limit(autojump_clock, nursery):
     async def refuse(address):
         await trio.lowlevel.checkpoint()
         raise ConnectionRefusedError(address)

@@ -41,7 +41,7 @@ def warnings(caplog):
     ("data", "named"),
     [(HTTP, "speaks HTTP"), (TLS_ALERT, "speaks TLS"), (b"SSH-2.0-OpenSSH\r\n", "the text 'SSH-2.0-'")],
 )
-async def test_a_name_server_that_is_none_is_named_at_once(nursery, caplog, data, named):
+async def test_an_address_that_is_no_name_server_is_named_at_once(nursery, caplog, data, named):
     """By default a call waits for a name server as long as it may take: not for this one."""
     connections = []
     address = await listen(nursery, data, connections)
@@ -116,7 +116,7 @@ def test_other_bytes_are_not_guessed_at(first):
     assert other_protocol(first) is None
 
 
-async def test_only_sends_speak_of_duplicates(nursery):
+async def test_only_errors_of_sends_mention_duplicates(nursery):
     ours, theirs = trio.testing.memory_stream_pair()
     link = Link("b:1", ours)
     await nursery.start(link.run)
@@ -128,5 +128,5 @@ async def test_only_sends_speak_of_duplicates(nursery):
     assert "the peer has ended or is starting, or its port expects TLS" in str(caught.value)
 
 
-def test_what_is_wrong_with_a_call_is_all_that_is_said():
+def test_the_error_of_a_wrong_call_names_only_what_is_wrong():
     assert str(errors.InvalidCall("the offset is -1")) == "the offset is -1"

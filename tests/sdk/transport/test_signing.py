@@ -153,7 +153,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("account", [ACCOUNT, triomq.Credentials("temporary", SECRET, "a token")], ids=["key", "token"])
-async def test_no_request_of_any_feature_leaves_unsigned(autojump_clock, group_cluster, account):
+async def test_no_request_of_any_feature_is_sent_unsigned(autojump_clock, group_cluster, account):
     cluster = group_cluster
     cluster.broker.consumers.sql = lambda *_: True
     async with cluster.client(credentials=account) as client:

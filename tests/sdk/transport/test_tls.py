@@ -78,6 +78,6 @@ async def test_not_verifying_has_to_be_asked_for(name_server):
     assert await topics(f"127.0.0.1:{name_server}", insecure=True) == ["secret"]
 
 
-def test_a_context_says_itself_what_it_verifies():
+def test_a_context_decides_itself_what_it_verifies():
     with pytest.raises(errors.InvalidCall, match="a context or other arguments, not both"):
         triomq.plugins.tls_dialer(ssl.create_default_context(), insecure=True)

@@ -150,6 +150,6 @@ def test_a_hundred_thousand_accounts() -> None:
     assert len(rules.repeated) == 100
 
 
-def test_an_empty_file_admits_nobody() -> None:
+def test_an_empty_file_admits_no_account() -> None:
     assert rules_of([("a.yml", parse("a.yml", b""))]).admits_nobody
     assert not rules_of([("a.yml", parse("a.yml", b"globalWhiteRemoteAddresses: ['::1']"))]).admits_nobody

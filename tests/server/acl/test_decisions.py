@@ -111,7 +111,7 @@ def test_requests_that_are_read_elsewhere_are_decided_alike(compat_49: bool) -> 
     assert allowed_pulls == {("in", "readers"), ("both", "readers")}
 
 
-def test_remembered_decisions_end_with_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_decisions_end_with_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "MOST_REMEMBERED", 2)
     rules = RULES
     access = RequestAccess(lambda: rules, compat_49=False)

@@ -185,7 +185,7 @@ async def test_a_file_that_is_being_written_is_not_in_force(
         assert not refused(await peer.ask(signed(peer.put_request("T1"))))
 
 
-async def test_a_file_that_never_settles_is_told(
+async def test_a_file_that_keeps_changing_is_reported(
     open_broker: Any, settings: dict[str, Any], home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As one that a program writes again and again."""

@@ -100,7 +100,7 @@ async def test_offsets_of_what_is_known_are_limited_by_their_memory(desk: Any) -
 
 
 @pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("CG", "t" * 256)])
-async def test_offsets_of_names_that_nobody_can_have_are_refused(desk: Any, group: str, topic: str) -> None:
+async def test_offsets_of_impossible_names_are_refused(desk: Any, group: str, topic: str) -> None:
     fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "7"}
     assert (await desk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)).code == 1
     assert not desk.broker.offsets.table

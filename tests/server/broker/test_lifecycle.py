@@ -81,7 +81,7 @@ async def test_a_start_that_is_cancelled_leaves_the_directory_free(open_broker: 
         assert (await (await broker.peer()).put()).code == 0
 
 
-async def test_what_a_stop_could_not_write_is_told(open_broker: Any) -> None:
+async def test_what_a_stop_could_not_write_is_logged(open_broker: Any) -> None:
     disk = MemoryDisk()
     async with open_broker(disk=disk) as broker:
         await (await broker.peer()).put()
@@ -165,7 +165,7 @@ async def test_ports(open_broker: Any) -> None:
         assert len(await slave.receive_some(100)) >= 12
 
 
-async def test_a_closed_links_held_pull_is_forgotten(open_broker: Any) -> None:
+async def test_a_closed_links_held_pull_is_dropped(open_broker: Any) -> None:
     async with open_broker(pullThreadPoolQueueCapacity=1) as broker:
         gone, there = await broker.peer(), await broker.peer()
         await gone.put()
@@ -220,7 +220,7 @@ def _ratio(remark: str | None) -> float:
 
 
 @pytest.mark.parametrize(("offset", "next_offset"), [(9, 9), (-3, -3)])
-async def test_a_slave_sends_readers_with_impossible_offsets_home(
+async def test_a_slave_sends_readers_with_impossible_offsets_to_the_master(
     open_broker: Any, offset: int, next_offset: int
 ) -> None:
     disk = MemoryDisk()
@@ -304,7 +304,7 @@ async def test_sync_flush(open_broker: Any, fails: bool, code: int) -> None:
 # -- a full disk
 
 
-async def test_a_full_disk_refuses_messages_and_goes_on_reading(open_broker: Any) -> None:
+async def test_a_broker_on_a_full_disk_refuses_messages_and_serves_reads(open_broker: Any) -> None:
     disk = MemoryDisk(capacity_bytes=6 << 20)
     async with open_broker(disk=disk) as broker:
         peer = await broker.peer()

@@ -258,14 +258,14 @@ async def test_a_slave_asks_every_second_until_it_knows_a_master(open_broker: An
 
 
 @pytest.mark.parametrize(("permission", "perm"), [(6, 7), (4, 4), (2, 2), (0, 0), (7, 7)])
-def test_a_restricted_broker_lends_its_permission_to_all_topics(permission: int, perm: int) -> None:
+def test_a_restricted_broker_registers_all_topics_with_its_permission(permission: int, perm: int) -> None:
     table = TopicConfigTable(topic_config_table={"T": TopicConfig(topic_name="T", perm=7, read_queue_nums=3)})
     registered = masked(table, permission).topic_config_table["T"]
     assert (registered.perm, registered.read_queue_nums) == (perm, 3)
     assert table.topic_config_table["T"].perm == 7
 
 
-async def test_a_name_server_that_is_away_is_said_once_with_the_cure(open_broker: Any, caplog: Any) -> None:
+async def test_an_unreachable_name_server_is_logged_once_with_the_cure(open_broker: Any, caplog: Any) -> None:
     with caplog.at_level("INFO"):
         async with open_broker(namesrvAddr="127.0.0.1:9877"):
             await trio.sleep(120)

@@ -65,7 +65,7 @@ async def progress(peer: Any) -> bytes:
 
 
 @pytest.mark.parametrize(("level", "delay_s"), [(1, 1), (3, 10), (5, 60)])
-async def test_a_message_comes_at_its_time(open_broker: Any, level: int, delay_s: int) -> None:
+async def test_a_message_is_delivered_at_its_time(open_broker: Any, level: int, delay_s: int) -> None:
     async with open_broker() as broker:
         await (await broker.peer()).put(**delayed(level))
         await trio.sleep(delay_s - 0.5)
@@ -265,7 +265,7 @@ async def test_a_delayed_half_message_is_dropped_at_its_time_as_4_9_does(
 # -- restarts
 
 
-async def test_what_is_overdue_at_the_start_comes_at_once_and_once(open_broker: Any) -> None:
+async def test_overdue_messages_are_delivered_at_the_start_once(open_broker: Any) -> None:
     disk = MemoryDisk()
     async with open_broker(disk=disk) as broker:
         peer = await broker.peer()
@@ -296,7 +296,7 @@ async def test_49_waits_a_second_after_its_start(open_broker: Any) -> None:
         assert await bodies(peer) == [b"later"]
 
 
-async def test_a_kill_repeats_at_most_what_came_since_the_table_was_written(open_broker: Any) -> None:
+async def test_a_kill_repeats_at_most_what_was_delivered_since_the_table_was_written(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
         await peer.put(**delayed(1, b"old"))
@@ -621,7 +621,7 @@ async def told(peer: Any) -> tuple[int, bytes]:
     return answer.code, bytes(answer.body)
 
 
-async def test_rocketmqs_slaves_are_told_what_all_of_them_have(open_broker: Any) -> None:
+async def test_rocketmqs_slaves_get_what_all_of_them_have(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
         one, two = [await broker.network.dial("127.0.0.1:10912") for _ in range(2)]
@@ -652,7 +652,7 @@ async def test_rocketmqs_slaves_are_told_what_all_of_them_have(open_broker: Any)
 
 
 @pytest.mark.parametrize("compat", ["safe", "4.9"])
-async def test_a_master_of_rocketmqs_is_believed_at_once(open_broker: Any, compat: str) -> None:
+async def test_a_master_of_rocketmq_is_followed_at_once(open_broker: Any, compat: str) -> None:
     """It does not say which copies its table counts."""
     network = MemoryNetwork()
     slow = LaggingNetwork(network, 10912)

@@ -38,7 +38,7 @@ def test_ids(seen: list[Mapping[int, str]], listed: Mapping[int, str], free: int
     assert members.holder(1, listed) == holder_of_1
 
 
-async def test_ids_outlive_the_process() -> None:
+async def test_ids_are_kept_over_a_restart() -> None:
     disk = MemoryDisk()
     members = SetMembers("me", ConfigFile(PATH, disk))
     members.load()
@@ -50,7 +50,7 @@ async def test_ids_outlive_the_process() -> None:
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"ids": {"a": "one"}}', b'{"ids": 5}'])
-def test_a_damaged_file_prevents_no_start(text: bytes) -> None:
+def test_a_damaged_file_does_not_prevent_a_start(text: bytes) -> None:
     disk = MemoryDisk()
     disk.write(PATH, text)
     members = SetMembers("me", ConfigFile(PATH, disk))

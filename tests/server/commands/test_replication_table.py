@@ -56,7 +56,7 @@ def test_no_promotion_is_advised_while_a_slave_is_connected_to_its_master() -> N
     assert "admin role" not in text
 
 
-def test_a_slave_that_is_connected_to_a_demoted_master_is_no_sign_of_a_master() -> None:
+def test_a_slave_connected_to_a_demoted_master_does_not_prove_a_master() -> None:
     link = SlaveState(
         peer="127.0.0.1:3", acknowledged=100, behind_bytes=0, sent_bytes=0, silent_s=0.0, lost_position=False
     )

@@ -316,7 +316,7 @@ HOSTILE = ["-1", str((1 << 63) - 1), "nan", "inf", "x", "", "9" * 5000, "a\x00b"
 
 
 @pytest.mark.parametrize("key", [*keys_of(BrokerConfig), *keys_of(StoreConfig)])
-def test_what_a_file_says_is_in_range_or_ignored(key: str) -> None:
+def test_values_of_a_file_are_in_range_or_ignored(key: str) -> None:
     for text in HOSTILE:
         try:
             config, _ = BrokerConfig.from_properties({key: text})
@@ -328,7 +328,7 @@ def test_what_a_file_says_is_in_range_or_ignored(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", keys_of(NamesrvConfig))
-def test_what_a_name_servers_file_says_is_in_range_or_ignored(key: str) -> None:
+def test_values_of_a_name_servers_file_are_in_range_or_ignored(key: str) -> None:
     for text in HOSTILE:
         try:
             config, _ = NamesrvConfig.from_properties({key: text})
@@ -526,7 +526,7 @@ def test_log_files_that_hold_no_message_are_refused() -> None:
     assert BrokerConfig.from_properties({"mappedFileSizeCommitLog": "32768"})[1] == []
 
 
-def test_a_masters_id_that_is_not_0_is_said() -> None:
+def test_a_masters_id_that_is_not_0_is_logged() -> None:
     given = {"brokerId": "5", "brokerRole": "SYNC_MASTER"}
     config, warnings = BrokerConfig.from_properties(given)
     assert config.broker_id == 0
@@ -557,7 +557,7 @@ def test_a_master_that_is_fixed_for_tables_alone_is_a_warning() -> None:
         ({"brokerName": "a;b"}, "brokerName=a;b has ':' or ';' in it"),
     ],
 )
-def test_values_that_do_not_do_what_they_say_are_taken_with_a_warning(values: dict[str, str], warning: str) -> None:
+def test_values_without_their_effect_are_accepted_with_a_warning(values: dict[str, str], warning: str) -> None:
     config, (line,) = BrokerConfig.from_properties(values)
     assert line.startswith(warning)
     assert values.items() <= config.to_properties().items()
@@ -570,6 +570,6 @@ def test_hours_are_written_in_either_way() -> None:
         assert BrokerConfig.from_properties({"deleteWhen": hour})[1] == []
 
 
-def test_a_number_that_is_too_large_is_told_the_most() -> None:
+def test_the_error_for_a_number_that_is_too_large_names_the_maximum() -> None:
     with pytest.raises(ConfigError, match=f"brokerId={1 << 63}: must lie between 0 and {(1 << 63) - 1}"):
         BrokerConfig.from_properties({"brokerId": str(1 << 63)})

@@ -68,7 +68,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path, monkeypat
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_table_that_is_empty_is_said(tmp_path: Path, caplog: Any) -> None:
+def test_an_empty_table_is_reported(tmp_path: Path, caplog: Any) -> None:
     path = f"{tmp_path}/topics.json"
     disk = RealDisk()
     disk.write(path, b"")

@@ -46,7 +46,7 @@ def test_a_name_that_is_no_text_ends_no_scrape() -> None:
     assert len(read(writer)["lag"]) == 1
 
 
-def test_histograms_sum_up() -> None:
+def test_histograms_are_added() -> None:
     histogram = Histogram()
     for duration_s in (0.0, BOUNDS_S[0], 0.3, 99.0):
         histogram.observe(duration_s)

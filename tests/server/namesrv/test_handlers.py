@@ -113,7 +113,7 @@ async def test_registrations_being_read_take_a_bounded_memory_together(desk, com
     assert budget.held_bytes == 0
 
 
-async def test_a_data_version_is_short(desk) -> None:
+async def test_a_long_data_version_is_refused(desk) -> None:
     await desk.register("a")
     long = b'{"counter":1,"timestamp":7' + b" " * 5000 + b"}"
     with pytest.raises(BodyError, match="at most 4096 are read"):
@@ -225,7 +225,7 @@ async def test_put_needs_namespace_and_key(desk, missing) -> None:
     assert (answer.code, answer.remark) == (1, "namespace or key is null")
 
 
-async def test_deleting_what_is_not_there_is_fine(desk) -> None:
+async def test_deleting_what_does_not_exist_is_no_error(desk) -> None:
     assert (await desk.ask(Code.DELETE_KV_CONFIG, {"namespace": "N", "key": "k"})).code == 0
     assert (await desk.ask(Code.DELETE_KV_CONFIG)).code == 0
 
@@ -243,7 +243,7 @@ async def test_own_configuration_is_shown_changed_and_written(desk) -> None:
     assert written["kvConfigPath"] == "/namesrv/kvConfig.json"
 
 
-async def test_what_cannot_be_written_is_in_force_and_said(desk, caplog) -> None:
+async def test_what_cannot_be_written_is_in_force_and_logged(desk, caplog) -> None:
     desk.disk.failing_syncs = True
     pair = {"namespace": "N", "key": "k"}
     put = await desk.ask(Code.PUT_KV_CONFIG, {**pair, "value": "v"})

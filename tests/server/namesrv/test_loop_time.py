@@ -150,7 +150,7 @@ async def test_what_has_gone_is_in_no_list_while_it_is_removed(desk: Any) -> Non
     assert to_the_end(removal) is None
 
 
-async def test_a_set_that_comes_back_has_only_the_topics_that_it_brings(desk: Any) -> None:
+async def test_a_set_that_registers_again_has_only_the_topics_that_it_registers(desk: Any) -> None:
     await desk.ask(Code.REGISTER_BROKER, OF_BROKER, body(TOPICS))
     await desk.ask(Code.UNREGISTER_BROKER, OF_BROKER)
     removal = desk.server.routes.remove_in_slices()
@@ -161,12 +161,12 @@ async def test_a_set_that_comes_back_has_only_the_topics_that_it_brings(desk: An
     assert desk.server.routes.route("T1").queue_datas[0].broker_name == "a"
 
 
-async def test_a_link_that_carried_no_broker_closes_without_a_look_at_all_sets(desk: Any) -> None:
+async def test_a_link_of_no_broker_closes_without_examining_all_sets(desk: Any) -> None:
     await fill(desk, 10, SETS, 0)
     assert lines_of(lambda: desk.server.link_closed(_Peer())) < 100
 
 
-async def test_what_strangers_register_is_bounded(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_registrations_of_other_peers_are_bounded(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq_server.namesrv.routes.MOST_BROKERS", 5)
     monkeypatch.setattr("triomq_server.namesrv.routes.MOST_BROKERS_OF_CONNECTION", 3)
     monkeypatch.setattr("triomq_server.namesrv.routes.MOST_CLUSTERS_OF_SET", 2)

@@ -80,7 +80,7 @@ def test_an_answer_is_a_copy(table) -> None:
     assert table.route("T").broker_datas[0].broker_addrs == {0: "a-0"}
 
 
-def test_slave_gets_its_master_while_that_is_alive(table) -> None:
+def test_slave_gets_its_master_while_it_is_registered(table) -> None:
     assert register(table, broker("a", 1)) is None
     assert register(table, broker("a", 0)) is None
     master = register(table, broker("a", 1))
@@ -109,7 +109,7 @@ def test_topics_left_out_stay(table) -> None:
     assert table.route("U").queue_datas[0].perm == 4
 
 
-def test_same_version_from_another_address_is_news(table) -> None:
+def test_the_same_version_from_another_address_counts_as_changed(table) -> None:
     register(table, broker(address="x"), "T")
     register(table, broker(address="y"), "U")
     assert sorted(to_the_end(table.all_topics())) == ["T", "U"]
@@ -198,7 +198,7 @@ def test_expiry_is_after_more_than_120_s(table) -> None:
     assert to_the_end(table.expire(121_001)) == []
 
 
-def test_registering_again_and_equal_version_checks_keep_a_broker_alive(table) -> None:
+def test_registering_again_and_equal_version_checks_keep_a_broker_registered(table) -> None:
     register(table, broker("a"), now=0)
     register(table, broker("b"), now=0)
     register(table, broker("c"), now=0)
@@ -396,7 +396,7 @@ class CountedDict(dict):
             yield item
 
 
-def test_a_link_that_carried_many_brokers_closes_without_a_look_at_all_of_them_for_each(table) -> None:
+def test_a_link_of_many_brokers_closes_in_linear_time(table) -> None:
     table._brokers, table._clusters, table._topics = CountedDict(), CountedDict(), CountedDict()
     for number in range(300):
         register(table, broker(f"b{number}", cluster=f"C{number}"), f"T{number}")

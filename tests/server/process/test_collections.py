@@ -102,7 +102,7 @@ async def test_they_do_not_wait_while_many_objects_are_made(
     assert kept
 
 
-async def test_what_outlives_one_in_great_number_is_not_looked_at_again(
+async def test_many_objects_that_survive_a_collection_are_not_examined_again(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, full_collections: list[float]
 ) -> None:
     nursery.start_soon(collections.collect_in_turns)
@@ -185,7 +185,7 @@ async def test_those_that_are_not_due_are_not_done(
     assert full_collections == []
 
 
-async def test_pythons_own_rule_comes_back_at_the_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_pythons_own_rule_is_restored_at_the_end(autojump_clock: trio.testing.MockClock) -> None:
     with trio.move_on_after(5):
         await collections.collect_in_turns()
     assert gc.get_threshold() == (700, 10, 10)

@@ -208,7 +208,7 @@ async def test_an_empty_slave_is_behind_whatever_there_is(store_pair) -> None:
 
 
 @pytest.mark.parametrize("table", [{}, {"commitLogMinOffset": "x", "commitLogMaxOffset": "1"}])
-async def test_a_master_that_does_not_say_enough(store_pair, table: dict[str, str]) -> None:
+async def test_a_master_whose_answer_lacks_members(store_pair, table: dict[str, str]) -> None:
     async with store_pair() as both:
         master = both.ask()
         master.table = table

@@ -160,7 +160,7 @@ async def test_a_slave_that_reports_now_and_then_is_kept(serving, memory_log, au
         assert len(master.links) == 1
 
 
-async def test_49_counts_connections_that_have_said_nothing(serving, memory_log, autojump_clock) -> None:
+async def test_49_counts_connections_that_have_sent_nothing(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b"abc"), SETTINGS_49)
     async with serving(master) as connect:
         assert not master.slave_ok(3)
@@ -209,7 +209,7 @@ async def test_a_slave_that_is_ahead_is_closed_at_its_first_report(serving, memo
         assert master.acknowledged_offset == 0
 
 
-async def test_49_believes_a_first_report_and_closes_at_the_second(serving, memory_log, autojump_clock) -> None:
+async def test_49_accepts_a_first_report_and_closes_at_the_second(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b"abc"), SETTINGS_49)
     async with serving(master) as connect:
         slave = await connect()
@@ -279,7 +279,7 @@ async def test_a_later_deadline_does_not_hide_an_earlier_one(serving, memory_log
     assert answers == [("early", 2), ("late", 50)]
 
 
-async def test_the_watermark_falls_with_the_slave_that_held_it(serving, memory_log, autojump_clock) -> None:
+async def test_the_watermark_falls_when_its_slave_leaves(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b"x" * 30), SETTINGS)
     async with serving(master) as connect:
         near, far = await connect(), await connect()
@@ -292,7 +292,7 @@ async def test_the_watermark_falls_with_the_slave_that_held_it(serving, memory_l
         assert master.acknowledged_offset == 5
 
 
-async def test_a_slave_that_does_not_read_stalls_nobody(serving, memory_log, autojump_clock, line) -> None:
+async def test_a_slave_that_does_not_read_delays_no_other(serving, memory_log, autojump_clock, line) -> None:
     log = memory_log(b"x" * 100)
     master = HaMaster(log, SETTINGS)
     async with serving(master) as connect:
@@ -310,7 +310,9 @@ async def test_a_slave_that_does_not_read_stalls_nobody(serving, memory_log, aut
 
 
 @pytest.mark.parametrize(("addresses", "known"), [("10.0.0.0/8", False), ("10.0.0.0/8;127.0.0.1", True)])
-async def test_a_stranger_gets_nothing_and_counts_for_nothing(memory_log, addresses: str, known: bool, caplog) -> None:
+async def test_an_unlisted_slave_gets_nothing_and_does_not_count(
+    memory_log, addresses: str, known: bool, caplog
+) -> None:
     config = StoreConfig(ha_slave_addresses=addresses)
     master = HaMaster(memory_log(b"abc"), HaSettings.from_config(config, compat_49=False))
     async with trio.open_nursery() as nursery:
@@ -351,7 +353,7 @@ async def test_the_ha_port_takes_a_limited_number_of_connections(
     assert caplog.text.count("refusing") == 1
 
 
-async def test_who_reports_nothing_gives_way_to_a_slave(
+async def test_a_connection_without_reports_makes_room_for_a_slave(
     serving, memory_log, autojump_clock, monkeypatch, caplog
 ) -> None:
     monkeypatch.setattr(master_module, "MOST_SLAVES", 3)

@@ -99,7 +99,7 @@ async def test_all_four_soon_after_the_start_then_every_period(autojump_clock, s
     assert sync.rounds == 3
 
 
-async def test_nobody_is_asked_without_a_master_nor_oneself(autojump_clock, sync, master) -> None:
+async def test_nothing_is_asked_without_a_master_or_of_the_slave_itself(autojump_clock, sync, master) -> None:
     await trio.sleep(30)
     sync.follow("me:1")
     await trio.sleep(30)
@@ -141,7 +141,7 @@ async def test_an_undecodable_table_is_a_log_line(autojump_clock, sync, master, 
     assert "something else than its table" in caplog.text
 
 
-async def test_a_full_disk_of_the_slave_leaves_the_other_tables_and_is_not_blamed_on_the_master(
+async def test_a_full_disk_of_the_slave_keeps_the_other_tables_and_is_not_reported_as_the_masters(
     autojump_clock, sync, master, tables, caplog, monkeypatch
 ) -> None:
     caplog.set_level("INFO")

@@ -154,7 +154,7 @@ def test_known_slaves(peer: str, addresses: str, expected: bool) -> None:
         ("a", "aaaa", [5, 4, 3, 2], None),
     ],
 )
-def test_which_slave_goes_when_all_links_are_in_use(
+def test_which_slave_is_disconnected_when_all_links_are_in_use(
     newcomer: str, hosts: str, reported: list[int | None], expected: int | None
 ) -> None:
     assert slave_to_close(newcomer, list(hosts), reported) == expected

@@ -74,7 +74,9 @@ async def test_half_a_frame_is_taken_and_reported(following, line, memory_log, a
         assert log.data == b"abcdefg"
 
 
-async def test_an_empty_log_begins_where_the_first_frame_says(following, line, memory_log, autojump_clock) -> None:
+async def test_an_empty_log_begins_at_the_offset_of_the_first_frame(
+    following, line, memory_log, autojump_clock
+) -> None:
     log = memory_log()
     async with following(log):
         master = await line.accept()

@@ -187,7 +187,7 @@ async def test_room_prepared_for_own_appends_never_wipes_a_masters_bytes(tmp_pat
         assert bytes(store.log_slice(begin, len(data))) == data
 
 
-async def test_senders_are_told_before_readers(memory_log: Any, line: Any, autojump_clock: Any) -> None:
+async def test_senders_are_answered_before_readers(memory_log: Any, line: Any, autojump_clock: Any) -> None:
     """The report is on its way when the work for readers begins."""
 
     class Refusing(memory_log):  # type: ignore[misc]

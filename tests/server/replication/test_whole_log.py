@@ -44,7 +44,7 @@ async def followed(
 
 @pytest.mark.parametrize("compat_of_master", [True, False])
 @pytest.mark.parametrize("expired_files", [0, 2])
-async def test_a_fresh_slave_gets_the_whole_log(
+async def test_a_new_slave_gets_the_whole_log(
     store_pair: Any, line: Any, autojump_clock: Any, compat_of_master: bool, expired_files: int
 ) -> None:
     async with store_pair() as both:
@@ -146,7 +146,7 @@ async def test_a_master_that_cannot_be_asked_is_not_followed_blindly(
             assert both.slave.log_max_offset == both.master.log_max_offset
 
 
-async def test_a_master_that_answers_nonsense_is_followed_as_before(
+async def test_a_master_whose_answers_cannot_be_read_is_followed_as_before(
     store_pair: Any, line: Any, autojump_clock: Any, caplog: Any
 ) -> None:
     async with store_pair() as both:
@@ -159,7 +159,7 @@ async def test_a_master_that_answers_nonsense_is_followed_as_before(
 
 
 @pytest.mark.parametrize("answers_later", [True, False])
-async def test_a_fresh_slave_waits_a_while_for_somebody_to_ask(
+async def test_a_new_slave_waits_a_while_for_a_master_that_answers(
     store_pair: Any, line: Any, autojump_clock: Any, answers_later: bool
 ) -> None:
     async with store_pair() as both:

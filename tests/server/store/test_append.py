@@ -213,7 +213,7 @@ async def test_a_large_batch_is_stored_as_a_small_one(
     assert [len(one) for one in found[0][3]] == [1, 1, 1]
 
 
-async def test_what_others_append_meanwhile_does_not_part_a_large_batch(
+async def test_other_appends_do_not_split_a_large_batch(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     batch = batch_of(*[(b"%d" % n, b"KEYS\x01k", 0) for n in range(5000)])
@@ -276,7 +276,7 @@ async def test_batch_limits(
         assert store.log_max_offset == 0
 
 
-async def test_arrivals_and_growth_are_told_at_the_end_of_a_batch(
+async def test_arrivals_and_growth_are_reported_at_the_end_of_a_batch(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
@@ -335,7 +335,9 @@ async def test_a_slave_or_a_closed_store_takes_nothing(
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "%RETRY%../../../etc", "/etc", "a\0b"])
-async def test_no_topic_leads_out_of_the_store(topic: str, memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
+async def test_no_topic_creates_files_outside_of_the_store(
+    topic: str, memory_disk: MemoryDisk, make_config: MakeConfig
+) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
         assert store.append(NewRecord(topic, 0, b"x", b"")).status is AppendStatus.MESSAGE_ILLEGAL
         batch = NewBatch(topic, 0, encode_batch_element(b"x", b""), b"")

@@ -148,7 +148,7 @@ async def test_a_wrong_end_of_a_queue_is_found_at_the_start(
     await assert_whole(closed, make_record, record_number)
 
 
-async def test_numbers_go_on_where_a_damaged_queue_ended_whose_records_are_gone(
+async def test_offsets_continue_where_a_damaged_queue_without_records_ended(
     closed: StoreConfig, make_record: MakeRecord
 ) -> None:
     log = Path(closed.store_path_root_dir, "commitlog")

@@ -23,7 +23,7 @@ MakeRecord = Callable[..., NewRecord]
 
 
 @pytest.mark.parametrize("capacity_pages", range(5, 60, 3))
-async def test_full_disk_is_answered_and_reading_goes_on(
+async def test_a_full_disk_is_answered_and_reads_continue(
     capacity_pages: int, autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
 ) -> None:
     disk = MemoryDisk(capacity_bytes=capacity_pages * 4096)

@@ -275,7 +275,7 @@ async def test_one_damaged_record_costs_one_record(
     assert "288 bytes up to the next sound record are lost" in caplog.text
 
 
-async def test_report_says_where_and_why(
+async def test_report_names_place_and_cause(
     golden: Any, tmp_path: Path, make_config: MakeConfig, damage: Any, caplog: Any
 ) -> None:
     case = next(r for r in golden.document("store-crashed")["recoveries"] if r["name"] == "flipped_early")

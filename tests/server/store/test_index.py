@@ -132,7 +132,7 @@ def test_a_batch_that_was_not_published_is_undone_at_load() -> None:
     assert to_the_end(again.query("T", "k0", 64, 0, FOREVER)) == list(range(3500, -1, -500))
 
 
-def test_damaged_chains_do_not_run_in_circles() -> None:
+def test_damaged_chains_do_not_loop_forever() -> None:
     disk = MemoryDisk()
     index = make_index(disk, capacity=60)
     index.add(index_hashes([("T", "k", n, 1000) for n in range(10)]))

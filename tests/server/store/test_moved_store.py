@@ -82,7 +82,7 @@ async def test_another_directory_in_its_place_is_noticed(
     assert (tmp_path / "elsewhere" / "abort").exists(), "the next start looks at all of it"
 
 
-async def test_an_idle_store_that_is_gone_is_told_at_its_end(
+async def test_an_idle_store_that_was_moved_is_reported_at_its_end(
     tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     root = tmp_path / "store"

@@ -51,7 +51,7 @@ async def test_records_of_a_removed_topic_do_not_come_back(
 
 
 @pytest.mark.parametrize("written", range(5))
-async def test_a_kill_amid_a_batch_leaves_its_first_records_and_no_gap(
+async def test_a_kill_during_a_batch_leaves_its_first_records_and_no_gap(
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
     make_record: MakeRecord,
@@ -124,7 +124,7 @@ async def test_a_last_record_without_its_end_is_dropped(
 
 
 @pytest.mark.parametrize("missing", [1, 3, 4, 50, 90, 400])
-async def test_a_slave_that_stops_amid_a_record_fetches_it_again(
+async def test_a_slave_that_stops_within_a_record_fetches_it_again(
     missing: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     config = make_config(ROOT)
@@ -145,7 +145,7 @@ async def test_a_slave_that_stops_amid_a_record_fetches_it_again(
 
 
 @pytest.mark.parametrize("fails", ["dispatch", "cut"])
-async def test_a_slave_on_a_full_disk_that_stops_amid_a_record_fetches_it_again(
+async def test_a_slave_on_a_full_disk_that_stops_within_a_record_fetches_it_again(
     fails: str,
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
@@ -258,7 +258,7 @@ async def unforced_file_after_the_clock_was_set_back(
         return config, disk.after_power_loss(NothingMore())
 
 
-async def test_a_file_that_the_disk_has_by_chance_vouches_for_nothing(
+async def test_a_file_that_is_on_disk_by_chance_confirms_nothing(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
     """Its first record is older than what the checkpoint vouches for, but the queues lack what lies in front of it."""
@@ -320,7 +320,7 @@ def saved_offsets(disk: MemoryDisk) -> tuple[int, ...]:
     return struct.unpack_from(">2q", disk.read(f"{ROOT}/checkpoint"), 88)
 
 
-async def test_a_flush_of_the_queues_vouches_for_nothing_when_the_clock_is_set_back_amid_it(
+async def test_a_flush_of_the_queues_confirms_nothing_if_the_clock_is_set_back_during_it(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
     class SlowDisk(MemoryDisk):
@@ -398,7 +398,7 @@ async def test_index_files_that_a_killed_process_filled_are_on_the_disk_after_a_
         assert found == [1] * 20
 
 
-async def test_a_start_that_cuts_full_index_files_no_longer_vouches_for_them(
+async def test_a_start_that_cuts_full_index_files_no_longer_confirms_them(
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
     make_record: MakeRecord,
@@ -434,7 +434,7 @@ async def test_a_start_that_cuts_full_index_files_no_longer_vouches_for_them(
         assert saved_times(failed)[2] < full
 
 
-async def test_a_checkpoint_that_cannot_go_back_is_told_once(
+async def test_a_checkpoint_that_cannot_go_back_is_logged_once(
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
     make_record: MakeRecord,
@@ -461,7 +461,7 @@ async def test_a_checkpoint_that_cannot_go_back_is_told_once(
         assert max(saved_times(memory_disk)[:2]) == clock.now
 
 
-async def test_a_full_index_file_vouches_for_no_queue(
+async def test_a_full_index_file_confirms_no_queue(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
     config = make_config(ROOT, max_index_num=5, flush_interval_consume_queue=3_600_000)
@@ -518,7 +518,7 @@ async def test_an_index_file_from_after_the_clock_was_set_back_is_not_taken_for_
             assert len(to_the_end(store.query("T", f"{n:032X}", 5, 0, FOREVER)).records) == 1, n
 
 
-async def test_a_checkpoint_vouches_for_nothing_that_is_cut_off(
+async def test_a_checkpoint_covers_nothing_that_is_cut_off(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
     """What comes in its place may have been stored earlier, and be on the disk in part when the machine goes down."""
@@ -585,7 +585,7 @@ async def fill_again(store: MessageStore, make_record: MakeRecord) -> None:
     await store.flusher.flush_log()
 
 
-async def test_an_index_file_that_is_cut_amid_its_flush_is_not_vouched_for(
+async def test_an_index_file_that_is_cut_during_its_flush_is_not_confirmed(
     memory_disk: MemoryDisk,
     make_config: MakeConfig,
     make_record: MakeRecord,
@@ -671,7 +671,7 @@ async def test_a_copied_record_that_ends_with_zeros_is_fetched_again(
         assert store.log_max_offset == 0
 
 
-def test_zeros_are_believed_when_something_follows() -> None:
+def test_a_record_that_ends_with_zeros_is_whole_when_data_follows() -> None:
     record = b"x" * 100 + bytes(10)
     assert looks_torn(record + bytes(50), 110, 160, record[80:])
     assert not looks_torn(record + struct.pack(">ii", 100, -626843481), 110, 118, record[80:])
@@ -686,7 +686,7 @@ def test_written_bytes() -> None:
             assert written_bytes(memoryview(data)) == used
 
 
-async def test_missing_entries_far_back_are_made_good(
+async def test_missing_entries_far_back_are_built_again(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
 ) -> None:
     """A queue that lost its end although the checkpoint vouched for it: dispatched again from where it ends."""
@@ -709,7 +709,7 @@ async def test_missing_entries_far_back_are_made_good(
     assert "entries 10 to" in caplog.text
 
 
-async def test_entries_whose_records_are_gone_become_blanks(
+async def test_entries_of_missing_records_become_blanks(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
 ) -> None:
     config = make_config(ROOT, mapped_file_size_commit_log=3000)
@@ -728,7 +728,7 @@ async def test_entries_whose_records_are_gone_become_blanks(
     assert "left blank" in caplog.text
 
 
-async def test_a_log_that_is_gone_takes_queues_and_index_along(
+async def test_queues_and_index_of_a_missing_log_are_removed(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
@@ -757,7 +757,7 @@ async def test_a_file_prepared_ahead_is_no_loss(
     assert "cut" not in caplog.text
 
 
-async def test_a_file_prepared_ahead_goes_when_the_log_is_cut(
+async def test_a_file_prepared_ahead_is_removed_when_the_log_is_cut(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """Behind a later file it would look as if files were missing, and the log as if it ended behind them."""
@@ -794,7 +794,7 @@ async def test_a_start_in_order_dispatches_nothing_again(
 
 
 @pytest.mark.skipif(not COMPILED, reason="no compiled modules in this installation")
-async def test_a_start_after_a_kill_dispatches_what_lacks_an_entry(
+async def test_a_start_after_a_kill_dispatches_records_without_an_entry(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last record that is in the index may have been killed between its keys."""

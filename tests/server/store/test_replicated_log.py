@@ -42,7 +42,7 @@ def numbers(store: MessageStore, record_number: Any, low: int, high: int) -> lis
     return [record_number(result.slices[0]) for result in found if result is not None]
 
 
-async def test_a_queue_that_is_removed_and_used_again_goes_on_with_its_numbers(
+async def test_a_queue_that_is_removed_and_used_again_continues_its_offsets(
     clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
 ) -> None:
     """At the master, at its slave, after the slave's restart, when the slave becomes master, after everyone's kill."""
@@ -364,7 +364,7 @@ async def test_an_incomplete_record_is_dropped_at_restart_and_at_promotion(
                     slave.append_raw(b"x", whole)
 
 
-async def test_foreign_bytes_stop_dispatch_with_one_complaint(
+async def test_foreign_bytes_stop_dispatch_with_one_log_line(
     memory_disk: MemoryDisk, caplog: Any, make_config: MakeConfig
 ) -> None:
     async with open_store(make_config("/store"), disk=memory_disk, is_slave=True) as slave:
@@ -376,7 +376,7 @@ async def test_foreign_bytes_stop_dispatch_with_one_complaint(
 
 
 @pytest.mark.parametrize("compat", ["safe", "4.9"])
-async def test_the_checkpoint_of_a_slave_vouches_for_what_is_on_disk(
+async def test_the_checkpoint_of_a_slave_covers_what_is_on_disk(
     compat: str, clock: Any, make_config: MakeConfig, make_record: MakeRecord, autojump_clock: Any
 ) -> None:
     """A killed slave checks only what is past its checkpoint; with 4.9 that covers bytes that were not flushed."""

@@ -123,7 +123,7 @@ def settings(make_config: MakeConfig, **more: Any) -> StoreConfig:
     return make_config(ROOT, mapped_file_size_commit_log=3000, delete_commit_log_files_interval=0, **ratios, **more)
 
 
-async def test_files_go_at_their_hour_and_take_queues_and_index_along(
+async def test_files_are_deleted_at_their_hour_with_their_queue_and_index_files(
     memory_disk: MemoryDisk, clock: Any, four_oclock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(
@@ -168,7 +168,7 @@ async def test_files_go_at_their_hour_and_take_queues_and_index_along(
     ("used", "forcibly", "some_deleted"),
     [(0.5, True, False), (0.8, True, False), (0.88, True, True), (0.88, False, False)],
 )
-async def test_files_go_early_when_the_disk_fills_up(
+async def test_files_are_deleted_early_when_the_disk_fills_up(
     used: float, forcibly: bool, some_deleted: bool, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     disk = MemoryDisk(now_ms=clock, capacity_bytes=10_000 * 4096)
@@ -225,7 +225,7 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
         assert store.read("A", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
 
 
-async def test_a_queue_that_expired_wholly_moves_its_minimum_to_its_end(
+async def test_a_completely_expired_queue_moves_its_minimum_to_its_end(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """Java leaves the minimum where it was, and pulls crawl through entries without records."""

@@ -74,13 +74,13 @@ async def test_dialler_without_handlers_answers_code_3(autojump_clock, network, 
     assert codes == [3]
 
 
-async def test_nobody_listens(autojump_clock, network) -> None:
+async def test_no_server_listens(autojump_clock, network) -> None:
     with pytest.raises(ConnectionRefusedError):
         async with open_link("127.0.0.1:9", dial=network.dial):
             pass
 
 
-async def test_body_meets_its_own_exception_plain(autojump_clock, network, start) -> None:
+async def test_the_body_catches_its_own_exception_unwrapped(autojump_clock, network, start) -> None:
     address = await start()
     with pytest.raises(ZeroDivisionError):
         async with open_link(address, dial=network.dial):
@@ -244,7 +244,7 @@ async def test_a_burst_of_connections_is_accepted_in_few_turns_of_the_loop(nurse
     nursery.cancel_scope.cancel()
 
 
-async def test_connections_that_say_nothing_count_where_tls_is_possible(nursery, caplog) -> None:
+async def test_silent_connections_count_where_tls_is_possible(nursery, caplog) -> None:
     limits = Limits(connections=5)
     (address,) = await nursery.start(
         partial(serve, Handlers(plain={1: echo}), host="127.0.0.1", port=0, limits=limits, tls=TlsSettings())
@@ -309,7 +309,7 @@ async def test_one_host_cannot_keep_all_others_out(nursery, caplog) -> None:
 
 
 @pytest.mark.parametrize("request_bytes", [b"noise, and no frame at all", Command.request(2).encode()])
-async def test_a_peer_that_sends_what_cannot_be_used_fills_no_log(
+async def test_a_peer_that_sends_unusable_frames_does_not_fill_the_log(
     autojump_clock, network, start, caplog, request_bytes
 ) -> None:
     def refuse(link, command):

@@ -49,7 +49,7 @@ def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
         yield made
 
 
-async def test_thousands_that_speak_at_once_go_on_in_several_turns(nursery, pairs) -> None:
+async def test_thousands_that_send_at_once_are_started_in_several_turns(nursery, pairs) -> None:
     places = Places(1000)
     started = Started(places)
     silent = SilentConnections(Hub(Handlers(), nursery, Limits()), started.start, places.give)
@@ -73,7 +73,7 @@ async def test_thousands_that_speak_at_once_go_on_in_several_turns(nursery, pair
     nursery.cancel_scope.cancel()
 
 
-async def test_those_that_stay_silent_are_closed_in_several_turns(nursery, pairs, caplog) -> None:
+async def test_silent_connections_are_closed_in_several_turns(nursery, pairs, caplog) -> None:
     caplog.set_level(logging.INFO)
     places = Places(1000)
     started = Started(places)

@@ -83,7 +83,7 @@ async def test_one_slice_is_done_in_a_turn_whatever_number_of_links_asks(autojum
     assert {middle.count(str(number)) for number in range(10)} <= set(range(6, 15)), "links take turns"
 
 
-async def test_requests_of_another_code_do_not_wait_for_a_crowd(autojump_clock, bench, ask) -> None:
+async def test_requests_of_another_code_do_not_wait_for_many_of_one_code(autojump_clock, bench, ask) -> None:
     work = Work(bench)
     bench.handlers.sliced[4] = work.long
     for _ in range(100):
@@ -110,7 +110,7 @@ async def test_what_a_link_sends_behind_a_long_request_waits_for_it(autojump_clo
     assert work.steps == SLICES * ["x"] + 2 * ["plain x"]
 
 
-async def test_work_for_a_link_that_has_gone_is_dropped(autojump_clock, bench, ask) -> None:
+async def test_work_for_a_closed_link_is_dropped(autojump_clock, bench, ask) -> None:
     work = Work(bench)
     link, wire = await bench.connect()
     wire.deliver(ask(1) * 5)

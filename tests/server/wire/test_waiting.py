@@ -25,7 +25,7 @@ async def test_waiting_handlers_do_not_hold_up_the_link(autojump_clock, bench, a
     assert len(wire.writes) == 2
 
 
-async def test_more_than_the_limit_are_told_to_wait(autojump_clock, bench, ask) -> None:
+async def test_requests_beyond_the_limit_are_answered_busy(autojump_clock, bench, ask) -> None:
     async def slow(link, command):
         await trio.sleep(5)
         return command.answer()

@@ -55,7 +55,7 @@ def test_clusters_one_after_another_leave_nothing_behind(
     assert left()[0] == at_first
 
 
-def test_a_cluster_that_cannot_start_says_why() -> None:
+def test_a_cluster_that_cannot_start_names_the_cause() -> None:
     with Servers() as servers:
         with pytest.raises(OSError, match="/proc/none"), servers.open(settings={"storePathRootDir": "/proc/none"}):
             pass
@@ -63,7 +63,7 @@ def test_a_cluster_that_cannot_start_says_why() -> None:
             rocketmq.send("orders", b"one")
 
 
-def test_a_directory_that_is_removed_before_it_is_locked_is_made_anew(
+def test_a_directory_that_is_removed_before_it_is_locked_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock, others = fcntl.flock, [directories.remove_left_behind]
@@ -178,7 +178,7 @@ def test_shared(rocketmq_cluster, number):
 
 
 @pytest.mark.usefixtures("no_other_plugins")
-def test_the_shared_cluster_outlives_a_killed_worker(
+def test_the_shared_cluster_survives_a_killed_worker(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary = pytester.mkdir("temporary")
@@ -209,7 +209,7 @@ def test_workers_get_why_the_shared_cluster_could_not_start(tmp_path: Path, monk
     assert os.listdir(tmp_path) == []
 
 
-def test_a_shared_cluster_for_which_nobody_asks_is_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_cluster_that_no_test_uses_is_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("triomq_testing.clusters.servers.Servers")
     before = left()
     SharedCluster().close()

@@ -75,7 +75,7 @@ async def registered(client: triomq.Client) -> bool:
 
 
 @pytest.mark.rocketmq(topics=["orders"])
-async def test_a_cut_connection_breaks_and_comes_back(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+async def test_a_cut_connection_breaks_and_is_opened_again(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
     async with triomq.open_client(rocketmq.namesrv_addr) as client:
         producer = client.producer("writers")
         await producer.send(triomq.Message("orders", b"one"))
@@ -110,7 +110,7 @@ async def test_a_full_disk_refuses_messages(rocketmq: RocketMQ, rocketmq_faults:
     assert [message.body for message in rocketmq.messages("orders")] == [b"two"]
 
 
-def test_a_cluster_without_faults_says_how_to_get_them(rocketmq: RocketMQ) -> None:
+def test_a_cluster_without_faults_names_how_to_enable_them(rocketmq: RocketMQ) -> None:
     with pytest.raises(RuntimeError, match="fixture `rocketmq_faults`"):
         rocketmq.faults.cut()
 
@@ -122,7 +122,7 @@ def test_a_node_that_is_not_there(rocketmq_faults: Faults) -> None:
 
 
 @pytest.mark.rocketmq(masters=2, topics=["orders"])
-def test_what_a_dead_broker_has_is_not_taken_for_nothing(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+def test_messages_of_a_dead_broker_are_an_error_and_not_none(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
     rocketmq.send("orders", *[b"one"] * 8)
     rocketmq_faults.kill("broker-a")
     with pytest.raises(triomq.errors.BrokerNotFound, match="broker-a"):

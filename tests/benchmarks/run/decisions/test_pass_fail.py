@@ -127,7 +127,7 @@ def explained(rows: list[IntervalRow], **others: object) -> Decision:
     return decide(WORKLOAD, Figures(WORKLOAD, rows, [WORKER]), [WORKER], **others)[1]  # type: ignore[arg-type]
 
 
-def test_explanations_name_what_was_done_to_the_target() -> None:
+def test_explanations_name_the_faults_of_the_target() -> None:
     failing = [second(number, errors=1) for number in range(10)]
     said = explained(failing, faults=[KILLED, GONE]).explanation
     assert said.startswith("10 of 1000 sends failed (allowed: 0%), after kill master (broker-a) at 6.0 s; the first: ")
@@ -218,7 +218,7 @@ def test_errors_may_be_allowed() -> None:
     assert status(rows, workload=attrs.evolve(WORKLOAD, errors_allowed=0.009)) is RunStatus.ERRORS
 
 
-def test_a_closed_loop_is_never_late_and_says_what_it_hides() -> None:
+def test_a_closed_loop_is_never_late_and_reports_what_it_hides() -> None:
     closed = attrs.evolve(WORKLOAD, loop=Loop.CLOSED)
     rows = [second(number, late_us=40_000) for number in range(10)]
     assert status(rows, workload=closed) is RunStatus.PASSED

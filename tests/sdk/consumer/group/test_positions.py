@@ -110,7 +110,7 @@ async def test_a_committed_offset_always_wins(store) -> None:
     assert memory.get(Q0) == 33
 
 
-async def test_a_brokers_guess_is_committed(store) -> None:
+async def test_the_0_of_a_broker_without_an_offset_is_committed(store) -> None:
     # Of a young queue brokers say 0 without having an offset; operators' tools would find none.
     store.offsets[Q0] = 0
     memory = positions(store, start_from="latest")
@@ -240,7 +240,7 @@ async def test_a_correction_is_committed_and_kept(store) -> None:
     assert "has no offset 100, only 3 to 9; going on at 3 (policy earliest)" in event.text
 
 
-async def test_a_consumer_may_rather_end(store) -> None:
+async def test_a_consumer_may_end_instead(store) -> None:
     memory = positions(store, illegal_offset="raise")
     memory.update(Q0, 100, increase_only=True)
     with pytest.raises(OffsetIllegal, match="only 3 to 9"):

@@ -102,7 +102,7 @@ def test_any_order_of_ends_commits_exactly_what_is_done(seed):
     assert process.size_bytes == 0
 
 
-def test_a_page_counts_whole_until_its_last_message_has_ended():
+def test_a_page_counts_completely_until_its_last_message_has_ended():
     process, (zero, one) = filled(0, 1, body_bytes=2500)
     put(process, 2)
     assert process.size_bytes == size_of(0, 1, body_bytes=2500) + size_of(2)
@@ -128,7 +128,7 @@ def test_a_stuck_message_keeps_its_own_page_alone():
 @pytest.mark.parametrize(
     "end", [lambda process, messages: process.finish_page(messages), lambda process, _: process.drop()]
 )
-def test_a_page_that_has_ended_lives_in_no_circle(end):
+def test_a_page_that_has_ended_is_in_no_reference_cycle(end):
     """The collector would come for it late: a thousand pages later, at 100,000 messages a second."""
     gc.disable()
     try:

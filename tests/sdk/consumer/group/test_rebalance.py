@@ -31,7 +31,7 @@ def test_moves_are_the_difference() -> None:
     assert plan_moves(set(), high).assign == (high[1], high[0])
 
 
-def test_a_stuck_queue_is_taken_anew() -> None:
+def test_a_stuck_queue_is_taken_again() -> None:
     assert plan_moves({Q[0], Q[1]}, [Q[0], Q[1]], {Q[1]}) == Moves(revoke=(Q[1],), assign=(Q[1],))
 
 
@@ -263,7 +263,7 @@ def test_pauses_between_rounds(done, missing_since, pause_s) -> None:
 
 
 @pytest.mark.parametrize(("topic", "soon"), [("T", True), ("%RETRY%G", False)])
-async def test_a_topic_that_comes_is_taken_soon(autojump_clock, topic: str, soon: bool) -> None:
+async def test_a_new_topic_is_taken_soon(autojump_clock, topic: str, soon: bool) -> None:
     world = World("me")
     world.topics = {topic}
     route = world.routes.routes.pop("T")
@@ -313,7 +313,7 @@ async def test_a_refusal_is_tried_again_soon(autojump_clock) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stuck_queue_goes_and_comes(autojump_clock) -> None:
+async def test_a_stuck_queue_is_revoked_and_assigned_again(autojump_clock) -> None:
     world = World("me")
     await world.rebalance.rebalance()
     world.assignee.take_calls()

@@ -132,7 +132,7 @@ def test_a_join_moves_little_with_sticky() -> None:
     assert sticky < 180
 
 
-def test_a_stranger_gets_nothing() -> None:
+def test_a_client_that_is_no_member_gets_no_queue() -> None:
     queues = [MessageQueue("T", "b", number) for number in range(4)]
     for strategy in RULES:
         assert list(strategy("hz-stranger", queues, ["hz-1", "hz-2"])) == []

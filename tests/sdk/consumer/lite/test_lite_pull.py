@@ -78,7 +78,7 @@ async def test_polled_counts_as_consumed_when_the_next_poll_comes(autojump_clock
     assert committed(group_cluster) == 4
 
 
-async def test_who_leaves_by_an_error_is_not_done(autojump_clock, group_cluster):
+async def test_messages_of_a_block_left_by_an_error_are_not_committed(autojump_clock, group_cluster):
     fill(group_cluster, 3)
 
     async def fail():
@@ -249,7 +249,7 @@ async def test_seeking(autojump_clock, group_cluster):
     assert committed(group_cluster) == 2
 
 
-async def test_a_seek_makes_fetched_messages_worthless(autojump_clock, group_cluster):
+async def test_a_seek_discards_fetched_messages(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     async with (
         group_cluster.client() as client,
@@ -480,7 +480,7 @@ async def asked_by_broker(cluster, request, *, seconds=1.0):
     return [command for command in cluster.broker.seen[before:] if command.is_response]
 
 
-async def test_a_brokers_reset_reaches_it(autojump_clock, group_cluster):
+async def test_a_brokers_reset_reaches_the_consumer(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
         await consumer.subscribe("T")
@@ -499,7 +499,7 @@ async def test_a_brokers_reset_reaches_it(autojump_clock, group_cluster):
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_leaving_is_giving_up(autojump_clock, group_cluster, cancelled):
+async def test_leaving_gives_up_the_queues(autojump_clock, group_cluster, cancelled):
     """`on_revoked` may take its time, but cannot keep a cancelled consumer from ending."""
     group_cluster.broker.store("T", 0, b"x")
     calls = []

@@ -51,7 +51,7 @@ class Script:
         return self.answer(message)
 
 
-async def test_nothing_is_committed_before_the_handler_says_so(autojump_clock, group_cluster, open_consumer):
+async def test_nothing_is_committed_before_the_handler_commits(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 5)
     script = Script({3: [triomq.Commit()]})
     async with by_hand(open_consumer) as consumer, trio.open_nursery() as nursery:

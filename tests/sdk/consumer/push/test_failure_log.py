@@ -63,7 +63,7 @@ def _trio_times():
     log.removeFilter(note)
 
 
-async def test_a_flood_of_failures_is_one_traceback_and_some_lines(autojump_clock, caplog):
+async def test_many_failures_are_one_traceback_and_some_lines(autojump_clock, caplog):
     caplog.set_level(logging.DEBUG, "triomq.consumer")
     failures = FailureLog()
     for number in range(1000):
@@ -88,7 +88,7 @@ async def test_failures_of_other_places_have_tracebacks_of_their_own(autojump_cl
     assert [record.exc_info[0] for record in tracebacks(caplog)] == [ValueError, ZeroDivisionError, IndexError]
 
 
-async def test_kinds_without_end_take_no_memory_without_end(autojump_clock, caplog):
+async def test_any_number_of_kinds_takes_bounded_memory(autojump_clock, caplog):
     failures = FailureLog()
     for number in range(KINDS_APART + 50):
         failures.write("failed for", message(0), "", type(f"Error{number}", (Exception,), {})())

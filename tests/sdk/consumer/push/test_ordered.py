@@ -152,7 +152,7 @@ async def test_locks_are_renewed_however_long_a_handler_takes(autojump_clock, gr
     assert committed(group_cluster) == 2
 
 
-async def test_without_a_fresh_lock_nothing_is_given_out(autojump_clock, group_cluster):
+async def test_without_a_valid_lock_nothing_is_handled(autojump_clock, group_cluster):
     fill(group_cluster, 100)
     broker = group_cluster.broker
     seen = []
@@ -268,7 +268,7 @@ def client_consumer(client):
     return client.push_consumer("G", ordered=True, start_from="earliest", drain_s=10)
 
 
-async def test_a_queue_rests_however_long_on_revoked_takes(autojump_clock, group_cluster):
+async def test_a_queue_is_not_pulled_while_on_revoked_runs(autojump_clock, group_cluster):
     """It had waited for its handler before; 5 s after that ended it would go on, were it not given up meanwhile."""
     for queue_id in (0, 1):
         fill(group_cluster, 5, queue_id=queue_id)
@@ -347,7 +347,7 @@ async def test_plain_handlers_keep_the_order(group_cluster):
     assert committed(group_cluster) == 200
 
 
-async def test_a_queue_stays_locked_while_a_handler_outlives_its_consumer(autojump_clock, group_cluster):
+async def test_a_queue_stays_locked_while_a_handler_runs_longer_than_its_consumer(autojump_clock, group_cluster):
     """What cannot be stopped goes on: until it ends, or the lock runs out, no other member may begin."""
     fill(group_cluster, 2)
     fill(group_cluster, 1, queue_id=1)

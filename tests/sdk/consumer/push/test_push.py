@@ -445,7 +445,7 @@ async def test_batches(autojump_clock, group_cluster):
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("step", range(1, 6))
-async def test_a_cancelled_handler_has_said_nothing(autojump_clock, group_cluster, open_consumer, step, ordered):
+async def test_a_cancelled_handler_sends_no_outcome(autojump_clock, group_cluster, open_consumer, step, ordered):
     """Cancelled at each of its awaits: nothing is committed, nothing sent back, and the message comes again."""
     fill(group_cluster, 1)
     awaits, handled = [], []
@@ -477,7 +477,7 @@ async def test_a_cancelled_handler_has_said_nothing(autojump_clock, group_cluste
 
 
 @pytest.mark.parametrize("step", range(1, 8))
-async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_cluster, open_consumer, step):
+async def test_a_cancelled_delivery_has_no_outcome(autojump_clock, group_cluster, open_consumer, step):
     fill(group_cluster, 1)
     async with open_consumer() as consumer:
         await trio.sleep(5)
@@ -497,7 +497,7 @@ async def test_a_cancelled_delivery_has_said_nothing(autojump_clock, group_clust
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("answer", ["block", "done"])
-async def test_a_delivery_cancelled_before_its_answer_comes_again(
+async def test_a_delivery_cancelled_before_its_answer_is_redelivered(
     autojump_clock, group_cluster, open_consumer, ordered, answer
 ):
     """Taken in the very moment of the cancel: it would never be answered, and an ordered queue would stop."""
@@ -616,7 +616,7 @@ async def test_the_end_waits_for_handlers_but_not_for_ever(autojump_clock, group
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(("cancelled", "drain_s"), [(False, 4), (True, 60)])
-async def test_leaving_is_giving_up(autojump_clock, group_cluster, ordered, cancelled, drain_s):
+async def test_leaving_gives_up_the_queues(autojump_clock, group_cluster, ordered, cancelled, drain_s):
     """`on_revoked` gets what is owned to the end, before its offsets are committed, and cannot hold up the rest."""
     fill(group_cluster, 1)
     gone = []
@@ -670,7 +670,7 @@ async def test_a_cancelled_consumer_still_commits_its_offsets_and_leaves(autojum
     assert not group_cluster.broker.consumers.members["G"]
 
 
-async def test_errors_of_the_block_come_out_as_they_are(autojump_clock, group_cluster):
+async def test_errors_of_the_block_are_raised_unchanged(autojump_clock, group_cluster):
     async with group_cluster.client() as client:
         with pytest.raises(KeyError):  # noqa: PT012
             async with client.push_consumer("G") as consumer:
@@ -680,7 +680,7 @@ async def test_errors_of_the_block_come_out_as_they_are(autojump_clock, group_cl
             await consumer.subscribe("T")
 
 
-async def test_an_expired_message_comes_again(autojump_clock, group_cluster):
+async def test_an_expired_message_is_redelivered(autojump_clock, group_cluster):
     fill(group_cluster, 2)
     seen, events = [], []
 
@@ -950,7 +950,7 @@ async def test_entering_can_be_cancelled_anywhere(autojump_clock, group_cluster,
             await until(lambda: another.assignment == [Q0, Q1], seconds=30)
 
 
-async def test_an_answer_that_comes_while_a_reset_waits_is_dropped(autojump_clock, group_cluster, open_consumer):
+async def test_an_answer_during_a_reset_is_dropped(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 5)
     seen = []
 

@@ -115,7 +115,7 @@ async def test_a_handler_at_work_does_not_move_the_offset_after_a_seek(
     assert group_cluster.broker.offsets["G", "T", 0] == 5
 
 
-async def test_what_cannot_be_sought(autojump_clock, group_cluster, open_consumer):
+async def test_offsets_and_queues_that_cannot_be_sought(autojump_clock, group_cluster, open_consumer):
     other = triomq.MessageQueue("T", "broker-a", 9)
     async with open_consumer() as consumer:
         await until(lambda: consumer.assignment == [Q0, Q1])

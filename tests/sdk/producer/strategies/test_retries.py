@@ -130,7 +130,7 @@ async def test_without_a_name_server_nothing_counts_as_sent(autojump_clock, clus
     assert "attempt(s)" not in str(caught.value)
 
 
-async def test_a_dead_broker_is_passed_over(autojump_clock, cluster, brokers):
+async def test_a_dead_broker_is_skipped(autojump_clock, cluster, brokers):
     async with cluster.client() as client:
         producer = await warm_up(client)
         await brokers[0].stop()
@@ -173,7 +173,7 @@ async def test_a_lost_link_is_tried_elsewhere_at_once(autojump_clock, cluster, b
     assert not brokers[0].scripts[SEND]
 
 
-async def test_a_send_in_doubt_is_not_said_to_be_unsent(autojump_clock, cluster):
+async def test_a_send_in_doubt_is_not_reported_as_unsent(autojump_clock, cluster):
     async def store_and_die(command):
         cluster.broker.serve(command)
         await cluster.broker.stop()
@@ -189,7 +189,7 @@ async def test_a_send_in_doubt_is_not_said_to_be_unsent(autojump_clock, cluster)
     assert b"x" in cluster.broker.bodies("T")
 
 
-async def test_a_send_in_doubt_that_finds_no_master_any_more_says_so(autojump_clock, cluster):
+async def test_a_send_in_doubt_without_a_master_is_an_error_in_doubt(autojump_clock, cluster):
     slave = cluster.add_slave()
 
     async def store_and_vanish(command):
@@ -465,7 +465,7 @@ def result_with(status):
         ({"retry_not_stored_ok": True}, result_with(triomq.SendStatus.SEND_OK), False),
     ],
 )
-def test_which_outcomes_want_another_attempt(options, outcome, expected):
+def test_which_outcomes_are_retried(options, outcome, expected):
     assert wants_retry(triomq.plugins.Retries(**options), outcome) is expected
 
 
@@ -538,7 +538,7 @@ async def test_a_silent_name_server_is_named_and_nothing_was_sent(autojump_clock
         assert "no address" not in text
 
 
-async def test_who_waits_for_a_route_when_the_client_closes_gets_that_error(autojump_clock, cluster):
+async def test_waiting_for_a_route_fails_when_the_client_closes(autojump_clock, cluster):
     async def never(address):
         await trio.sleep_forever()
 

@@ -79,9 +79,7 @@ async def test_what_is_no_policy_is_refused(cluster, retry):
     ],
     ids=repr,
 )
-async def test_a_failed_attempt_that_the_policy_cannot_judge(
-    autojump_clock, cluster, make_callback, caplog, answers, attempts
-):
+async def test_a_failed_attempt_whose_policy_raises(autojump_clock, cluster, make_callback, caplog, answers, attempts):
     """Without an answer whether another attempt may be made, none is; without one how long to wait, the default's."""
     async with cluster.client() as client:
         producer = client.producer("G", retry=policy(**answers), linger_s=None)
@@ -106,7 +104,7 @@ async def test_a_failed_attempt_that_the_policy_cannot_judge(
     assert len(lines) < 5  # not one for each send
 
 
-async def test_a_result_that_the_policy_cannot_judge_is_a_result(autojump_clock, cluster, make_callback, caplog):
+async def test_a_result_whose_policy_raises_is_a_result(autojump_clock, cluster, make_callback, caplog):
     async with cluster.client() as client:
         producer = client.producer("G", retry=policy(retries_result=ValueError("boom")))
         for outcome in await send_each_way(producer, make_callback()):
@@ -127,7 +125,7 @@ async def test_a_fault_strategy_that_chooses_no_queue(autojump_clock, cluster, m
     assert "choose of the fault strategy Wrong" in caplog.text
 
 
-async def test_a_fault_strategy_that_cannot_learn(autojump_clock, cluster, make_callback, caplog):
+async def test_a_fault_strategy_whose_update_raises(autojump_clock, cluster, make_callback, caplog):
     def choose(queues, *_):
         return queues[0]
 

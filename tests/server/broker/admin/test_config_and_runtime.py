@@ -71,7 +71,7 @@ async def test_changed_settings_are_written_to_the_file_the_broker_was_started_w
     assert (written["regionId"], written["brokerName"]) == ("north", "broker-a")
 
 
-async def test_settings_that_cannot_be_written_are_in_force_all_the_same(desk: Any, config: BrokerConfig) -> None:
+async def test_settings_that_cannot_be_written_are_in_force_nevertheless(desk: Any, config: BrokerConfig) -> None:
     disk = MemoryDisk()
     disk.make_directory("/conf")
     disk.write("/conf/broker.conf", b"regionId=south\n")
@@ -88,7 +88,7 @@ async def test_settings_that_cannot_be_written_are_in_force_all_the_same(desk: A
     assert disk.read("/conf/broker.conf") == b"regionId=south\n"
 
 
-async def test_another_permission_makes_the_broker_register_anew(desk: Any) -> None:
+async def test_another_permission_makes_the_broker_register_again(desk: Any) -> None:
     notified: list[Any] = []
     desk.broker.topics.on_change = notified.append
     before = desk.broker.topics.version.counter

@@ -71,7 +71,7 @@ async def stats_of(desk: Any, group: str, topic: str | None = None) -> ConsumeSt
     return ConsumeStats.decode((await desk.ask(RequestCode.GET_CONSUME_STATS, header)).body)
 
 
-async def test_consume_stats_skip_what_is_gone_or_not_subscribed(desk: Any, exchanges: Any) -> None:
+async def test_consume_stats_skip_removed_and_unsubscribed_topics(desk: Any, exchanges: Any) -> None:
     make_live(desk)
     add_topic(desk, "Other", 1)
     desk.broker.offsets.commit("CG_live", "Other", 0, 1)
@@ -128,7 +128,7 @@ async def test_stats_of_all_groups(desk: Any) -> None:
         (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H", "topic": "", "offline": "true"}),
     ],
 )
-async def test_many_topics_of_few_queues_are_gone_through_in_slices(
+async def test_many_topics_of_few_queues_are_processed_in_slices(
     desk: Any, client_link: Any, code: int, fields: dict[str, str]
 ) -> None:
     desk.broker.groups.find("G")
@@ -142,7 +142,7 @@ async def test_many_topics_of_few_queues_are_gone_through_in_slices(
     assert max(slices) < 80_000
 
 
-async def test_groups_and_topics_that_are_gone_are_passed_over_in_slices(desk: Any, client_link: Any) -> None:
+async def test_removed_groups_and_topics_are_skipped_in_slices(desk: Any, client_link: Any) -> None:
     for number in range(4000):
         desk.broker.offsets.commit("G", f"Gone{number}", 0, 1)
     fields = {"consumerGroup": "G", "topic": ""}

@@ -48,7 +48,7 @@ def replying(response: bytes) -> Any:
 # -- 307, 309
 
 
-async def test_running_info_goes_to_the_client_and_back_as_recorded(
+async def test_running_info_is_forwarded_to_the_client_and_back_as_recorded(
     desk: Any, client_link: Any, exchanges: Any
 ) -> None:
     link = client_link()

@@ -56,7 +56,7 @@ class TestSlaveAddresses:
         return config
 
     @pytest.mark.parametrize(("peer", "known"), [("10.1.2.3:50", True), ("10.2.2.3:50", False)])
-    async def test_strangers_get_no_bytes(self, desk: Any, client_link: Any, peer: str, known: bool) -> None:
+    async def test_unlisted_peers_get_no_bytes(self, desk: Any, client_link: Any, peer: str, known: bool) -> None:
         desk.fill("T", {0: [1000]})
         answer = await read(desk, 0, link=client_link(peer))
         assert bool(answer.body) == known

@@ -73,7 +73,7 @@ async def test_answers_are_those_of_the_real_broker(desk: Any, exchanges: Any, n
     assert await desk.frame(request) == response
 
 
-async def test_a_change_that_the_disk_refuses_is_answered_so(
+async def test_a_change_that_the_disk_refuses_is_answered_with_an_error(
     open_broker: Callable[..., AbstractAsyncContextManager[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

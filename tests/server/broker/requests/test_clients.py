@@ -199,7 +199,7 @@ async def test_a_group_without_members(desk: Any) -> None:
     assert (answer.code, answer.remark) == (1, "no consumer for this group, none")
 
 
-async def test_a_closed_link_is_news_to_the_members_that_are_left(desk: Any, client_link: Any) -> None:
+async def test_a_closed_link_notifies_the_remaining_members(desk: Any, client_link: Any) -> None:
     first, second = client_link(), client_link()
     await desk.ask(RequestCode.HEART_BEAT, body=beat("c1", "T"), link=first)
     await desk.ask(RequestCode.HEART_BEAT, body=beat("c2", "T"), link=second)
@@ -210,7 +210,7 @@ async def test_a_closed_link_is_news_to_the_members_that_are_left(desk: Any, cli
     assert news(first) == ["CG"]
 
 
-async def test_silent_clients_are_forgotten_and_their_links_closed(
+async def test_silent_clients_are_removed_and_their_links_closed(
     desk: Any, client_link: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
     silent, lively = client_link(), client_link()

@@ -260,7 +260,7 @@ async def test_commit_with_a_pull(open_broker: Any, sys_flag: int, after: str) -
         assert await committed(peer) == after
 
 
-async def test_a_held_pull_commits_when_it_comes_and_not_when_it_wakes(open_broker: Any) -> None:
+async def test_a_held_pull_commits_when_it_arrives_and_not_when_it_is_woken(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer, other = await broker.peer(), await broker.peer()
         await peer.put()

@@ -97,7 +97,7 @@ async def test_one_slow_slave_does_not_make_a_fast_one_late(open_broker: Any) ->
         hands.cancel_scope.cancel()
 
 
-async def test_who_waits_is_released_together_by_one_report(open_broker: Any) -> None:
+async def test_waiting_requests_are_released_together_by_one_report(open_broker: Any) -> None:
     network = MemoryNetwork()
     async with trio.open_nursery() as hands, sync_master(open_broker, network) as broker:
         slave = await HandSlave.connect(network, hands)
@@ -117,7 +117,7 @@ async def test_who_waits_is_released_together_by_one_report(open_broker: Any) ->
         hands.cancel_scope.cancel()
 
 
-async def test_the_life_of_a_slave_as_senders_see_it(open_broker: Any) -> None:
+async def test_statuses_of_sends_while_a_slave_comes_and_goes(open_broker: Any) -> None:
     network = MemoryNetwork()
     async with trio.open_nursery() as hands, sync_master(open_broker, network, slaveTimeout=3000) as broker:
         assert await timed_put(broker) == (SLAVE_NOT_AVAILABLE, 0)
@@ -303,7 +303,7 @@ async def test_the_wait_is_as_long_as_configured(open_broker: Any) -> None:
         hands.cancel_scope.cancel()
 
 
-async def test_a_slave_that_is_too_far_behind_is_none(open_broker: Any) -> None:
+async def test_a_slave_that_is_too_far_behind_does_not_count(open_broker: Any) -> None:
     network = MemoryNetwork()
     settings = {"haSlaveFallbehindMax": 3000, "slaveTimeout": 100}
     async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:
@@ -337,7 +337,7 @@ async def test_a_claim_to_have_more_than_there_is(open_broker: Any, compat: str,
 @pytest.mark.parametrize(
     ("compat", "expected"), [("safe", (SLAVE_NOT_AVAILABLE, 0.0)), ("4.9", (FLUSH_SLAVE_TIMEOUT, 3.0))]
 )
-async def test_the_fast_slave_goes_and_a_slow_one_stays(
+async def test_sends_when_the_fast_slave_leaves_and_a_slow_one_stays(
     open_broker: Any, compat: str, expected: tuple[int, float]
 ) -> None:
     """4.9 still counts what the fast one had, takes the slow one as caught up, and lets senders wait in vain."""
@@ -361,7 +361,9 @@ async def test_the_fast_slave_goes_and_a_slow_one_stays(
 @pytest.mark.parametrize(
     ("settings", "role"), [({"brokerRole": "SLAVE", "brokerId": 1}, "ASYNC_MASTER"), ({}, "SLAVE")]
 )
-async def test_slaves_compare_anew_when_the_role_changes(open_broker: Any, settings: dict[str, Any], role: str) -> None:
+async def test_slaves_compare_again_when_the_role_changes(
+    open_broker: Any, settings: dict[str, Any], role: str
+) -> None:
     """A slave that becomes master drops the unfinished record at its end: a broker that has copied it must not continue
     behind it."""
     network = MemoryNetwork()

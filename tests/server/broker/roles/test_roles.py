@@ -211,7 +211,7 @@ async def test_a_slave_that_cannot_become_master_follows_on(open_broker: Any, mo
         assert (await status(at_two)).role == "SLAVE"
 
 
-async def test_a_role_that_cannot_be_saved_is_registered_all_the_same(open_broker: Any) -> None:
+async def test_a_role_that_cannot_be_saved_is_registered_nevertheless(open_broker: Any) -> None:
     disk = MemoryDisk()
     write = disk.write
 
@@ -296,7 +296,7 @@ async def parted(open_broker: Any, *, on_old: int, on_new: int, **settings: Any)
             yield at_two, await one.peer()
 
 
-async def test_a_slave_that_is_ahead_waits_for_an_order(open_broker: Any) -> None:
+async def test_a_slave_that_is_ahead_waits_for_an_operator(open_broker: Any) -> None:
     async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
         there, here = await status(at_master), await status(at_slave)
         assert here.following.relation == "AHEAD"
@@ -337,7 +337,7 @@ async def test_49_follows_another_history_and_ends_with_a_log_of_both(open_broke
         assert b"new2" in await bodies(at_slave)
 
 
-async def test_a_master_that_was_thought_dead_logs_the_new_master(
+async def test_a_master_that_was_presumed_dead_logs_the_new_master(
     open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = MemoryNetwork()
@@ -531,13 +531,13 @@ async def test_a_registration_without_a_broker_behind_it_contests_no_id(open_bro
             assert await contested_by(await slave.peer(SLAVE_PORT)) == (None, None)
 
 
-async def test_a_slave_without_a_master_says_why_nothing_is_cut(open_broker: Any) -> None:
+async def test_a_slave_without_a_master_logs_why_nothing_is_cut(open_broker: Any) -> None:
     async with open_broker(brokerRole="SLAVE", brokerId=1) as slave:
         answer = await (await slave.peer()).ask(Command.request(CUT_LOG))
         assert answer.remark.startswith("there is nothing to cut: this slave has not compared its log with a master's")
 
 
-async def test_the_answer_says_who_the_broker_is_now(open_broker: Any) -> None:
+async def test_the_answer_names_the_broker_in_its_new_role(open_broker: Any) -> None:
     async with open_broker() as broker:
         answer = await (await broker.peer()).ask(
             Command.request(CHANGE_ROLE, fields={"role": "SLAVE", "brokerId": "3"})

@@ -108,7 +108,7 @@ async def test_without_credentials_neither_log_nor_tables_are_copied(
     assert "No accessKey is configured" in caplog.text
 
 
-async def test_a_broker_does_not_start_without_the_credentials_it_was_told(
+async def test_a_broker_does_not_start_without_its_credentials(
     open_broker: Any, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "set.yml").write_text("accessKey: the-set\n")

@@ -178,7 +178,7 @@ async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
         assert trio.current_time() - start < 0.1
 
 
-async def test_a_topic_that_is_deleted_and_created_again_hides_nothing(open_broker: Any) -> None:
+async def test_messages_of_a_topic_created_again_are_read_at_both_brokers(open_broker: Any) -> None:
     """New messages are read at both brokers, by a group that had read the old ones too, also after the master's end."""
     network = MemoryNetwork()
     async with (
@@ -248,7 +248,7 @@ async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any,
 
 
 @pytest.mark.parametrize("stranger", ["another log", "no log", "an address that is not listed"])
-async def test_offsets_of_a_stranger_are_not_taken(
+async def test_offsets_of_an_unconfirmed_slave_are_not_taken(
     stranger: str, open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Anyone can register at a name server as a slave of this set, and say that everything has been consumed."""
@@ -489,7 +489,7 @@ def through_a_proxy(network: MemoryNetwork) -> None:
 @pytest.mark.parametrize(
     ("names", "main_address", "follows"), [(True, None, True), (False, "127.0.0.1:10911", True), (False, None, False)]
 )
-async def test_a_fixed_ha_address_does_not_say_whom_to_ask(
+async def test_a_fixed_ha_address_does_not_name_the_master_to_ask(
     open_broker: Any, caplog: Any, names: bool, main_address: str | None, follows: bool
 ) -> None:
     """The logs are compared where the name server, or the configuration, says that the master is."""

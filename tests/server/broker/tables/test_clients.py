@@ -63,7 +63,7 @@ def test_a_new_member_changes_the_group_and_its_next_heartbeat_does_not(table: C
     assert table.consumers["CG"].client_ids() == ["c1", "c2"]
 
 
-def test_a_topic_that_comes_or_goes_changes_the_group_for_everybody(table: ClientTable) -> None:
+def test_a_topic_added_or_removed_changes_the_group_for_all_members(table: ClientTable) -> None:
     first, second = channel(), channel(client_id="c2")
     table.register_consumer(subscribing("A", "B"), first)
     table.register_consumer(subscribing("A", "B"), second)
@@ -97,7 +97,7 @@ def test_the_latest_heartbeat_describes_the_group(table: ClientTable) -> None:
     )
 
 
-def test_a_group_without_members_is_forgotten_with_its_subscriptions(table: ClientTable) -> None:
+def test_a_group_without_members_is_removed_with_its_subscriptions(table: ClientTable) -> None:
     member = channel()
     table.register_consumer(subscribing("A"), member)
     assert table.unregister_consumer("CG", member.link)
@@ -129,7 +129,7 @@ def test_clients_expire_after_two_silent_minutes_each_link_named_once(table: Cli
     assert list(table.producer_channels("PG")) == [lively.link]
 
 
-def test_very_many_silent_clients_are_forgotten_in_slices(table: ClientTable) -> None:
+def test_very_many_silent_clients_are_removed_in_slices(table: ClientTable) -> None:
     link = Wire()
     for number in range(5000):
         table.register_producer(f"p{number}", channel(link))
@@ -328,7 +328,7 @@ def test_groups_are_found_by_topic_and_members_by_client_id(table: ClientTable) 
     assert table.consumer_channel("nogroup", "c1") is None
 
 
-def test_nothing_is_kept_of_links_that_are_gone(table: ClientTable) -> None:
+def test_nothing_is_kept_of_closed_links(table: ClientTable) -> None:
     link = Wire()
     table.register_consumer(subscribing("A"), channel(link))
     table.register_producer("PG", channel(link))

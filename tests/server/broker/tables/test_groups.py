@@ -132,7 +132,7 @@ async def test_an_operators_change_waits_for_the_disk_and_the_loop_does_not(
     await groups.saved()
 
 
-async def test_nobody_waits_for_a_disk_that_fails_or_a_task_that_has_ended(
+async def test_no_request_waits_for_a_failed_disk_or_an_ended_task(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     file = BackgroundFile()
@@ -160,7 +160,7 @@ def test_removal_counts_once() -> None:
     assert groups.version.counter == 2
 
 
-def test_a_slave_takes_the_masters_table_whole() -> None:
+def test_a_slave_takes_the_masters_table_completely() -> None:
     groups = table()
     received = SubscriptionGroupTable(
         data_version=DataVersion(counter=3, timestamp=4),

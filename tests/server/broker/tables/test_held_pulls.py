@@ -245,7 +245,7 @@ async def test_the_count_is_bounded() -> None:
     assert log.pulls.hold(held(link))
 
 
-async def test_forgotten_pulls_do_not_fill_the_heap() -> None:
+async def test_dropped_pulls_do_not_fill_the_heap() -> None:
     log, link = Log(), Party()
     for round_ in range(5000):
         log.pulls.hold(held(link, round_, deadline=1e9))

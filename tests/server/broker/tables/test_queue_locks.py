@@ -52,7 +52,7 @@ def test_only_the_owner_unlocks(locks: LockTable) -> None:
     locks.unlock("unknown group", "c1", [Q0])
 
 
-def test_expired_locks_leave_no_trace(locks: LockTable) -> None:
+def test_expired_locks_are_removed(locks: LockTable) -> None:
     locks.lock("G", "c1", [Q0], 0)
     locks.lock("H", "c1", [Q1], LOCK_LIVE_MS)
     locks.drop_expired(LOCK_LIVE_MS + 1)

@@ -62,7 +62,7 @@ def test_figures_as_4_9_gave_them_after_half_a_minute(stats: BrokerStats) -> Non
     assert minute(stats, "TOPIC_PUT_NUMS", "T") == Figures(sum=29, tps=0.9666666666666667, avgpt=1.0740740740740742)
 
 
-def test_the_minute_forgets_what_is_older(stats: BrokerStats) -> None:
+def test_the_minute_drops_what_is_older(stats: BrokerStats) -> None:
     stats.count_put("T", 600, 0)
     now_ms = run(stats, 10)
     assert minute(stats, "TOPIC_PUT_NUMS", "T").sum == 600
@@ -133,7 +133,7 @@ def test_a_groups_rate_is_that_of_the_last_minute(stats: BrokerStats) -> None:
     assert stats.group_get_tps("T", "missing") == 0.0
 
 
-def test_counters_idle_for_two_days_go_and_the_totals_stay(stats: BrokerStats) -> None:
+def test_counters_idle_for_two_days_are_removed_and_the_totals_stay(stats: BrokerStats) -> None:
     stats.count_put("T", 5, 50)
     stats.count_get("T", 0, "G", 2, 20)
     stats.count_send_back("T", "G")

@@ -131,7 +131,7 @@ def test_order_topics_from_the_name_server() -> None:
     assert notified == []
 
 
-def test_a_slave_takes_the_masters_table_whole() -> None:
+def test_a_slave_takes_the_masters_table_completely() -> None:
     topics = table()
     received = TopicConfigTable(
         data_version=DataVersion(counter=9, timestamp=5), topic_config_table={"A": TopicConfig(topic_name="A")}

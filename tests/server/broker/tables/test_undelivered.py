@@ -32,7 +32,7 @@ class SlowFile(ConfigFile):
         self.content = data
 
 
-async def test_what_is_noted_while_the_file_is_written_comes_with_the_next_writing() -> None:
+async def test_changes_while_the_file_is_written_are_in_the_next_write() -> None:
     file = SlowFile()
     table = Undelivered(file)
     table.note(1, 5)
@@ -62,7 +62,7 @@ async def test_a_full_disk_is_tried_again(caplog: pytest.LogCaptureFixture) -> N
     assert file.content == b"[[1,5]]"
 
 
-def test_the_first_are_forgotten_where_there_are_too_many() -> None:
+def test_the_first_are_dropped_where_there_are_too_many() -> None:
     table = Undelivered(None)
     for number in range(REMEMBERED + 2):
         table.note(0, number)

@@ -59,7 +59,7 @@ def check(desk: Any) -> CheckBack:
     return CheckBack(desk.broker, desk.transactions)
 
 
-async def test_a_round_passes_what_has_ended_and_stops_at_what_is_young(desk: Any, check: CheckBack) -> None:
+async def test_a_round_skips_ended_half_messages_and_stops_at_young_ones(desk: Any, check: CheckBack) -> None:
     for number in range(4):
         put_half(desk, number)
     for half in (2, 0, 1):
@@ -91,7 +91,7 @@ async def test_half_messages_stored_while_the_clock_was_ahead_are_checked(
         desk.clock.now_ms += 60_000
 
 
-async def test_a_half_message_that_comes_during_a_round_waits_for_the_next_one(
+async def test_a_half_message_that_arrives_during_a_round_waits_for_the_next_one(
     desk: Any, check: CheckBack, client_link: Any
 ) -> None:
     link = client_link()
@@ -125,7 +125,7 @@ async def test_progress_beyond_the_end_of_the_queue_is_corrected(desk: Any) -> N
     assert progress(desk) == (0, 0)
 
 
-async def test_a_broker_that_becomes_master_again_forgets_what_was_cut(desk: Any, check: CheckBack) -> None:
+async def test_a_broker_that_becomes_master_again_drops_its_record_of_the_cut(desk: Any, check: CheckBack) -> None:
     put_half(desk, 1)
     cut_at = desk.broker.store.log_max_offset
     desk.transactions.end(0)
@@ -220,7 +220,7 @@ async def test_what_a_group_that_never_reads_is_to_be_asked_is_given_up(
     assert "checks of transactions were not sent: no producer accepts them, of groups PG" in caplog.text
 
 
-async def test_a_group_that_takes_something_now_and_then_begins_anew(
+async def test_a_group_that_sometimes_takes_a_check_is_counted_from_zero(
     desk: Any, check: CheckBack, client_link: Any
 ) -> None:
     link = client_link()
@@ -253,7 +253,7 @@ async def test_a_group_known_to_take_nothing_is_not_waited_for(desk: Any, check:
     assert desk.broker.store.queue_bounds(HALVES, 0)[1] == 40
 
 
-async def test_no_more_mute_groups_are_remembered_than_the_limit(
+async def test_no_more_silent_groups_are_kept_than_the_limit(
     desk: Any, check: CheckBack, client_link: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("triomq_server.broker.transactions.check_back.MUTE_GROUPS_REMEMBERED", 5)
@@ -268,7 +268,7 @@ async def test_no_more_mute_groups_are_remembered_than_the_limit(
     assert sorted(check._mute_rounds) == [f"G{number}" for number in range(3, 8)]
 
 
-async def test_a_half_message_that_wants_time_for_ever_is_given_up(
+async def test_a_half_message_with_endless_immunity_is_given_up(
     desk: Any, check: CheckBack, client_link: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -293,7 +293,7 @@ async def test_another_member_is_asked_where_one_takes_nothing(desk: Any, check:
     assert [len(link.notified) for link in (mute, well, gone)] == [0, 6, 0]
 
 
-async def test_damaged_and_foreign_records_are_passed(desk: Any, check: CheckBack, client_link: Any) -> None:
+async def test_damaged_and_foreign_records_are_skipped(desk: Any, check: CheckBack, client_link: Any) -> None:
     """Half messages without a topic, op messages about nothing, or about half messages that are not there yet."""
     link = client_link()
     await join(desk, link)

@@ -331,7 +331,7 @@ async def test_without_a_producer_checks_count_all_the_same(open_broker: Any, ca
     assert caplog.text.count(line) == 15, "one transaction"
 
 
-async def test_any_member_of_the_group_is_asked_and_nobody_else(open_broker: Any) -> None:
+async def test_any_member_of_the_group_is_asked_and_no_other_client(open_broker: Any) -> None:
     async with open_broker() as broker, trio.open_nursery() as nursery:
         peer = await broker.peer()
         members = [await join(nursery, broker, lambda _: COMMIT) for _ in range(3)]
@@ -368,7 +368,7 @@ async def test_a_producer_that_wants_more_time(open_broker: Any) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_end_that_comes_after_the_question_was_asked(open_broker: Any) -> None:
+async def test_an_end_that_arrives_after_its_check_was_sent(open_broker: Any) -> None:
     """The producer's own end for the first copy crosses the check: one message, and the answer is refused."""
     async with open_broker() as broker, trio.open_nursery() as nursery:
         peer = await broker.peer()
@@ -420,7 +420,7 @@ async def test_settings_take_effect_while_the_broker_runs(open_broker: Any) -> N
 # -- restarts and roles
 
 
-async def test_a_restart_goes_on_where_the_check_was(open_broker: Any) -> None:
+async def test_a_restart_continues_where_the_check_was(open_broker: Any) -> None:
     disk = MemoryDisk()
     async with open_broker(disk=disk) as broker:
         peer = await broker.peer()
@@ -454,7 +454,7 @@ async def test_ends_before_a_restart_are_known_after_it(open_broker: Any) -> Non
         assert await bodies(peer) == []
 
 
-async def test_a_slave_copies_transactions_and_goes_on_as_master(
+async def test_a_slave_copies_transactions_and_continues_them_as_master(
     open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     network = MemoryNetwork()

@@ -33,7 +33,7 @@ from triomq_server.wire import to_the_end
         ("UNIQ_KEYS\x01a\x02KEYS\x01b c", KEYS_MARK, "b c"),
     ],
 )
-def test_a_property_is_found_by_its_whole_name(text: str, mark: str, value: str | None) -> None:
+def test_a_property_is_found_by_its_complete_name(text: str, mark: str, value: str | None) -> None:
     assert property_of(text, mark) == value
 
 

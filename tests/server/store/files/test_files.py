@@ -77,7 +77,7 @@ async def test_the_lock_of_the_log_holds_between_processes_and_against_tools(
             assert f"the directory {log} is locked: another broker process has its log there" in refused.stderr.decode()
 
 
-def test_a_file_system_without_locks_of_directories_is_no_hindrance(
+def test_a_file_system_without_locks_of_directories_can_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(*_: object) -> None:
@@ -208,7 +208,7 @@ def test_segments_with_a_gap(memory_disk: MemoryDisk) -> None:
     assert Segments(memory_disk, "/y", 100).min_offset == -1
 
 
-async def test_a_log_that_has_gone_is_told_before_its_queues_go_too(
+async def test_a_missing_log_is_reported_before_its_queues_are_removed(
     memory_disk: MemoryDisk, make_config: Any, make_record: Any, caplog: Any
 ) -> None:
     config = make_config("/store")

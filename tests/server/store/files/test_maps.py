@@ -172,7 +172,7 @@ def test_a_file_that_was_closed_is_not_mapped_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_a_start_maps_no_queue_and_stops_for_none(
+async def test_a_start_maps_no_queue_and_waits_for_none(
     tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, killed: bool
 ) -> None:
     """A start reads what little a queue holds; its file is mapped by the first who reads or writes it."""

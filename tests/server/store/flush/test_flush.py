@@ -98,7 +98,7 @@ class NothingMore(random.Random):
         return 1.0
 
 
-async def test_a_promotion_amid_a_flush_counts_only_what_is_on_the_disk(
+async def test_a_promotion_during_a_flush_counts_only_what_is_on_the_disk(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """The flush under way has taken the part of a record that the promotion drops."""
@@ -146,7 +146,7 @@ async def test_a_cancel_while_a_cut_waits_for_a_flush_leaves_the_log_whole(
         assert (store.log_max_offset, store.queue_bounds("T", 0)) == (end, (0, 2))
 
 
-async def test_who_waits_for_all_that_is_there_waits_for_nothing_that_is_cut_off_before(
+async def test_waiting_for_the_whole_log_does_not_wait_for_bytes_cut_off_before(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     disk = SlowDisk()
@@ -161,7 +161,7 @@ async def test_who_waits_for_all_that_is_there_waits_for_nothing_that_is_cut_off
         assert store.log_max_offset == store.flushed_offset == kept
 
 
-async def test_who_waits_for_bytes_that_are_cut_off_is_told_at_once(
+async def test_waiting_for_bytes_that_are_cut_off_fails_at_once(
     make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """Others will be in their place, and those may be on the disk before the deadline."""
@@ -179,7 +179,7 @@ async def test_who_waits_for_bytes_that_are_cut_off_is_told_at_once(
 
 
 @pytest.mark.parametrize("change", ["cut", "rewrite"])
-async def test_entries_changed_amid_a_flush_are_flushed_by_the_next(
+async def test_entries_changed_during_a_flush_are_flushed_by_the_next(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, change: str
 ) -> None:
     class LateDisk(MemoryDisk):
@@ -585,7 +585,7 @@ async def test_a_refused_file_ends_a_flush_side_by_side(make_config: MakeConfig,
         disk.failing_syncs = False
 
 
-async def test_the_bodys_error_comes_out_plain(make_config: MakeConfig) -> None:
+async def test_the_bodys_error_is_raised_unwrapped(make_config: MakeConfig) -> None:
     with pytest.raises(ZeroDivisionError):
         async with open_store(make_config(ROOT), disk=MemoryDisk()):
             raise ZeroDivisionError

@@ -17,7 +17,7 @@ MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
 
 
-async def test_a_role_that_cannot_be_noted_lets_the_next_start_take_care(
+async def test_a_role_that_cannot_be_saved_is_handled_by_the_next_start(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:

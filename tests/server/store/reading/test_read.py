@@ -264,7 +264,7 @@ async def test_short_and_long_way_agree(
 
 
 @pytest.mark.parametrize("real", [False, True])
-async def test_slices_outlive_their_file_and_store(
+async def test_slices_stay_valid_after_their_file_and_store_are_closed(
     real: bool,
     memory_disk: MemoryDisk,
     tmp_path: Path,

@@ -48,7 +48,7 @@ async def test_only_unqueued_records(memory_disk: MemoryDisk, make_config: MakeC
 
 
 @pytest.mark.parametrize("keep", [0, 1, 17, 29, 30])
-async def test_a_cut_log_is_as_if_nothing_had_ever_stood_behind(
+async def test_a_cut_log_is_as_if_nothing_had_followed(
     keep: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     config = make_config("/store", mapped_file_size_commit_log=3000)

@@ -51,7 +51,7 @@ async def start(store: MessageStore, make_record: MakeRecord, count: int = 8) ->
 
 @pytest.mark.parametrize("matcher", [None, Everything()])
 @pytest.mark.parametrize(("offset", "size"), [(1, 0), (0, 256), (0, -1), (1 << 40, 0), (-(1 << 50), 0)])
-async def test_a_pull_ends_at_a_damaged_entry_until_it_is_mended(
+async def test_a_pull_ends_at_a_damaged_entry_until_it_is_repaired(
     offset: int,
     size: int,
     matcher: Everything | None,
@@ -77,7 +77,7 @@ async def test_a_pull_ends_at_a_damaged_entry_until_it_is_mended(
     assert "entry 3 was damaged: built again" in caplog.text
 
 
-async def test_an_entry_that_points_to_another_record_of_the_same_size_is_mended(
+async def test_an_entry_that_points_to_another_record_of_the_same_size_is_repaired(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
 ) -> None:
     async with open_store(make_config("/s"), disk=memory_disk) as store:

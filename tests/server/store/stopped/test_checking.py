@@ -106,7 +106,7 @@ async def test_a_log_that_has_lost_its_end_is_found(root: Path) -> None:
     assert damage.what == f"the log ends here, but its queues know of messages up to log offset {end}"
 
 
-async def test_a_damaged_end_is_no_lost_end_as_well(root: Path) -> None:
+async def test_a_damaged_end_is_not_reported_as_a_lost_end_too(root: Path) -> None:
     last_message_bytes = 336
     end = check_store(root).log_end - last_message_bytes  # it is of a topic that is gone
     for at in (end - 50, end + last_message_bytes - 50):

@@ -634,7 +634,7 @@ async def test_the_layout_that_these_tests_count_on(root: Path) -> None:
 
 @pytest.mark.parametrize("missing", [[1], [2], [1, 2], [1, 3]], ids=str)
 @pytest.mark.parametrize("started", [0, 1, 2])
-async def test_a_missing_file_is_told_and_repaired(
+async def test_a_missing_file_is_reported_and_repaired(
     missing: list[int],
     started: int,
     root: Path,
@@ -679,7 +679,7 @@ async def test_a_missing_file_is_told_and_repaired(
     assert [one.kind for one in check_store(root).damage] == []
 
 
-async def test_a_stray_file_far_away_is_told_and_left_alone(
+async def test_a_misplaced_file_far_away_is_reported_and_kept(
     root: Path, make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     stray = root / "commitlog" / f"{5000 * FILE_BYTES:020d}"

@@ -163,7 +163,7 @@ async def test_what_follows_from_the_log_is_built_again(
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-async def test_damaged_records_are_passed_over(
+async def test_damaged_records_are_skipped(
     clean: bool, root: Path, make_config: MakeConfig, record_number: Any
 ) -> None:
     """In the oldest file, which no start checks; what lies behind stays."""

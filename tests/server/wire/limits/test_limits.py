@@ -92,7 +92,7 @@ async def test_idle_links_are_closed_in_several_turns(autojump_clock, bench) -> 
     assert max(after - before for before, after in itertools.pairwise(turns.counts)) <= 100
 
 
-async def test_writing_keeps_a_link_alive(autojump_clock, bench) -> None:
+async def test_writing_keeps_a_link_open(autojump_clock, bench) -> None:
     link, wire = await bench.connect(Limits(idle_s=120))
     wire.writable_bytes = 0
     link.send(b"x" * 10)
@@ -142,7 +142,7 @@ async def test_bytes_that_are_no_frames_close_the_link_and_only_it(autojump_cloc
     assert [r.levelname for r in caplog.records] == ["WARNING"]
 
 
-async def test_frames_before_the_rubbish_do_not_save_the_link(autojump_clock, bench, ask) -> None:
+async def test_frames_before_invalid_bytes_do_not_keep_the_link_open(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     link, wire = await bench.connect()
     wire.deliver(ask(1))

@@ -85,7 +85,7 @@ async def test_a_few_records_without_data_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 7, 4096])
-async def test_records_in_any_pieces(step: int) -> None:
+async def test_records_in_any_split(step: int) -> None:
     server_context = self_signed_context()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

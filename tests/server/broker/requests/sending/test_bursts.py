@@ -127,7 +127,7 @@ def frame(code: int, body: bytes, **fields: str) -> bytes:
 
 
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFFEA, 0x7FFFFFE9, 1 << 30, 101, -1, -0x80000000])
-async def test_an_element_that_says_it_is_longer_than_its_batch_is_refused(
+async def test_an_element_whose_length_exceeds_its_batch_is_refused(
     length: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]
 ) -> None:
     """Nothing can be added in 32 bits to the longest lengths."""

@@ -51,7 +51,7 @@ def test_what_has_no_shape(text: str) -> None:
     assert not plain.shapes
 
 
-def test_a_flood_of_shapes_is_not_kept() -> None:
+def test_many_shapes_are_not_kept() -> None:
     plain = PlainProperties("C")
     for number in range(5000):
         text = f"TAGS\x01t{number}\x02{MARK}{'A' * 32}"

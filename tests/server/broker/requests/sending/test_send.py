@@ -98,7 +98,7 @@ async def test_a_message_that_no_file_of_the_log_can_hold_is_refused_with_the_re
         assert answer.remark == f"{ILLEGAL} A file of the log holds 1048576B (mappedFileSizeCommitLog)."
 
 
-async def test_a_wish_for_no_queues_gets_none(open_broker: Any) -> None:
+async def test_a_request_for_no_queues_gets_none(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
         answer = await peer.put("New", default_topic_queue_nums=0, queue_id=-1)
@@ -126,7 +126,7 @@ async def test_sends_are_refused_until_the_latest_time_that_the_setting_takes(op
     assert answer.remark.startswith("broker unable to service, until 999")
 
 
-async def test_before_the_service_time(open_broker: Any) -> None:
+async def test_requests_before_the_service_time(open_broker: Any) -> None:
     async with open_broker(startAcceptSendRequestTimeStamp=4_000_000_000_123) as broker:
         answer = await (await broker.peer()).put()
     assert answer.code == 1
@@ -395,7 +395,7 @@ async def test_delayed_message(open_broker: Any) -> None:
 
 @pytest.mark.parametrize("sys_flag", [4, 12])
 @pytest.mark.parametrize("properties", ["TRAN_MSG\x01true\x02PGROUP\x01PG", "UNIQ_KEY\x01A", ""])
-async def test_half_messages_are_refused_where_the_settings_say_so(
+async def test_half_messages_are_refused_where_the_settings_forbid_them(
     open_broker: Any, sys_flag: int, properties: str
 ) -> None:
     async with open_broker(rejectTransactionMessage="true") as broker:
@@ -415,7 +415,7 @@ async def test_half_messages_are_refused_where_the_settings_say_so(
     ],
 )
 @pytest.mark.parametrize("compat", ["4.9", ""])
-async def test_half_messages_that_nobody_could_end(
+async def test_half_messages_that_no_client_could_end(
     open_broker: Any, sys_flag: int, properties: str, remark: str, compat: str
 ) -> None:
     async with open_broker(**({"compat": compat} if compat else {})) as broker:

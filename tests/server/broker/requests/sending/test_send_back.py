@@ -111,7 +111,7 @@ async def test_what_a_consumer_sends_again_itself(open_broker: Any, times: int, 
     assert record.properties["DELAY"] == ("0" if dead else "1")
 
 
-async def test_a_message_given_back_twice_comes_twice(open_broker: Any) -> None:
+async def test_a_message_given_back_twice_is_delivered_twice(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
         await peer.put()

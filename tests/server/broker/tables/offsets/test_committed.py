@@ -164,7 +164,7 @@ async def test_the_log_is_on_disk_before_the_offsets_are_written(disk_takes_log:
     assert offsets.changed
 
 
-async def test_of_two_writes_the_later_one_comes_last(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_later_of_two_writes_is_done_last(autojump_clock: trio.testing.MockClock) -> None:
     file = TextFile()
     offsets = OffsetTable(file)
     offsets.commit("g", "t", 0, 1)
@@ -211,7 +211,7 @@ def test_offsets_of_lost_messages_are_lowered_for_good() -> None:
     assert elsewhere.table == lowered
 
 
-def test_a_slave_merges_whole_queue_maps() -> None:
+def test_a_slave_merges_complete_queue_maps() -> None:
     offsets = OffsetTable(None)
     offsets.commit("g", "t", 0, 9)
     offsets.commit("g", "t", 1, 9)
@@ -306,7 +306,7 @@ async def test_the_file_holds_one_moment_and_others_run_while_it_is_made(
     assert b'"t7@g"' not in file.text
 
 
-async def test_a_write_that_is_cancelled_leaves_the_old_file_and_is_not_forgotten(
+async def test_a_write_that_is_cancelled_leaves_the_old_file_and_is_done_later(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     file, times = TextFile(b"old"), TextFile(b"old")
@@ -373,7 +373,7 @@ async def test_a_long_answer_of_another_broker_is_read_in_a_thread(monkeypatch: 
     assert [thread == threading.get_ident() for thread, _ in itertools.groupby(threads)] == [False, True]
 
 
-async def test_a_file_written_amid_a_merge_is_written_again_after_it(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_file_written_during_a_merge_is_written_again_after_it(autojump_clock: trio.testing.MockClock) -> None:
     file = TextFile()
     offsets = OffsetTable(file, resets=Resets(None, lambda: 1000))
     slices = offsets.merge({f"t{number}@g": {0: 10} for number in range(KEYS)})

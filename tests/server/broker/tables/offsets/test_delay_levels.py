@@ -74,14 +74,14 @@ def test_after_a_start_they_keep_theirs_until_they_have_the_log(acknowledged: in
     assert delays.encode() == b'{"offsetTable":{1:8}}'
 
 
-def test_a_master_that_has_delivered_nothing_says_so() -> None:
+def test_a_master_that_has_delivered_nothing_reports_it() -> None:
     delays = DelayOffsets(TextFile(), log_end=1000)
     delays.load()
     assert delays.for_rocketmq_slaves(0) == b'{"offsetTable":{}}'
 
 
 @pytest.mark.parametrize("cancelled_at_s", [1, 3])
-async def test_a_write_that_is_cancelled_is_not_forgotten(
+async def test_a_write_that_is_cancelled_is_done_later(
     cancelled_at_s: float, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither while the log is flushed, nor while the file waits for its thread."""

@@ -99,7 +99,7 @@ def test_a_reset_on_the_master_reaches_the_slave_once() -> None:
     assert master.query("g", "t", 0) == 80
 
 
-def test_a_reset_on_the_slave_outlives_the_masters_return() -> None:
+def test_a_reset_on_the_slave_is_kept_when_the_master_returns() -> None:
     slave, master = table(Clock(5)), table(Clock(10_000))
     for offset in (200, 100, 200):
         master.commit("g", "t", 0, offset)
@@ -148,7 +148,7 @@ def test_cloned_offsets_are_an_order() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_in_whatever_order_news_spread_all_agree(seed: int) -> None:
+def test_tables_agree_in_whatever_order_they_are_merged(seed: int) -> None:
     chance = random.Random(seed)
     tables = [table(Clock(chance.randrange(5))) for _ in range(3)]
     for _ in range(40):
@@ -195,7 +195,7 @@ def test_resets_survive_a_restart() -> None:
     assert slave.query("g", "t", 0) == 50
 
 
-def test_what_is_long_gone_is_forgotten() -> None:
+def test_resets_of_groups_removed_long_ago_are_dropped() -> None:
     clock = Clock()
     offsets = table(clock)
     for group in "ghi":
