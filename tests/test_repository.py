@@ -1,4 +1,4 @@
-"""Tidies the repository: what lies at the top, what each module says of itself, what users may touch."""
+"""Rules of the repository: its top folder, docstrings of modules, and what users may use."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_docstrings_name_modules_that_are_there(package: Path) -> None:
 
 
 def test_helpers_of_tests_have_names_of_their_own() -> None:
-    """Their folders all come to stand in one search path, where the first of two wins."""
+    """Their folders are all on one search path, where the first of two is used."""
     paths = [Path(name) for name in tracked() if name.startswith("tests/") and name.endswith(".py")]
     helpers = [path.name for path in paths if not path.name.startswith("test_") and path.name != "conftest.py"]
     assert sorted(helpers) == sorted(set(helpers))

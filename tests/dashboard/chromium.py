@@ -1,6 +1,7 @@
-"""Chromium without a window, steered over a pair of pipes: pages as a browser shows them, and what its console said.
+"""Chromium without a window, controlled over a pair of pipes: pages as a browser shows them, and what its console said.
 
-Windows of Chromium are at least 500 pixels wide; a phone is narrower, so the page's size is set by its DevTools protocol.
+Windows of Chromium are at least 500 pixels wide; a phone is narrower, so the page's size is set by its DevTools
+protocol.
 """
 
 from __future__ import annotations

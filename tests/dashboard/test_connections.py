@@ -19,7 +19,7 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00
 
 
 async def endless(_scope: Any, receive: Any, send: Any) -> None:
-    """An application whose answer ends when its peer has gone."""
+    """An application whose answer ends when its peer is gone."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def go_on() -> None:
@@ -56,7 +56,7 @@ async def served(app: Any, limits: Limits) -> AsyncIterator[int]:
 
 
 async def until_closed(stream: trio.abc.Stream) -> bytes:
-    """What comes until the server closes the connection."""
+    """What is received until the server closes the connection."""
     data = b""
     try:
         async for piece in stream:
@@ -68,7 +68,7 @@ async def until_closed(stream: trio.abc.Stream) -> bytes:
 
 @asynccontextmanager
 async def peer(port: int, said: bytes = GET) -> AsyncIterator[trio.SocketStream]:
-    """A peer that has said something."""
+    """A peer that has sent something."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(said)

@@ -1,4 +1,5 @@
-"""The pages over a cluster in this process, and over none: what they show, what they refuse, what they never let through."""
+"""The pages over a cluster in this process, and over none: what they show, what they refuse, what they never let
+through."""
 
 from __future__ import annotations
 
@@ -237,7 +238,7 @@ async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object
 
 
 def progress_of(without_master: dict[str, str], refused: dict[str, str]) -> triomq.admin.GroupProgress:
-    """A group's progress in one queue, of a cluster whose other brokers do not say."""
+    """A group's progress in one queue, of a cluster whose other brokers do not report it."""
     queue = triomq.MessageQueue("orders", "broker-a", 0)
     return triomq.admin.GroupProgress({queue: triomq.admin.OffsetWrapper(broker_offset=5)}, without_master, refused)
 

@@ -89,7 +89,7 @@ def test_a_port_in_use() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 async def test_pages_in_chromium(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """No script of a message runs, the console says nothing, and no page or menu is wider than a phone."""
+    """No script of a message runs, the console is empty, and no page or menu is wider than a phone."""
     async with served(capfd) as (address, client), open_browser(tmp_path / "profile") as browser:
         found = (await client.messages.by_key("orders", "k"))[0]
         place = f"topic=orders&broker={found.queue.broker_name}&queue={found.queue_id}&offset={found.queue_offset}"

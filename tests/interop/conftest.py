@@ -285,7 +285,7 @@ class JavaClient:
         return dict(self._call("status", servers, topic=topic, group=group, client=client)["clients"])
 
     def transact(self, servers: str, group: str, topic: str, bodies: Sequence[str], check: str) -> list[str]:
-        """Send half messages, each told the state that its body begins with; returns their ids.
+        """Send half messages; each gets the state that its body begins with; returns their ids.
 
         The producer stays open until `close`, and answers every check with `check`; when that is UNKNOW, it is closed
         at once.

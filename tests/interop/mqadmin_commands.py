@@ -320,7 +320,7 @@ def comparable(text: str, version: str) -> list[str]:
     """The lines that a tool of this version printed, without what two servers of one kind print differently."""
     found = []
     for line in text.splitlines():
-        # Where in Java an error was thrown is Java's; its logging library speaks at the first use.
+        # Where in Java an error was thrown is Java's; its logging library prints at the first use.
         if line.startswith((" at ", "\tat ", " ...", "\t...")) or re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line):
             continue
         for pattern, name in OWN if version == "4.9.7" else [*OWN, *OWN_5]:

@@ -19,7 +19,7 @@ LIMIT_S = 240.0
 
 
 def go_command() -> list[str]:
-    """Build the client around client-go, and say how to start it. Raises ToolUnavailableError."""
+    """Build the client around client-go; return the command that starts it. Raises ToolUnavailableError."""
     go, sources = find_tool("go"), sorted((HERE / "go").iterdir())
     folder = cache_folder(f"go-interop-{digest(sources)}")
     argv = [go, "build", "-o", "client", "."]
@@ -28,7 +28,7 @@ def go_command() -> list[str]:
 
 
 def node_command() -> list[str]:
-    """Install ali-ons beside its client, and say how to start that. Raises ToolUnavailableError."""
+    """Install ali-ons beside its client; return the command that starts that. Raises ToolUnavailableError."""
     node, npm = find_tool("node"), find_tool("npm")
     sources = sorted((HERE / "node").iterdir())
     folder = cache_folder(f"node-interop-{digest(sources)}")

@@ -1,4 +1,5 @@
-"""client-go and ali-ons as released, on the real brokers and on ours, with accounts but for 5.5.0: every message is signed.
+"""client-go and ali-ons as released, on the real brokers and on ours, with accounts but for 5.5.0: every message is
+signed.
 
 Each test runs on all. What these clients cannot do on the real broker is no fault of ours.
 """
@@ -138,7 +139,7 @@ async def test_transactions_end_as_the_go_listener_decides(go: Start, ready: Sin
 
 
 async def answer_once_known(delivery: triomq.Delivery) -> None:
-    """client-go may ask before its first heartbeat has reached the broker; then nobody is there for the reply."""
+    """client-go may ask before its first heartbeat has reached the broker; then there is no client for the reply."""
     while not await delivery.reply(b"reply to " + delivery.message.body):  # noqa: ASYNC110 - another process is waited for
         await trio.sleep(0.2)
 

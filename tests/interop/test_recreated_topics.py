@@ -1,6 +1,6 @@
 """A topic that is deleted and created again, with Java on either side: nothing new is hidden.
 
-Our master goes on with its numbers; a Java master may begin at 0 again, and our slave follows.
+Our master continues its offsets; a Java master may begin at 0 again, and our slave follows.
 """
 
 from __future__ import annotations

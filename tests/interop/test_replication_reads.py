@@ -1,4 +1,4 @@
-"""Readers that follow a master's suggestion: the Java pull consumer goes to our slave and back, our SDK to Java's.
+"""Readers that follow a master's suggestion: the Java pull consumer changes to our slave and back, our SDK to Java's.
 
 The limit for "too far behind" is lowered in different ways: our brokers are configured with little memory, Java's with
 a share of theirs that is 0 % first and 40 % later.

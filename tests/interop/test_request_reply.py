@@ -105,7 +105,8 @@ async def test_no_member_replies(servers: str, topic: str) -> None:
 
 
 async def test_the_requester_is_gone(java_push: Any, servers: str, topic: str) -> None:
-    """Both brokers refuse such a reply alike: Java's client raises the error, and ours says that nobody has it."""
+    """Both brokers refuse such a reply alike: Java's client raises the error, and ours reports that no client has
+    it."""
     async with triomq.open_client(servers) as client:
         client_id = client.client_id
         with pytest.raises(errors.ReplyTimeout):

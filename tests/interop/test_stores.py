@@ -125,7 +125,7 @@ def test_the_other_broker_opens_a_store(
 def test_a_repaired_store_is_served_by_both(
     writer: Kind, servers: Any, java_client: Any, topic: str, make_samples: Any
 ) -> None:
-    """Queues, index and checkpoint are damaged or gone; `triomq admin repair-store` builds them again."""
+    """Queues, index and checkpoint are damaged or missing; `triomq admin repair-store` builds them again."""
     name = f"repaired-{writer}"
     store = servers.scratch / name / "store"
     with servers.namesrv(Kind.OURS, f"{name}-namesrv") as names:

@@ -77,7 +77,7 @@ def java_tls(files: Files, name: str, settings: Mapping[str, object]) -> dict[st
 
 @contextmanager
 def enforcing_cluster(files: Files) -> Iterator[str]:
-    """Our name server and brokers, which speak nothing but TLS; its name servers."""
+    """Our name server and brokers, which accept only TLS; its name servers."""
     settings = {"tls.server.mode": "enforcing", "haUseTLS": True, **files.both()}
     assigned = [
         f"--set={key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()

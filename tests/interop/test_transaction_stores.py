@@ -31,7 +31,7 @@ writers = pytest.mark.parametrize("writer", [Kind.OURS, Kind.JAVA], ids=["writte
 
 
 def progress(home: Path, topic: str) -> int:
-    """How far the check has come, by consumerOffset.json, whose integer keys carry no quotes."""
+    """How far the check has come, by consumerOffset.json, whose integer keys are not quoted."""
     file = home / "store" / "config" / "consumerOffset.json"
     if not (text := text_of(file)):
         return -1
@@ -126,7 +126,8 @@ def test_a_slave_of_the_other_implementation_takes_over(
 
 @pytest.mark.parametrize("kind", [Kind.OURS, Kind.JAVA])
 async def test_what_checks_keep_of_a_half_message(kind: Kind, servers: Any, topic: str) -> None:
-    """4.9.7 loses the flag with the first copy, and counts the rounds in which the producer did not want to be asked."""
+    """4.9.7 loses the flag with the first copy, and counts the rounds in which the producer did not want to be
+    asked."""
     name = f"checks-{kind}"
     asked: list[triomq.ReceivedMessage] = []
     enough = trio.Event()

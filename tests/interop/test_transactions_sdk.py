@@ -91,7 +91,7 @@ async def test_transactions_end_by_their_outcome_or_a_check(checking: Any, java_
         wanted = {b"raise 1", b"block that ends", b"block that is cancelled"}
         wanted |= {f"{word} {n}".encode() for word in words if word.endswith("COMMIT") for n in range(5)}
         seen = await trio.to_thread.run_sync(java_client.pull_all, servers, topic, len(wanted))
-        # An end that came while the broker asked may have been told twice: a committed message may come again.
+        # An end during the broker's check may have been sent twice: a committed message may be delivered twice.
         assert {one.body for one in seen} == wanted
         assert not set(bank.asked) - checked, "what was told is not asked about"
 

@@ -351,7 +351,7 @@ class MemoryDisk:
         self.files[path] = bytes(data)
 
     def take_permissions(self, path: str, model: str) -> None:
-        """Files in memory are nobody's."""
+        """Files in memory have no owner."""
 
     def replace(self, source: str, target: str) -> None:
         """Rename."""

@@ -24,7 +24,7 @@ class MemoryStream(trio.abc.HalfCloseableStream):
         self._incoming = incoming
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand the bytes over; there is no limit."""
+        """Pass the bytes on; there is no limit."""
         await self._outgoing.send_all(data)
 
     async def wait_send_all_might_not_block(self) -> None:
@@ -63,7 +63,7 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
         return await self._arrived.receive()
 
     async def aclose(self) -> None:
-        """Refuse what comes later, and drop what was dialled and not accepted."""
+        """Refuse later connections, and drop what was dialled and not accepted."""
         self._network.forget(self)
         while True:
             try:

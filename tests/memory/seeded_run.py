@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @attrs.define
 class VirtualClock(trio.abc.Clock):
-    """A clock that goes on to the next deadline as soon as no task can run; it begins at 0.
+    """A clock that advances to the next deadline as soon as no task can run; it begins at 0.
 
     `trio.testing.MockClock` needs a second turn of the loop for each such step, and the loop's statistics. Here the
     loop's question how long to wait is the step: it is asked when nothing can run, and neither threads nor sockets

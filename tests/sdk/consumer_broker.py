@@ -173,7 +173,7 @@ class ConsumerSide:
         self.broker.store(topic, 0, body, encode_properties(properties).encode(), reconsume_times=times)
 
     def takes_send(self, header: Any, body: bytes) -> bool:
-        """A copy sent to a retry topic goes by the number of its failures, and later."""
+        """A copy sent to a retry topic is delayed by the number of its failures."""
         if not header.topic.startswith("%RETRY%"):
             return False
         properties = decode_properties(header.properties or "")

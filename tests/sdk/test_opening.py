@@ -171,7 +171,7 @@ async def _async_clock():
 
 class _AsyncSink:
     async def take(self, statistics):
-        """Nobody would await it."""
+        """It would not be awaited."""
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class Workers:
         self._pids[number] = self._started.enter_context(child).pid
 
     def processes(self, word: bytes) -> list[int]:
-        """The cluster's processes that live and have a word in their command line."""
+        """The cluster's running processes with a word in their command line."""
         return [pid for pid in self.spark.processes() if word in _command_line(pid)]
 
     def kill_executor(self, chance: random.Random) -> bool:
@@ -125,7 +125,7 @@ class Killer:
     """Kills Workers and executors in a thread of its own, while a query runs.
 
     Args:
-        workers: who is killed, with their executors.
+        workers: those that are killed, with their executors.
         chance: chooses whom and when.
         counts: where kills are counted.
         most: how many in total.

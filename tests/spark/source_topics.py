@@ -66,7 +66,7 @@ class Topics:
                     time.sleep(0.05)
 
     def wait_for_slaves(self, topic: str, queues: Sequence[triomq.MessageQueue] = ()) -> None:
-        """Until slaves hand out the last message of every queue, or of these; a slave that the name server does not
+        """Until slaves deliver the last message of every queue, or of these; a slave that the name server does not
         know is no help."""
         last = {queue: self._reader.max_offset(queue) - 1 for queue in queues or self.queues(topic)}
         deadline = time.monotonic() + WAIT_LIMIT_S

@@ -1,4 +1,4 @@
-"""A broker's death in the middle of a read; and the whole pipeline with one."""
+"""A broker killed during a read; and the whole pipeline with one."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ LIMIT_S = 240
 
 
 def write(rows: DataFrame, folder: Path, **trigger: Any) -> StreamingQuery:
-    """Append what comes to Parquet files."""
+    """Append the rows to Parquet files."""
     stream = rows.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     return stream.trigger(**(trigger or {"availableNow": True})).start(str(folder / "rows"))
 
 
 def run(rows: DataFrame, folder: Path) -> list[Any]:
-    """Read what is there now, and say what each trigger did."""
+    """Read what is there now; return what each trigger did."""
     query = write(rows, folder)
     assert query.awaitTermination(LIMIT_S)
     assert query.exception() is None

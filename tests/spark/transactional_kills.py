@@ -3,13 +3,13 @@
     python tests/spark/transactional_kills.py --kills 30 --seed 1
     python tests/spark/transactional_kills.py --kills 40 --cluster --minutes 20
 
-A stream copies numbered messages from one topic to another with `transactional=true`, some hundred per trigger. Meanwhile
-one of its processes, or the master, is killed with SIGKILL at a random time, and started again. Half of the kills wait for
-another micro-batch to be committed first: on a slow machine all kills would hit the same one. When the stream is through,
-every message has to be in the second topic once. The exit status is 1 if one is lost or repeated.
+A stream copies numbered messages from one topic to another with `transactional=true`, some hundred per trigger.
+Meanwhile one of its processes, or the master, is killed with SIGKILL at a random time, and started again. Half of the
+kills wait for another micro-batch to be committed first: on a slow machine all kills would hit the same one. When the
+stream is through, every message has to be in the second topic once. The exit status is 1 if one is lost or repeated.
 
-With `--cluster` the stream runs on a standalone Spark cluster of two Workers, and Workers and executors are killed, too.
-With `--minutes` the killing ends after that time, though there may be kills left.
+With `--cluster` the stream runs on a standalone Spark cluster of two Workers, and Workers and executors are killed,
+too. With `--minutes` the killing ends after that time, though there may be kills left.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def _run_stream(
     schedule: Schedule,
     say: Callable[[str], None],
 ) -> None:
-    """Start the stream, again after each death, until it ends by itself."""
+    """Start the stream, again after each kill, until it ends by itself."""
     deadline = time.monotonic() + RUN_LIMIT_S
     failures = 0
     while True:

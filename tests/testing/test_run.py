@@ -376,7 +376,7 @@ def test_durations(text: str, by: timedelta | None) -> None:
 def test_setting_the_clock_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIOMQ_RUN_URL", raising=False)
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens on it
+        unused.bind(("127.0.0.1", 0))  # no other process gets the port, and none listens on it
         port = unused.getsockname()[1]
         for url, text in [
             ("", "under `triomq run"),

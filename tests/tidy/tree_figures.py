@@ -1,5 +1,5 @@
-"""Figures about the source tree: folders, imports, contracts, who knows the record's layout, citations that do not
-open, definitions and settings without a reader, repeated lines, tests beside code.
+"""Figures about the source tree: folders, imports, contracts, modules that know the record's layout, citations that do
+not open, definitions and settings without a reader, repeated lines, tests beside code.
 
     python tests/tidy/tree_figures.py              # this checkout
     python tests/tidy/tree_figures.py OTHER        # another one, for instance of an earlier commit
@@ -206,7 +206,7 @@ class Tree:
     # -- definitions -----------------------------------------------------------------------------------------------
 
     def unread_definitions(self) -> list[Definition]:
-        """Definitions whose name stands nowhere in the packages but where it is defined.
+        """Definitions whose name is nowhere in the packages except where it is defined.
 
         Left out: what users and other packages read (exports, public methods of exported classes, what decorators
         register, entry points), and what a base class or a serializer asks for.
@@ -306,7 +306,7 @@ class Tree:
     # -- repeated lines and tests ----------------------------------------------------------------------------------
 
     def repeated_share(self) -> float:
-        """Share of code lines that stand in a run of equal lines somewhere else as well."""
+        """Share of code lines that are in a run of equal lines elsewhere too."""
         places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
         total = 0
         for module in self.modules.values():
@@ -334,7 +334,7 @@ class Tree:
         return sum(m.text.count("\n") for m in self.modules.values() if m.name.split(".")[0] == package)
 
     def test_lines_of(self, package: str) -> int:
-        """Lines of the tests that stand in the folders of a package."""
+        """Lines of the tests in the folders of a package."""
         folders = [self.root / "tests" / name for name in TEST_FOLDERS[package]]
         return sum(path.read_text().count("\n") for folder in folders for path in folder.rglob("*.py"))
 

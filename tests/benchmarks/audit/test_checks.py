@@ -68,7 +68,7 @@ def test_an_offset_that_was_acknowledged_for_two_messages_is_reported(tmp_path: 
     assert findings.examples[Defect.UNEXPECTED][0].place == "T b/0 at 3"
     assert "as message 0:3 was: the log went back" in findings.examples[Defect.UNEXPECTED][0].detail
     assert str(findings) == "2 unexpected; 2 places acknowledged for two messages: the log went back"
-    # Failed sends excuse messages that nobody acknowledged, not this.
+    # Failed sends explain messages that were not acknowledged, not this.
     assert not findings.is_within(0, 100)
     assert Findings.decode(findings.encode()) == findings
     assert (findings + findings).given_again == 4

@@ -1,5 +1,5 @@
-"""The report: everything is on the page, nothing comes from elsewhere, no text of a run is taken for markup, and a real
-browser draws it."""
+"""The report: everything is on the page, nothing is loaded from other servers, no text of a run is taken for markup,
+and a real browser draws it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def page_of(folder: Path, *runs: RunResult) -> str:
 
 
 def figures_of(page: str) -> dict[str, Any]:
-    """What the page hands to Plotly, by plots."""
+    """What the page passes to Plotly, by plots."""
     found = re.findall(r'id="plot-([\w-]+)"></div>\s*<script type="application/json">(.*?)</script>', page, re.DOTALL)
     return {key: json.loads(figure) for key, figure in found}
 

@@ -25,7 +25,7 @@ from triomq_benchmarks.report.run_comparison import (
 
 
 def calm(run: RunResult) -> RunResult:
-    """Without the two seconds in which the master stood still: two others stand in for them."""
+    """Without the two seconds in which the master did not respond: two others replace them."""
     instead = {8: 6, 9: 7}
     by_place = {(row.worker, row.second): row for row in run.rows}
     rows = (

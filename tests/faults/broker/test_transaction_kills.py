@@ -1,6 +1,7 @@
 """SIGKILL between half messages and their ends, again and again on the same directory.
 
-What was committed is delivered, once or again; what was rolled back never is; what nobody said anything about is asked.
+What was committed is delivered, once or again; what was rolled back never is; transactions without an outcome are
+checked.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Ledger:
 
     Attributes:
         states: by body, from the moment at which the local transaction is decided.
-        left_open: bodies of which the broker was told nothing.
+        left_open: bodies whose outcome was not sent to the broker.
         asked: bodies about which the broker asked.
         life: how often the broker has been killed.
     """

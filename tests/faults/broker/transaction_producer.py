@@ -1,6 +1,6 @@
 """A producer of transactions in a process of its own, which a schedule kills.
 
-Its database is a file: one line per local transaction, written before the producer tells the broker. It outlives the
+Its database is a file: one line per local transaction, written before the producer sends the outcome. It outlives the
 process, so that the next one can answer for the dead one's transactions.
 """
 
@@ -33,7 +33,7 @@ class Database:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def execute(self, transaction: triomq.Transaction) -> TransactionState:
-        """Decide, write it down, and tell it or leave it to the check."""
+        """Decide, write the outcome down, and send it or leave it to the check."""
         body = transaction.message.body.decode()
         await trio.sleep(self._chance.uniform(0, 0.02))
         state = self._chance.choice([TransactionState.COMMIT, TransactionState.ROLLBACK])
@@ -42,7 +42,7 @@ class Database:
         return TransactionState.UNKNOWN if self._chance.random() < 0.3 else state
 
     async def check(self, message: triomq.ReceivedMessage) -> TransactionState:
-        """What the file says; what a dead process never decided is rolled back."""
+        """The outcome in the file; what a dead process never decided is rolled back."""
         body = message.body.decode()
         found = self._states.get(body)
         if found is not None:

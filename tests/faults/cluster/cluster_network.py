@@ -163,7 +163,7 @@ class NowaitSimStream(SimStream):
         return size
 
     def receive_nowait(self, max_bytes: int, /) -> bytes:
-        """Nothing is there before somebody waits."""
+        """Nothing is received before a task waits."""
         raise trio.WouldBlock
 
 

@@ -170,7 +170,7 @@ class FrameMaker:
         return HostileFrame(kind, make())
 
     def report(self) -> bytes:
-        """What a stranger says to a HA port: offsets of a slave, whole or in part."""
+        """What an unknown peer sends to a HA port: offsets of a slave, whole or in part."""
         chance = self._chance
         if chance.random() < 0.2:
             return chance.randbytes(chance.randrange(1, 3000))
@@ -325,7 +325,7 @@ class FrameMaker:
         return self._frame(RequestCode.SEND_BATCH_MESSAGE, fields, part * min(most, 4_190_000 // len(part)), flag=0)
 
     def _long_filter(self) -> bytes:
-        """A pull with as long a filter as there may be, which nobody has sent before."""
+        """A pull with the longest allowed filter, which has not been sent before."""
         name = f"a{self._chance.randrange(10**6)}"
         operands = self._chance.choice([100, 300, 500, 511])
         text = " or ".join(f"{name}={number}" for number in range(operands))
@@ -449,7 +449,7 @@ class FrameMaker:
         return self._frame(code, fields, json.dumps(body).encode(), flag=0)
 
     def _lengths(self) -> bytes:
-        """A frame that announces what does not follow, and the connection ends or goes on with other bytes."""
+        """A frame that announces what does not follow, and the connection ends or continues with other bytes."""
         whole = self._odd_values()
         total, header = self._chance.choice(
             [(-1, 0), (0, 0), (3, 0), (8, 100), (2**31 - 1, 10), (17 << 20, 50), (50, 50)]

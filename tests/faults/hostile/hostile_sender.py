@@ -1,4 +1,4 @@
-"""The strangers: a process that sends hostile bytes to ports on the loopback address, and holds back when it has used
+"""A process that sends hostile bytes to ports on the loopback address, and holds back when it has used
 its part of a processor.
 
     python tests/faults/hostile/hostile_sender.py --seed 7 --ports 9876 10911 10909 --ha-ports 10912
@@ -134,7 +134,7 @@ class Strangers:
             pass
 
     async def _floods(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
-        """Frames in batches; what may end the connection comes last in one."""
+        """Frames in batches; what may end the connection is last in a batch."""
         async with await self._connect(port, "flood") as stream, trio.open_nursery() as nursery:
             nursery.start_soon(self._discard, stream)
             for _ in range(chance.randrange(1, 12)):
@@ -151,7 +151,7 @@ class Strangers:
             nursery.cancel_scope.cancel()
 
     async def _slow(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
-        """Many connections that say one byte now and then."""
+        """Many connections that rarely send one byte."""
         streams = [await self._connect(port, "slow") for _ in range(SLOW_LINKS)]
         try:
             frames = [maker.of(Kind.ODD_VALUES).data for _ in streams]
@@ -178,7 +178,7 @@ class Strangers:
             await trio.sleep(chance.uniform(1, 20))
 
     async def _half_frames(self, port: int, chance: random.Random, maker: FrameMaker) -> None:
-        """Large frames of which the end does not come."""
+        """Large frames whose end is not sent."""
         async with await self._connect(port, "half frame") as stream:
             with trio.move_on_after(PATIENCE_S):
                 await stream.send_all(struct.pack(">iI", 15 << 20, 100) + bytes(HALF_FRAME_BYTES))

@@ -115,7 +115,7 @@ async def run(
     cpu: float = 0.25,
     csv_file: TextIO | None = None,
 ) -> Result:
-    """Start the servers in `directory`, and let all clients loose.
+    """Start the servers in `directory`, and start all clients.
 
     Args:
       directory: empty; keeps the servers' files.
@@ -207,7 +207,7 @@ class Samples:
             await trio.sleep(SAMPLE_EVERY_S)
 
     def take(self) -> None:
-        """Take one sample of each server that lives."""
+        """Take one sample of each running server."""
         for server in self._servers.all:
             try:
                 sample = server.sample()
@@ -316,7 +316,7 @@ class Strangers:
 
 @asynccontextmanager
 async def _strangers(servers: Servers, seed: int, cpu: float) -> AsyncIterator[Strangers]:
-    """Strangers that send to all ports until the end of the block."""
+    """A hostile process that sends to all ports until the end of the block."""
     program = str(Path(__file__).with_name("hostile_sender.py"))
     command = [sys.executable, program, "--seed", str(seed), "--cpu", str(cpu)]
     command += ["--ports", *map(str, servers.ports), "--ha-ports", str(servers.ha_port)]

@@ -1,6 +1,7 @@
-"""Strangers send hostile bytes to all ports of real servers, while two well-behaved clients go on.
+"""A hostile process sends to all ports of real servers, while two well-behaved clients continue.
 
-TRIOMQ_SEED sets the seed. `python tests/faults/hostile/hostile_traffic.py --minutes 60` does it for longer, with figures.
+TRIOMQ_SEED sets the seed. `python tests/faults/hostile/hostile_traffic.py --minutes 60` does it for longer, with
+figures.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from triomq_testing import RocketMQ
 
 
 class _Broken:
-    """Says of a body that it is compressed, and it is not; to who lacks the library, one of LZ4 is no better."""
+    """Marks a body as compressed that is not; to who lacks the library, one of LZ4 is no better."""
 
     sys_flag = COMPRESSED | COMPRESSION_ZLIB
 

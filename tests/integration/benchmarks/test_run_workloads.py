@@ -365,7 +365,7 @@ def test_the_highest_rate_is_looked_for(bench: Bench, tmp_path: Path) -> None:
     process = bench("run", "mine.toml", "--find-max-rate", "--json", "--max-p99", "0.001")
     out, errors = process.communicate(timeout=LIMIT_S)
     found = json.loads(out)["max_rate"]["ours"]
-    # Nothing is answered within a microsecond: 8, 4, 2 and 1 a second are tried in vain.
+    # Nothing is answered within a microsecond: 8, 4, 2 and 1 a second all fail.
     assert process.returncode == 1, errors
     assert found["rate_per_s"] == 0
     assert [trial["rate_per_s"] for trial in found["trials"]] == [8, 4, 2, 1]

@@ -1,4 +1,4 @@
-"""A broker on real sockets and files, and a client that speaks frames to it."""
+"""A broker on real sockets and files, and a client that sends it frames."""
 
 from __future__ import annotations
 

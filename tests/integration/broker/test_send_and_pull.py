@@ -79,7 +79,7 @@ async def test_the_fast_listener_serves_all_but_pulls(open_broker: Any, connect:
 
 
 async def test_a_held_pull_wakes_at_once(open_broker: Any, connect: Any) -> None:
-    """Ten times: a pull waits at the end, a message comes over another link, and the answer follows at once."""
+    """Ten times: a pull waits at the end, a message arrives on another link, and the answer follows at once."""
     delays = []
     async with open_broker() as addresses, connect(addresses.listen) as reader, connect(addresses.listen) as writer:
         await writer.ask(writer.put_request("T1", b"0"))

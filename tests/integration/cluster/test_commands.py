@@ -372,7 +372,7 @@ def test_a_cluster_whose_broker_cannot_write_at_its_stop_has_failed(tmp_path: Pa
 
 
 def test_a_cluster_stopped_before_it_is_ready_reports_that(tmp_path: Path) -> None:
-    """The signal comes during the imports, before a node has been started."""
+    """The signal arrives during the imports, before a node has been started."""
     script = (
         "import os, signal, sys\n"
         "class Interrupts:\n"

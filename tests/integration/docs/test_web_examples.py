@@ -27,7 +27,7 @@ SERVER = ["--workers", "2", "--bind", "127.0.0.1:0", "--timeout", "120", "--no-c
 
 
 def listening_on(log: Path) -> str:
-    """Where a gunicorn says that it listens."""
+    """Where a gunicorn reports that it listens."""
 
     def address() -> list[str]:
         return [line.split()[-2] for line in log.read_text().splitlines() if "Listening at" in line]

@@ -223,7 +223,7 @@ async def test_the_command(call):
 
 
 async def test_an_offset_beyond_the_end(call):
-    """As after the death of a master whose last messages its slave did not have."""
+    """As after the loss of a master whose last messages its slave did not have."""
     async with cluster_and_client(slaves=0) as (cluster, client):
         await send(client, "T", 2)
         queue = triomq.MessageQueue("T", "broker-a", 0)

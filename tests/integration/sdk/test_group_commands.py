@@ -80,7 +80,7 @@ async def test_a_group_without_an_offset_in_a_queue_is_reset(call, client):
     code, out, err = await call("offsets", "reset", "G", "T", "latest", "--yes", "--json")
     assert (code, err) == (0, "")
     assert [(row["queue"], row["offset"]) for row in rows(out)] == [(0, 2), (1, 2), (2, 2)]
-    # The topic gets queues while nobody is online; later while a member is, which has not committed.
+    # The topic gets queues while no member is online; later while a member is, which has not committed.
     await client.admin.create_topic("T", queues=5)
     assert [each.online for each in await client.groups.reset("G", "T", 0)] == [False] * 5
     await client.admin.create_topic("T", queues=6)

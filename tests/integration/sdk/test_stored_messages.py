@@ -79,7 +79,7 @@ async def test_what_is_no_id_or_not_stored(client, stored):
 
 
 async def test_only_brokers_of_the_cluster_are_asked(client, stored):
-    """An id holds an address, and anybody can make one up."""
+    """An id contains an address, and any client can invent one."""
     first = stored[0].offset_message_id
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     async with listener:

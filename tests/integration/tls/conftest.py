@@ -39,7 +39,7 @@ class Files:
     def pair(
         self, name: str, *names: str, authority: trustme.CA | None = None, **times: dt.datetime
     ) -> tuple[Path, Path]:
-        """Certificate and key in files that are named after `name`; the certificate bears `names`."""
+        """Certificate and key in files that are named after `name`; the certificate is for `names`."""
         made = (authority or self.authority).issue_cert(*(names or ("127.0.0.1", "localhost")), **times)
         certificate, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         certificate.write_bytes(b"".join(pem.bytes() for pem in made.cert_chain_pems))

@@ -1,4 +1,4 @@
-"""A whole cluster that speaks nothing but TLS: registration, replication, a slave's metadata, clients."""
+"""A whole cluster that accepts only TLS: registration, replication, a slave's metadata, clients."""
 
 from __future__ import annotations
 

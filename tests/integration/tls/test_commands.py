@@ -15,7 +15,7 @@ from triomq_server.cluster import open_cluster
 
 @pytest.fixture
 async def cluster(nursery, files):
-    """A name server and a master that speak TLS only, and ask for certificates; its name servers."""
+    """A name server and a master that accept only TLS and require certificates; its name servers."""
     certificate, key = files.pair("broker")
     settings = {
         **files.mutual(),

@@ -341,7 +341,7 @@ async def test_a_handshake_without_an_end_is_ended(start_namesrv, files, caplog)
 
 
 async def test_the_first_request_may_come_with_the_handshake(start_namesrv, files) -> None:
-    """Then no readable socket tells of it."""
+    """Then no socket becomes readable for it."""
     address = await start_namesrv(**files.server())
     came, goes = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = files.trusting().wrap_bio(came, goes, server_hostname="127.0.0.1")

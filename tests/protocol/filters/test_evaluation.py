@@ -54,7 +54,7 @@ def test_every_operator_with_an_integer_on_either_side(sign: str, truth: object,
         (INT32_MAX + 1, str(INT32_MAX + 1), True),
         (INT32_MAX + 1, "5", False),
         (INT64_MAX, str(INT64_MAX), True),
-        (INT64_MAX, str(INT64_MAX - 1), False),  # doubles could not tell these two apart
+        (INT64_MAX, str(INT64_MAX - 1), False),  # doubles could not distinguish these two
         (INT64_MAX, str(-INT64_MAX - 1), False),
         (INT64_MAX, str(INT64_MAX + 1), "error"),
         (INT64_MAX, str(-INT64_MAX - 2), "error"),

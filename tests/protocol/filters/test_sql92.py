@@ -285,7 +285,7 @@ def test_a_very_long_text_is_no_number_and_no_truth() -> None:
 
 
 def test_no_text_breaks_the_compiler() -> None:
-    """Whatever comes, there is a filter or a Sql92Error, and a filter always has an answer."""
+    """For every text there is a filter or a Sql92Error, and a filter always has an answer."""
     chance = random.Random(5)
     text = "a b 5 -3 2147483648 5.5 'x' '5' TRUE NULL ( ) NOT - + = <> < AND OR IS IN BETWEEN , ; /* -- ''"
     words = [*text.split(), "\n"]

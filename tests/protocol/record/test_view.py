@@ -108,7 +108,7 @@ def test_a_view_has_a_readable_repr() -> None:
 
 
 def starts_of(stream: bytes) -> list[int]:
-    """What `record_starts` is to tell, by the slower way."""
+    """The result that `record_starts` must have, found in a slower way."""
     starts = [0, *accumulate(view.size_bytes for view in iter_records(stream))][:-1]
     return list(takewhile(lambda at: PLACE.unpack_from(stream, at)[1] == MESSAGE_MAGIC, starts))
 

@@ -1,5 +1,5 @@
-"""Pulling one range: order, holes, slaves that are behind, and what is gone; on the virtual clock, with brokers that
-are dictionaries."""
+"""Pulling one range: order, holes, slaves that are behind, and deleted messages; on the virtual clock, with brokers
+that are dictionaries."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ async def test_a_queue_that_no_longer_exists(
         await pulled(NoQueue(0, 500), 0, 400)
     assert await pulled(NoQueue(0, 500), 0, 400, fail_on_data_loss=False) == []
     assert "offsets 256 to 400" in caplog.text
-    # A slave may not have heard of the topic yet.
+    # A slave may not know the topic yet.
     assert await pulled(NoQueue(0, 500), 0, 400, master=FakeBroker(0, 500)) == list(range(400))
     with pytest.raises(kind):
         await pulled(NoQueue(0, 500), 0, 400, only="slave", fail_on_data_loss=False)

@@ -21,7 +21,7 @@ from triomq_protocol.requests.route import QueueData, TopicRouteData
 
 
 class Cluster:
-    """Two masters, which tell the name server of a topic after a while.
+    """Two masters, which register a topic after a while.
 
     Args:
         delay_s: how long that takes.

@@ -1,4 +1,5 @@
-"""Transactional writes against a broker of lists: drivers that die anywhere, answers that are lost, tasks that run twice."""
+"""Transactional writes against a broker of lists: drivers that die anywhere, answers that are lost, tasks that run
+twice."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ QUERY = "5d1f"
 
 
 class DriverKilled(BaseException):
-    """The process is gone."""
+    """The driver's process was killed."""
 
 
 @attrs.define

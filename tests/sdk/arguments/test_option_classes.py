@@ -37,7 +37,7 @@ NONE_OR_SECONDS = "not a number of seconds from 0"
         *[(plugins.Retries, name, -1, NONE_OR_SECONDS) for name in ("first_pause_s", "max_pause_s")],
         *[(PushOptions, "batch_max", bad, "not a whole number from 1 to 1024") for bad in (0, 2000)],
         (PushOptions, "drain_s", -1, "seconds between 0 and inf"),
-        # In Python True is a 1, but nobody who writes it means one.
+        # In Python True is a 1, but callers who write it do not mean 1.
         (PushOptions, "batch_max", True, "not a whole number from 1 to 1024"),
         (PushOptions, "drain_s", True, "seconds between 0 and inf"),
         (triomq.Backoff, "first_s", True, "seconds above 0"),

@@ -221,7 +221,7 @@ def test_an_interrupt_cancels_the_call(system_cluster):
 
 @pytest.mark.parametrize("before", [True, False])
 def test_an_interrupt_while_opening_leaves_no_thread(before, monkeypatch):
-    """Also one that comes before the thread's loop runs."""
+    """Also one before the thread's loop runs."""
     steps = []
     run = trio.run
 

@@ -107,7 +107,7 @@ def test_a_call_while_the_loop_ends_is_an_error():
 
 
 def test_an_end_that_is_there_ends_an_interrupted_call():
-    """The interrupt comes between the end of the wait and the look at what it stands for."""
+    """The interrupt comes between the end of the wait and the check of its outcome."""
 
     class Interrupted:
         def __init__(self, lock):

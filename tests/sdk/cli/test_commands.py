@@ -116,7 +116,7 @@ CLIENT_COMMANDS = [
 
 @pytest.fixture
 def credentials_of(capsys, monkeypatch):
-    """Runs a command, and tells by which account it would have opened its client."""
+    """Runs a command; returns the account with which it would have opened its client."""
     seen = []
 
     def open_client(_name_servers, *, credentials, **_options):

@@ -147,7 +147,7 @@ def test_an_ordered_topic_whose_route_is_not_there_yet_is_warned_about(command_l
 
 
 class ClosedPipe:
-    """A standard output whose reader goes away after some lines."""
+    """A standard output whose reader closes it after some lines."""
 
     def __init__(self, lines):
         self.lines = lines

@@ -54,7 +54,7 @@ class _HttpAnswer:
 
 
 async def test_an_address_without_a_broker_is_named_and_the_other_sets_are_asked(autojump_clock, cluster):
-    """Anybody may register an address with name servers."""
+    """Any client may register an address with name servers."""
     other = cluster.add_master("broker-b")
     cluster.broker.script(STATS, progress_of(cluster.broker, 3, 7))
     other.script(STATS, lambda command: _HttpAnswer())

@@ -175,7 +175,7 @@ def test_a_lost_master_is_asked_for_after_as_long_as_it_has_been_away(lost_for_s
 
 
 async def lose(cluster, other, client):
-    """A producer whose route has lost a broker set, as its name server and refused sends say."""
+    """A producer whose route has lost a broker set, as its name server and refused sends report."""
     producer = client.producer("G", linger_s=None)
     await producer.send(triomq.Message("T", b"x"))
     cluster.name_server.add_route("T", cluster.broker)
@@ -403,7 +403,7 @@ async def test_the_number_of_topics_is_bounded(autojump_clock, cluster):
             assert client.statistics().topics <= 3
         assert len(producer._sender.targets._topics) == 3
     asked = len(cluster.name_server.requests(ROUTE))
-    assert asked == 6  # T0 twice: it was forgotten meanwhile
+    assert asked == 6  # T0 twice: it was dropped meanwhile
 
 
 async def test_statistics(autojump_clock, cluster, make_callback):

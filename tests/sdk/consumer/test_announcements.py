@@ -115,7 +115,7 @@ async def test_heartbeats_of_one_link_go_one_after_the_other(autojump_clock, gro
         assert most == 1
         # The second one says what the other eight would.
         assert len(group_cluster.broker.requests(RequestCode.HEART_BEAT)) - before == 2
-        # A cancelled one counts for nobody.
+        # A cancelled one does not count.
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(0.5):
                 nursery.start_soon(client._heartbeats.beat)
@@ -124,7 +124,7 @@ async def test_heartbeats_of_one_link_go_one_after_the_other(autojump_clock, gro
 
 
 async def test_a_pull_waits_for_the_first_heartbeat_of_a_new_link(autojump_clock, group_cluster, caplog):
-    """The broker restarted: it knows of nobody."""
+    """The broker restarted: it knows no member."""
     group_cluster.broker.store("T", 0, b"1")
     async with group_cluster.client() as client, client.push_consumer("G", start_from="earliest") as consumer:
         await consumer.subscribe("T")

@@ -307,7 +307,7 @@ async def test_an_answer_twice_is_refused(autojump_clock, group_cluster):
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_seek_while_pulling_waits_for_space_is_followed(autojump_clock, group_cluster, seed):
-    """The task that is cancelled and the one that begins may run in either order: neither forgets the other's wait."""
+    """The task that is cancelled and the one that begins may run in either order: neither loses the other's wait."""
     for _ in range(100):
         group_cluster.broker.store("T", 0, b"x")
     async with group_cluster.client() as client:

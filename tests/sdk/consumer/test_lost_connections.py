@@ -48,7 +48,7 @@ class Member:
         ]
 
     async def cut_off(self, offsets: dict[int, int] | None = None) -> None:
-        """The broker ends the connections, as when it has not heard of the member for long.
+        """The broker ends the connections, as when the member has sent no heartbeat for long.
 
         Args:
             offsets: queue id -> what another member has committed.

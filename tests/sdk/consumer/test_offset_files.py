@@ -61,7 +61,7 @@ async def test_two_broken_files_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backup", [None, b""])
 async def test_a_broken_file_without_its_backup_is_an_error(tmp_path: Path, backup: bytes | None) -> None:
-    """The consumer would begin at the end of each queue, and say nothing."""
+    """The consumer would silently begin at the end of each queue."""
     path = tmp_path / "offsets.json"
     path.write_bytes(JAVAS[:30])
     if backup is not None:

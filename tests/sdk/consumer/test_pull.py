@@ -1,4 +1,4 @@
-"""Pulls: positions, filters, laziness, and whom they are sent to."""
+"""Pulls: positions, filters, lazy decoding, and the broker to which they are sent."""
 
 from __future__ import annotations
 
@@ -448,7 +448,7 @@ async def test_offsets_are_not_committed_to_a_slave_while_the_route_has_a_master
 
 
 async def test_a_commit_makes_its_group_known(autojump_clock, cluster):
-    """A broker of 5 refuses the offset of a group of which no heartbeat has come yet."""
+    """A broker of 5 refuses the offset of a group that has sent no heartbeat yet."""
     known = set()
 
     def commit(command):
@@ -582,7 +582,7 @@ async def test_sql_needs_a_broker_that_has_sent_its_version(autojump_clock, clus
 
 
 async def test_the_first_pull_by_sql_asks_a_broker_for_its_version(autojump_clock, cluster):
-    """Java's first pulls fail until the next heartbeat comes by itself."""
+    """Java's first pulls fail until the next periodic heartbeat."""
     cluster.broker.version = 407
     async with cluster.client() as client:
         await client.pull_consumer("G").pull(QUEUE, 0, sql="a > 1")

@@ -74,7 +74,7 @@ async def test_members_share_and_one_that_leaves_gives_its_queues_up(autojump_cl
 
 @pytest.mark.parametrize("offset", [None, 1])
 async def test_a_commit_of_a_queue_that_was_lost_is_refused(autojump_clock, group_cluster, offset):
-    """Its messages are in the caller's hands still, and the next member is further."""
+    """The caller still has its messages, and the next member has consumed more."""
     for queue in Q:
         fill(group_cluster, b"one", b"two", b"three", queue_id=queue.queue_id)
     events, held = [], {}

@@ -13,7 +13,7 @@ Q0, Q1 = (triomq.MessageQueue("T", "broker-a", number) for number in (0, 1))
 
 
 class Store:
-    """Offsets in memory; fails as often as it is told to."""
+    """Offsets in memory; fails a given number of times."""
 
     def __init__(self) -> None:
         self.offsets = {}

@@ -540,7 +540,7 @@ async def test_an_abort_ends_awaited_sends(autojump_clock, cluster):
 
 
 def answer_late(cluster):
-    """Let the route of topic U come half a second late; the event is set when it has been asked for."""
+    """Let the route of topic U arrive half a second late; the event is set when it has been asked for."""
     cluster.name_server.add_route("U", cluster.broker)
     asked = trio.Event()
 
@@ -558,7 +558,7 @@ def answer_late(cluster):
 async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
     autojump_clock, cluster, make_callback, with_callback, linger_s
 ):
-    """It must not join a batch, which nobody writes any more."""
+    """It must not join a batch that is not written any more."""
     async with cluster.client() as client:
         producer = await merging_producer(client, linger_s=linger_s)
         # Its task has been started.

@@ -148,7 +148,7 @@ def test_what_chooses_one_queue(queue, selector, arg, what):
 async def test_an_arg_without_a_selector_is_refused_whatever_the_kind_of_send(
     autojump_clock, cluster, make_callback, given, linger_s
 ):
-    """The order that its caller wants would be lost, and nothing would say so."""
+    """The order that its caller wants would be silently lost."""
     callback = make_callback()
     async with cluster.client() as client:
         producer = client.producer("G", linger_s=linger_s)

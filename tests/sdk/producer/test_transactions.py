@@ -30,7 +30,7 @@ MESSAGE = triomq.Message("T", b"pay")
 
 
 class Listener:
-    """Answers what it is told to, and records what it is asked."""
+    """Gives the set answers, and records the checks."""
 
     def __init__(self, answer: object = COMMIT) -> None:
         self.answer = answer
@@ -56,7 +56,7 @@ def ends(broker: Any) -> list[EndTransactionRequest]:
 
 
 async def told(broker: Any, count: int = 1) -> list[EndTransactionRequest]:
-    """The ends that a broker has been told, once there are so many."""
+    """The ends that a broker has received, once there are so many."""
     with trio.fail_after(60):
         while len(broker.requests(END)) < count:  # noqa: ASYNC110 - a fake broker has no event for it
             await trio.sleep(0.01)
@@ -278,7 +278,7 @@ async def test_a_cancelled_local_transaction_sends_no_outcome(autojump_clock, cl
 async def test_a_cancel_at_any_step_commits_nothing_that_did_not_end(
     autojump_clock, make_group_cluster, cancel_at_step
 ):
-    """Whatever step the cancel meets: the broker is told COMMIT only after the block has ended."""
+    """Whichever step is cancelled: the broker gets COMMIT only after the block has ended."""
     outcomes = []
     for step in range(1, 100):
         reached = False
@@ -841,7 +841,7 @@ class UnreadableError(Exception):
 
 
 async def test_a_check_whose_error_has_no_text(autojump_clock, cluster, make_record):
-    """The broker is told of the error; its text must not end the client."""
+    """The broker gets the error; its text must not end the client."""
     async with cluster.client() as client, client.producer("PG", transactions=Listener(UnreadableError())) as producer:
         await producer.send(MESSAGE)
         await cluster.broker.push_to(cluster.broker.streams[0], check_of(make_record))

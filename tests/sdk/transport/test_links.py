@@ -25,7 +25,7 @@ from triomq_protocol.wire.frame import FrameDecoder
 
 
 class Peer:
-    """The other end of a link, by hand."""
+    """The other end of a link, controlled by the test."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -590,7 +590,7 @@ async def test_a_dialer_whose_task_fails_at_its_deadline_ends_no_client(autojump
 
 
 class UsersStream(trio.abc.Stream):
-    """A stream of a dialer of the user's: it fails as it is told to."""
+    """A stream of a user's dialer: it fails as the test sets it."""
 
     def __init__(self, inner, failures):
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Peers that are not RocketMQ servers, or speak TLS where plain TCP is expected, and the other way round, are named."""
+"""Peers that are not RocketMQ servers, or use TLS where plain TCP is expected or the reverse, are named."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_only_errors_of_sends_mention_duplicates(nursery):
     with pytest.raises(errors.LinkLost) as caught:
         await link.request(Command.request(RequestCode.GET_MAX_OFFSET), 1)
     assert "duplicate" not in str(caught.value)
-    # Nothing tells a peer that was killed from one that expects TLS: both are named.
+    # A peer that was killed looks like one that expects TLS: both are named.
     assert "the peer has ended or is starting, or its port expects TLS" in str(caught.value)
 
 

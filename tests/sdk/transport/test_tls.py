@@ -1,4 +1,4 @@
-"""Whom a client believes when it speaks TLS: the given context alone decides, and by default certificates are verified."""
+"""Which servers a client trusts over TLS: only the given context decides, and by default certificates are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address that records bear."""
+"""The store address in records."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_an_unknown_host_name_is_an_error_of_its_own() -> None:
 async def test_the_ips_of_a_registered_address(
     mock_clock: trio.testing.MockClock, address: str, ips: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock that stands still: one that jumps would jump over the thread that asks."""
+    """The clock does not advance: one that jumps would not wait for the thread that asks."""
     real = socket.getaddrinfo
 
     def look_up(host: str, *others: Any, **options: Any) -> list[Any]:

@@ -155,7 +155,7 @@ async def test_offsets_of_slaves_are_merged_completely_or_not_at_all(monkeypatch
 
 
 async def test_a_cancelled_change_of_the_role_leaves_the_broker_in_one_role(desk: Any) -> None:
-    """A slave follows, a master does not, whichever step the cancel comes before."""
+    """A slave follows, a master does not, whichever step is cancelled."""
     broker, roles = desk.broker, desk.roles
     masters_tasks = len(broker.nursery.child_tasks)
 

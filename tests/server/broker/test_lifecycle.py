@@ -1,4 +1,4 @@
-"""A broker's start, its roles, a full disk, and how it goes down."""
+"""A broker's start, its roles, a full disk, and its stop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_killed_brokers_messages_and_topics_are_there(open_broker: Any) 
 
 @pytest.mark.parametrize("after_s", [0, 0.001, 3])
 async def test_a_start_that_is_cancelled_leaves_the_directory_free(open_broker: Any, after_s: float) -> None:
-    """A name server that says nothing holds up the start; the cancel comes before or while it waits."""
+    """A silent name server delays the start; the cancel is before or during the wait."""
     network, disk = MemoryNetwork(), MemoryDisk()
     await network.listen("127.0.0.1", 9876)
     start = trio.current_time()
@@ -256,7 +256,7 @@ async def test_sync_master_waits_for_a_slave_and_no_longer_than_its_timeout(open
         peer = await broker.peer()
         first = await peer.send(peer.put_request())
         await trio.sleep(1)
-        await slave.send_all(encode_report(10_000))  # more than there is: this slave is not believed
+        await slave.send_all(encode_report(10_000))  # more than there is: this report is not accepted
         start = trio.current_time()
         answer = await peer.receive()
         assert (answer.opaque, answer.code) == (first, 12)

@@ -33,7 +33,7 @@ NAMESRV = "127.0.0.1:9876"
 
 @attrs.define
 class NameServer:
-    """Takes requests, keeps them with the time, and answers as the test says."""
+    """Takes requests, keeps them with the time, and gives the answers that the test sets."""
 
     received: list[tuple[float, Command]] = attrs.Factory(list)
     closed: int = 0

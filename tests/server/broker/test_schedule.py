@@ -1,4 +1,4 @@
-"""Delayed messages: when they come, as what, and what restarts, kills and changes of role do to them
+"""Delayed messages: when and how they are delivered, also after restarts, kills and changes of the role
 (docs/protocol/store.md §19)."""
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ async def test_a_clock_that_is_set(step_s: int, open_broker: Any) -> None:
 
 @pytest.mark.parametrize("step_ms", [-1, -900])
 async def test_a_clock_that_is_set_back_a_little_makes_nothing_due(step_ms: int, open_broker: Any) -> None:
-    """Messages that come then are stored at the time of the last one before, so that times in the log stay in order."""
+    """Messages that arrive then are stored with the time of the last one before, so that times in the log stay in
+    order."""
     stepped = [0]
     network, disk = MemoryNetwork(), MemoryDisk()
     async with open_broker(network=network, disk=disk) as idle:
@@ -505,7 +506,7 @@ async def test_a_master_that_has_lost_its_progress_takes_that_of_its_slave(
 
 
 async def test_progress_of_another_log_is_not_taken(open_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Its messages are others: what it has delivered says nothing about those here."""
+    """Its messages are others: what it has delivered does not concern those here."""
     network, disk, strangers = MemoryNetwork(), MemoryDisk(), MemoryDisk()
     names = {"namesrvAddr": NAMESRV}
     for files in (strangers, disk):
@@ -653,7 +654,7 @@ async def test_rocketmqs_slaves_get_what_all_of_them_have(open_broker: Any) -> N
 
 @pytest.mark.parametrize("compat", ["safe", "4.9"])
 async def test_a_master_of_rocketmq_is_followed_at_once(open_broker: Any, compat: str) -> None:
-    """It does not say which copies its table counts."""
+    """It does not report which copies its table counts."""
     network = MemoryNetwork()
     slow = LaggingNetwork(network, 10912)
     async with (

@@ -24,7 +24,7 @@ PATH = "/store/triomq/setMembers.json"
         # One that is listed with another id has the former one no longer.
         ([{0: "me", 1: "a"}], {0: "a"}, 1, None),
         ([{0: "me", 1: "a"}, {0: "a", 2: "me"}], {}, 1, None),
-        # Its own former ids are nobody else's.
+        # Its own former ids belong to no other broker.
         ([{0: "a", 1: "me"}], {0: "a"}, 1, None),
         # A broker that has taken the id counts before the one that had it.
         ([{1: "a"}, {1: "b"}], {1: "b"}, 2, "b"),

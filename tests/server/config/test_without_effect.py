@@ -1,5 +1,4 @@
-"""Every known key is read by the servers or listed with the reason why it has no effect, and what is said of it is
-true."""
+"""Every known key is read by the servers or listed with the reason why it has no effect, and the reason is true."""
 
 from __future__ import annotations
 

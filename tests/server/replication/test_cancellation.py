@@ -25,7 +25,7 @@ DATA = bytes(range(256)) * 40
 
 
 async def scripted_slave(stream: trio.abc.Stream, reports: list[int]) -> None:
-    """Sends the given reports, reads whatever comes, and closes after a second."""
+    """Sends the given reports, reads everything, and closes after a second."""
     async with stream:
         with trio.move_on_after(1):
             for offset in reports:
@@ -110,7 +110,7 @@ async def test_following(autojump_clock: Any, memory_log: Any, line: Any) -> Non
 
 
 async def test_fetching_the_whole_log(autojump_clock: Any, store_pair: Any, line: Any) -> None:
-    """A fresh slave of a 4.9 master, cancelled while it compares, fetches the first record, or follows."""
+    """A new slave of a 4.9 master, cancelled while it compares, fetches the first record, or follows."""
     steps = 0
     for cancel in each_step():
         steps += 1

@@ -1,4 +1,4 @@
-"""The master's end over memory streams and the virtual clock: what it sends, when, and what it believes."""
+"""The master's end over memory streams and the virtual clock: what it sends, when, and which reports it accepts."""
 
 import socket
 import sys
@@ -22,7 +22,7 @@ SETTINGS_49 = HaSettings(file_bytes=FILE_BYTES, batch_bytes=1000, compat_49=True
 
 
 class ScriptedSlave:
-    """A slave that does what the test says, byte for byte."""
+    """A slave that sends the test's bytes."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream

@@ -217,7 +217,7 @@ async def test_both_ends_joined_survive_cuts(following, line, memory_log, autoju
 
 
 async def test_a_chain_of_slaves(following, line, memory_log, autojump_clock) -> None:
-    """A slave serves a further slave: what it takes over goes on at once."""
+    """A slave serves another slave: what it receives is passed on at once."""
     first, second = memory_log(b"abc"), memory_log()
     relay = HaMaster(first, SETTINGS)
     async with trio.open_nursery() as nursery:

@@ -125,7 +125,7 @@ async def test_a_file_system_without_splice(tmp_path: Path, monkeypatch: pytest.
 
 
 async def test_a_disk_that_fills_up_in_the_middle_of_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the file did not take is lost with the link, and comes again over the next."""
+    """What the file did not take is lost with the link, and sent again on the next."""
     real = os.splice
     calls = 0
 

@@ -1,4 +1,4 @@
-"""A fresh slave and a master with a long log: what arrives, from an unmodified 4.9 master and from ours."""
+"""A new slave and a master with a long log: what arrives, from an unmodified 4.9 master and from ours."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_master_may_fill_files_while_it_is_being_asked(
 
 
 async def test_a_master_without_any_file_yet(store_pair: Any, line: Any, autojump_clock: Any) -> None:
-    """A 4.9 master says then that its log begins at -1 and ends at 0."""
+    """A 4.9 master then reports a log from -1 to 0."""
     async with store_pair() as both:
         both.table = {"commitLogMinOffset": "-1", "commitLogMaxOffset": "0"}
         async with followed(line, both, compat_of_master=True) as slave:

@@ -318,7 +318,7 @@ async def test_small_steps_back_of_the_clock_do_not_unsort_the_log(
         for step in (0, -400, -900, 5, -5000):
             clock.now = start + step
             times.append(store.append(make_record(step)).store_timestamp - start)
-        assert times == [0, 0, 0, 5, -5000]  # a large one is believed: the clock had been wrong before
+        assert times == [0, 0, 0, 5, -5000]  # a large one is accepted: the clock had been wrong before
 
 
 async def test_a_slave_or_a_closed_store_takes_nothing(

@@ -129,7 +129,7 @@ async def test_a_damaged_entry_is_built_again(
 async def test_a_wrong_end_of_a_queue_is_found_at_the_start(
     wrong: str, closed: StoreConfig, make_record: MakeRecord, record_number: Any, caplog: Any
 ) -> None:
-    """Of the queue whose last record is not the log's last one: its end tells nothing about the log's."""
+    """Of the queue whose last record is not the log's last one: its end does not show where the log ends."""
     file = file_of(closed, f"consumequeue/T/1/{600:020d}")
     written, end = file.read_bytes(), 7 * UNIT.size
     assert not any(written[end:])

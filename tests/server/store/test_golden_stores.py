@@ -96,7 +96,7 @@ async def test_small_store_finds_offsets_by_time(golden: Any, tmp_path: Path, ma
 
 
 async def test_small_store_finds_offsets_by_true_time(golden: Any, tmp_path: Path, make_config: MakeConfig) -> None:
-    """Without Java's quirk: the answer is next to the wanted time, whichever file it lies in."""
+    """Without Java's quirk: the answer is next to the wanted time, whichever file it is in."""
     async with open_store(make_config(golden.unpack("store-small", tmp_path))) as store:
         for case in golden.doc["offsetByTime"]:
             topic, queue_id, wanted = case["topic"], case["queueId"], case["timestamp"]
@@ -291,7 +291,8 @@ async def test_report_names_place_and_cause(
 
 
 async def test_a_batch_whose_writing_was_interrupted_is_not_there(tmp_path: Path) -> None:
-    """The first eight bytes of a batch are written last; what of it was written before is not a sound part of the log."""
+    """The first eight bytes of a batch are written last; what of it was written before is not a sound part of the
+    log."""
     elements = b"".join(encode_batch_element(b"%d" % number, b"") for number in range(3))
     config = StoreConfig(store_path_root_dir=str(tmp_path / "one"), mapped_file_size_commit_log=65536)
     async with open_store(config) as store:

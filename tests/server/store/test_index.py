@@ -176,7 +176,7 @@ async def test_query_needs_no_notification_first(
 async def test_index_lost_with_the_machine_is_rebuilt_from_the_log(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """Java forgets the keys of everything older than the log file where recovery starts."""
+    """Java loses the keys of everything older than the log file where recovery starts."""
     disk = MemoryDisk()
     config = make_config("/s", mapped_file_size_commit_log=3000, max_index_num=1000)
     async with open_store(config, disk=disk, clock=clock) as store:
@@ -278,8 +278,8 @@ async def test_a_start_that_is_killed_while_it_builds_the_index_again_loses_no_k
 async def test_index_files_behind_one_that_is_built_again_are_built_again_too(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """Entries are only ever added at the end. The clock was set back before the second file, so it is not known to be on
-    the disk; the third one's times alone would do."""
+    """Entries are only ever added at the end. The clock was set back before the second file, so it is not known to be
+    on the disk; the third one's times alone would do."""
     config = make_config("/s", flush_interval_consume_queue=3_600_000)
     disk = MemoryDisk()
     async with open_store(config, disk=disk, clock=clock) as store:

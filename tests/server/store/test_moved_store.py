@@ -21,7 +21,7 @@ MakeRecord = Callable[..., NewRecord]
 
 
 async def confirmed(store: MessageStore, record: NewRecord) -> bool:
-    """Whether a message that is appended now comes to be on the disk."""
+    """Whether a message that is appended now reaches the disk."""
     answers: list[bool] = []
     ended = trio.Event()
 

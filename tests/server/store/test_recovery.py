@@ -152,7 +152,7 @@ async def test_a_slave_on_a_full_disk_that_stops_within_a_record_fetches_it_agai
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The part that has come can neither be read as messages nor dropped: the next start looks at it."""
+    """The part that was received can neither be read as messages nor dropped: the next start examines it."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
@@ -183,7 +183,7 @@ class NothingMore(random.Random):
 async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, back_ms: int, is_slave: bool
 ) -> None:
-    """The first record of a log file is older than what the checkpoint vouches for, but not what lies in front of it."""
+    """The first record of a log file is older than what the checkpoint covers, but the records before it are not."""
     config, disk = make_config(ROOT, mapped_file_size_consume_queue=20 * 1000), MemoryDisk(now_ms=clock)
     async with (
         open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master,
@@ -219,7 +219,7 @@ async def test_messages_from_before_the_clock_was_set_back_outlast_the_machine(
 
 
 async def vouch_for_one_message(store: MessageStore, make_record: MakeRecord, clock: Any) -> None:
-    """Have a checkpoint that vouches for one message, ten seconds ago."""
+    """Make a checkpoint that covers one message, ten seconds ago."""
     store.append(make_record(0))
     store.notify_arrivals()
     await store.flush()
@@ -230,7 +230,7 @@ async def vouch_for_one_message(store: MessageStore, make_record: MakeRecord, cl
 async def unforced_file_after_the_clock_was_set_back(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, *, forced: bool
 ) -> tuple[StoreConfig, MemoryDisk]:
-    """What a power failure leaves of a store whose checkpoint vouches for one message: the start of the next log file,
+    """What a power failure leaves of a store whose checkpoint covers one message: the start of the next log file,
     which was not forced to the disk and has an earlier time, and of the five messages before it what was `forced`."""
     never = 3_600_000  # also where the machine is so slow that a timer would be due
     config = make_config(
@@ -261,7 +261,7 @@ async def unforced_file_after_the_clock_was_set_back(
 async def test_a_file_that_is_on_disk_by_chance_confirms_nothing(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """Its first record is older than what the checkpoint vouches for, but the queues lack what lies in front of it."""
+    """Its first record is older than what the checkpoint covers, but the queues lack the records before it."""
     config, lost = await unforced_file_after_the_clock_was_set_back(make_config, make_record, clock, forced=True)
     async with open_store(config, disk=lost, clock=clock) as store:
         assert store.queue_bounds("Quiet", 0) == (0, 5)
@@ -362,7 +362,7 @@ def saved_times(disk: MemoryDisk) -> tuple[int, ...]:
 async def test_a_checkpoint_later_than_the_end_of_the_log_goes_back(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """Records that come later may be earlier than what it vouches for."""
+    """Later records may have earlier times than what it covers."""
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:
         store.append(make_record(0))
         first = clock.now
@@ -405,7 +405,7 @@ async def test_a_start_that_cuts_full_index_files_no_longer_confirms_them(
     clock: Any,
     autojump_clock: Any,
 ) -> None:
-    """The file on the disk stays full until it is written again, and would hide what comes in place of its entries."""
+    """The file on the disk stays full until it is written again, and would hide the entries that replace its own."""
 
     config = make_config(
         ROOT,
@@ -521,7 +521,7 @@ async def test_an_index_file_from_after_the_clock_was_set_back_is_not_taken_for_
 async def test_a_checkpoint_covers_nothing_that_is_cut_off(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """What comes in its place may have been stored earlier, and be on the disk in part when the machine goes down."""
+    """What replaces it may have been stored earlier, and be on the disk in part when the machine goes down."""
     async with open_store(make_config(ROOT, max_index_num=5), disk=memory_disk, clock=clock) as store:
         for n in range(20):
             last = store.append(make_record(n))
@@ -689,7 +689,7 @@ def test_written_bytes() -> None:
 async def test_missing_entries_far_back_are_built_again(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
 ) -> None:
-    """A queue that lost its end although the checkpoint vouched for it: dispatched again from where it ends."""
+    """A queue that lost its end although the checkpoint covered it: dispatched again from where it ends."""
     config = make_config(ROOT, mapped_file_size_commit_log=3000)
     async with open_store(config, disk=memory_disk, clock=clock) as store:
         for n in range(60):

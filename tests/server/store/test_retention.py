@@ -1,4 +1,4 @@
-"""Expiry: the decisions as tables, then what goes with a deleted log file (docs/protocol/store.md §13)."""
+"""Expiry: the decisions as tables, then what is deleted with a log file (docs/protocol/store.md §13)."""
 
 from __future__ import annotations
 

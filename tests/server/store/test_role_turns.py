@@ -38,7 +38,7 @@ def fill(store: MessageStore, make_record: MakeRecord) -> None:
 
 
 def copy_log(source: MessageStore, target: MessageStore) -> None:
-    """What has come has not been dispatched."""
+    """What was received has not been dispatched."""
     while (part := source.log_slice(target.log_max_offset, 1 << 20)) is not None:
         target.append_raw(part, target.log_max_offset)
 

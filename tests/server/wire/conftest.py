@@ -1,4 +1,4 @@
-"""A hub over transports that the test moves by hand: what was read, and each write by itself."""
+"""A hub over transports that the test controls: what was read, and each write by itself."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the system has no epoll")
 
 
 class Started(trio.abc.Instrument):
-    """What has spoken, and how many places were taken at the end of each turn of the loop."""
+    """What has sent something, and how many places were taken at the end of each turn of the loop."""
 
     def __init__(self, places: Places) -> None:
         self.places = places

@@ -129,7 +129,7 @@ def test_a_stuck_message_keeps_its_own_page_alone():
     "end", [lambda process, messages: process.finish_page(messages), lambda process, _: process.drop()]
 )
 def test_a_page_that_has_ended_is_in_no_reference_cycle(end):
-    """The collector would come for it late: a thousand pages later, at 100,000 messages a second."""
+    """The garbage collector would free it late: a thousand pages later, at 100,000 messages a second."""
     gc.disable()
     try:
         process, messages = filled(0, 1)

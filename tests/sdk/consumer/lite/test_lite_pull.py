@@ -112,7 +112,7 @@ async def test_committing_by_hand(autojump_clock, group_cluster):
 
 
 async def test_a_commit_of_a_queue_that_was_given_up_is_refused(autojump_clock, group_cluster):
-    """What was polled of it is in the caller's hands still, and the next member is further."""
+    """The caller still has what was polled of it, and the next member has consumed more."""
     fill(group_cluster, 20)
     fill(group_cluster, 20, queue_id=1)
     events = []

@@ -1,4 +1,4 @@
-"""Handlers cancelled at each await they and their runners go through: what they had not finished comes again.
+"""Handlers cancelled at each await they and their runners go through: what they had not finished is delivered again.
 
 An instrument counts the moments at which a handler's task goes to sleep; a trial is repeated, with the cancel at the
 first, second, third ... of them, until none is left.
@@ -147,7 +147,7 @@ async def test_async_handlers(autojump_clock, ordered, batch_max, fails, make_gr
 @pytest.mark.parametrize("batch_max", [1, 3])
 @pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
 async def test_plain_handlers(ordered, batch_max, fails, make_group_cluster):
-    """A function cannot be stopped: what it has finished counts, what it had not begun comes again."""
+    """A function cannot be stopped: what it has finished counts, what it had not begun is delivered again."""
     for number in count(1):
         async with make_group_cluster() as cluster:
             trial = Trial(cluster, ordered=ordered, batch_max=batch_max, fails=fails)

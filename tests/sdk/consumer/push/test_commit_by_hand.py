@@ -29,7 +29,7 @@ def by_hand(open_consumer: Any, **options: Any) -> Any:
 
 
 class Script:
-    """A handler that answers as it is told: body -> the answers of its deliveries, the last one for all further ones."""
+    """A handler with given answers: body -> the answers of its deliveries, the last one for all further ones."""
 
     def __init__(self, answers: dict[int, list[Any]]) -> None:
         self.seen: list[int] = []

@@ -51,7 +51,7 @@ def check_tracebacks(caplog):
 
 @pytest.fixture(autouse=True)
 def _trio_times():
-    """Each record bears the time of trio's clock, which tests move."""
+    """Each record has the time of trio's clock, which tests move."""
     log = logging.getLogger("triomq.consumer")
 
     def note(record):

@@ -176,7 +176,7 @@ async def test_without_a_valid_lock_nothing_is_handled(autojump_clock, group_clu
 
 
 async def test_a_lock_that_ran_out_while_a_handler_failed(autojump_clock, group_cluster):
-    """The task whose handler has failed must not judge the next queue's lock by the time before."""
+    """The task whose handler has failed must not compare the next queue's lock with an earlier time."""
     for queue_id in (0, 1):
         fill(group_cluster, 1, queue_id=queue_id)
     seen = []
@@ -348,7 +348,7 @@ async def test_plain_handlers_keep_the_order(group_cluster):
 
 
 async def test_a_queue_stays_locked_while_a_handler_runs_longer_than_its_consumer(autojump_clock, group_cluster):
-    """What cannot be stopped goes on: until it ends, or the lock runs out, no other member may begin."""
+    """A function cannot be stopped: until it ends, or the lock runs out, no other member may begin."""
     fill(group_cluster, 2)
     fill(group_cluster, 1, queue_id=1)
     seen, went_on = [], []

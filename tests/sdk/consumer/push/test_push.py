@@ -446,7 +446,7 @@ async def test_batches(autojump_clock, group_cluster):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("step", range(1, 6))
 async def test_a_cancelled_handler_sends_no_outcome(autojump_clock, group_cluster, open_consumer, step, ordered):
-    """Cancelled at each of its awaits: nothing is committed, nothing sent back, and the message comes again."""
+    """Cancelled at each of its awaits: nothing is committed, nothing sent back, and the message is delivered again."""
     fill(group_cluster, 1)
     awaits, handled = [], []
 
@@ -1012,7 +1012,7 @@ async def test_an_unsubscribed_topic_is_given_up(autojump_clock, group_cluster, 
 
 @pytest.mark.parametrize("batch_max", [1, 8])
 async def test_plain_handlers_that_are_cancelled_end_and_count(group_cluster, open_consumer, batch_max):
-    """A function cannot be stopped: what it has done is done, what it had not begun comes again."""
+    """A function cannot be stopped: what it has done counts, what it had not begun is delivered again."""
     fill(group_cluster, 64)
     seen = []
 

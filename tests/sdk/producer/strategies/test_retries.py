@@ -260,7 +260,7 @@ async def test_a_single_silent_broker_gets_the_whole_deadline_once(autojump_cloc
 
 @pytest.mark.parametrize("form", ["awaited", "callback", "pinned", "batch"])
 async def test_after_a_timeout_the_route_is_asked_for(autojump_clock, cluster, make_callback, form):
-    """Another broker may have come: without the question nobody would use it for up to 30 s."""
+    """There may be a new broker: without the request it would not be used for up to 30 s."""
     callback, message = make_callback(), triomq.Message("T", b"x")
     async with cluster.client() as client:
         producer = await warm_up(client)

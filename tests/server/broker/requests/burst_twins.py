@@ -1,7 +1,7 @@
-"""Random receives for both ways of storing sends: the compiled one with what it leaves to the handlers, and the handlers
-alone.
+"""Random receives for both ways of storing sends: the compiled one with what it leaves to the handlers, and the
+handlers alone.
 
-As a program it goes on for as many receives as it is told: `python burst_twins.py --receives 1000000`.
+As a program it runs for the given number of receives: `python burst_twins.py --receives 1000000`.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ def subscribing(peer: Any, tag: str, version: int) -> Command:
 
 
 async def test_another_subscription_runs_the_held_pulls_of_its_link_again(open_broker: Any) -> None:
-    """A message that only the new one wants has come before it, and woke nobody."""
+    """A message that only the new one wants arrived before it and woke no pull."""
 
     async with open_broker() as broker:
         reader, writer = await broker.peer(), await broker.peer()

@@ -48,7 +48,7 @@ def test_next_broker(slave_read: bool, lags: bool, broker_id: int, final: bool) 
 
 @pytest.mark.parametrize("slave_read", [True, False])
 def test_slave_sends_impossible_offsets_to_the_master(slave_read: bool) -> None:
-    """The slave may only be behind; the master decides, whatever slaveReadEnable says."""
+    """The slave may only be behind; the master decides, whatever slaveReadEnable is."""
     answered = outcome(S.OFFSET_OVERFLOW_BADLY, slave_read=slave_read, lags=True, final=False)
     assert answered == PullOutcome(20, HOME, offset_moved=False)
 

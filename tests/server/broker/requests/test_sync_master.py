@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class HandSlave:
-    """A slave by hand: reports when the test says so, and counts what it receives."""
+    """A slave controlled by the test: it reports on demand, and counts what it receives."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -43,7 +43,7 @@ class HandSlave:
         await self.stream.send_all(pack(">q", self.end if offset is None else offset))
 
     async def acknowledge(self, delay_s: float) -> None:
-        """Report whatever comes after a delay, until the end."""
+        """Report everything received after a delay, until the end."""
         while not self.closed:
             await trio.sleep(delay_s)
             try:
@@ -340,7 +340,8 @@ async def test_a_claim_to_have_more_than_there_is(open_broker: Any, compat: str,
 async def test_sends_when_the_fast_slave_leaves_and_a_slow_one_stays(
     open_broker: Any, compat: str, expected: tuple[int, float]
 ) -> None:
-    """4.9 still counts what the fast one had, takes the slow one as caught up, and lets senders wait in vain."""
+    """4.9 still counts what the fast one had, takes the slow one as caught up, and lets senders wait until their
+    timeout."""
     network = MemoryNetwork()
     settings = {"haSlaveFallbehindMax": 3000, "compat": compat}
     async with trio.open_nursery() as hands, sync_master(open_broker, network, **settings) as broker:

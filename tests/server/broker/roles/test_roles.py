@@ -242,7 +242,7 @@ async def test_a_role_that_cannot_be_saved_is_registered_nevertheless(open_broke
 
 
 async def test_the_role_taken_is_the_role_after_a_restart() -> None:
-    """Where there is a configuration file, it says afterwards what the broker is."""
+    """Where there is a configuration file, it contains the new role afterwards."""
     network, disk = MemoryNetwork(), MemoryDisk()
     values = {
         "brokerName": "broker-a", "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1", "listenPort": "10911",
@@ -463,7 +463,7 @@ async def test_without_name_servers_an_id_has_to_be_given(open_broker: Any) -> N
 
 
 async def contested_by(peer: Any) -> tuple[str | None, str | None]:
-    """As the answers to HA_STATUS and to code 28 say."""
+    """As in the answers to HA_STATUS and to code 28."""
     answer = await peer.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     return (await status(peer)).id_contested_by, json.loads(answer.body)["table"].get("triomqIdContestedBy")
 

@@ -58,7 +58,7 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
 
 @pytest.mark.parametrize("order", ["127.0.0.1:9876;127.0.0.1:9877", "127.0.0.1:9877;127.0.0.1:9876"])
 async def test_a_name_server_that_knows_no_master_does_not_take_it_away(open_broker: Any, order: str) -> None:
-    """The master does not reach it; the other one knows better."""
+    """The master does not reach it; the other one knows the master."""
     network = MemoryNetwork()
     async with (
         name_server(network),
@@ -251,7 +251,7 @@ async def test_a_returning_master_does_not_roll_consumers_back(open_broker: Any,
 async def test_offsets_of_an_unconfirmed_slave_are_not_taken(
     stranger: str, open_broker: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anyone can register at a name server as a slave of this set, and say that everything has been consumed."""
+    """Any client can register at a name server as a slave of this set, and report that everything has been consumed."""
     network, disk, strangers = MemoryNetwork(), MemoryDisk(), MemoryDisk()
     ours = {"namesrvAddr": NAMESRV}
     known = {"haSlaveAddresses": "192.0.2.1"} if stranger == "an address that is not listed" else {}
@@ -305,8 +305,8 @@ async def test_offsets_of_a_slave_that_is_registered_by_name_are_taken(
 async def test_tables_come_from_where_the_log_comes_from(
     open_broker: Any, named: dict[str, str], named_ha: str
 ) -> None:
-    """Another cluster's broker of the same name registers as the master, again and again, as anyone can, with its own HA
-    address or that of the right master."""
+    """Another cluster's broker of the same name registers as the master, again and again, as anyone can, with its own
+    HA address or that of the right master."""
     network, ours = MemoryNetwork(), {"namesrvAddr": NAMESRV}
     other = {"listenPort": 10931, "storePathRootDir": "/other"}
     stays = bool(named) or named_ha == HA_MASTER
@@ -343,7 +343,8 @@ async def test_tables_come_from_where_the_log_comes_from(
 
 
 async def test_another_ha_address_of_the_same_master_takes_no_slave_away(open_broker: Any) -> None:
-    """Anyone can register the right master with an HA address of their own, and what comes from there is not compared."""
+    """Any client can register the right master with another HA address, and what is received from there is not
+    compared."""
     network, ours = MemoryNetwork(), {"namesrvAddr": NAMESRV}
     (listener,) = await network.listen("127.0.0.1", 10999)
     dialled: list[trio.abc.Stream] = []
@@ -434,7 +435,8 @@ async def test_a_second_master_logs_that_it_is_one(open_broker: Any, caplog: Any
 async def test_a_master_finds_what_was_committed_at_its_slave_unnoticed(
     open_broker: Any, compat: str, expected: str
 ) -> None:
-    """It was cut off from the name servers, not gone: consumers went to the slave, and it is never started again."""
+    """It was disconnected from the name servers but still ran: consumers used the slave, and it is never started
+    again."""
     network = MemoryNetwork()
     ours = {"namesrvAddr": NAMESRV, "compat": compat}
     async with (
@@ -492,7 +494,7 @@ def through_a_proxy(network: MemoryNetwork) -> None:
 async def test_a_fixed_ha_address_does_not_name_the_master_to_ask(
     open_broker: Any, caplog: Any, names: bool, main_address: str | None, follows: bool
 ) -> None:
-    """The logs are compared where the name server, or the configuration, says that the master is."""
+    """The logs are compared where the name server, or the configuration, names the master."""
     network, disk = MemoryNetwork(), MemoryDisk()
     through_a_proxy(network)
     known = {"namesrvAddr": NAMESRV} if names else {}

@@ -21,7 +21,7 @@ from triomq_server.wire import to_the_end
 
 
 class Wire:
-    """Stands for a link: the table compares links with each other, and their hosts."""
+    """Represents a link: the table compares links with each other, and their hosts."""
 
     def __init__(self, host: int = 1) -> None:
         self.peer_host = bytes([10, 0, 0, host, 0, 0, 0, 1])

@@ -93,7 +93,7 @@ async def test_what_does_not_compile_lets_everything_pass(open_broker: Any, expr
 
 
 async def test_the_class_filter_flag_has_no_effect(open_broker: Any) -> None:
-    """Such a pull goes to a filter server; one that comes here is answered as if the flag were not there."""
+    """Such a pull goes to a filter server; one that arrives here is answered as if the flag were not set."""
     async with open_broker() as broker:
         peer = await broker.peer()
         await put(peer, 1)

@@ -14,7 +14,7 @@ from triomq_server.disk.config_files import ConfigFile
 
 
 class SlowFile(ConfigFile):
-    """A file whose writing in the background ends when it is told to."""
+    """A file whose background write ends when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__("undeliveredDelays.json", MemoryDisk())

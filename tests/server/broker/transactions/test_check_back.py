@@ -77,7 +77,8 @@ async def test_a_round_skips_ended_half_messages_and_stops_at_young_ones(desk: A
 async def test_half_messages_stored_while_the_clock_was_ahead_are_checked(
     desk: Any, check: CheckBack, client_link: Any
 ) -> None:
-    """Their store times are to come; the producer's clock was right. A round leaves its own copies to the next one."""
+    """Their store times are in the future; the producer's clock was right. A round leaves its own copies to the next
+    one."""
     link = client_link()
     await join(desk, link)
     desk.clock.now_ms += 3_600_000

@@ -71,7 +71,7 @@ class Recording:
         return int(self.cases[name]["decoded"]["storeTimestamp"])
 
     def assert_stored(self, name: str) -> None:
-        """The record at the recorded place has the recorded bytes; of an op message all but its time of birth."""
+        """The record at the recorded place has the recorded bytes; of an op message all except its born time."""
         expected = bytearray.fromhex(self.cases[name]["recordHex"])
         place = self.cases[name]["decoded"]["commitLogOffset"]
         found = self.desk.broker.store.record_at(place)

@@ -142,7 +142,7 @@ async def test_a_few_keys_wait_for_others_and_not_for_long(
         assert not entries(store)
         await trio.sleep(0.006)
         assert entries(store) == 3
-        # The next ones are not forgotten.
+        # The next ones are not lost.
         append_hashed(store, "k3")
         store.notify_batch()
         await trio.sleep(0.02)

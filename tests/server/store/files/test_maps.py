@@ -160,7 +160,7 @@ def test_a_file_that_was_closed_is_not_mapped_again(tmp_path: Path) -> None:
     let_go = []
     file.on_unmap = lambda: let_go.append(True)
     file.unmap()
-    assert bytes(view[:5]) == b"begin"  # whoever holds a slice reads on
+    assert bytes(view[:5]) == b"begin"  # a slice stays readable
     view.release()
     assert mapped_in(tmp_path) == 0
     assert (file.buffer[:5], let_go) == (b"begin", [True])

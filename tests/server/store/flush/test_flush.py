@@ -309,7 +309,8 @@ async def test_a_lack_of_descriptors_is_no_broken_disk(
 async def test_a_disk_that_refuses(
     autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """After a failed fsync nothing is reported as safe, and no message is taken, while the disk fails; reading goes on."""
+    """After a failed fsync nothing is reported as safe, and no message is accepted, while the disk fails; reads
+    continue."""
     disk = MemoryDisk()
     config = make_config(ROOT, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     async with open_store(config, disk=disk) as store:

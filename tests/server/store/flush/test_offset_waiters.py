@@ -1,4 +1,4 @@
-"""Waiting sends: released by offset, expired by deadline, called back once, and forgotten."""
+"""Waiting sends: released by offset, expired by deadline, called back once, and dropped."""
 
 from hypothesis import given
 from hypothesis import strategies as st

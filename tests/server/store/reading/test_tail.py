@@ -141,7 +141,7 @@ async def test_the_index_of_a_log_that_was_cut_is_built_again_after_a_power_fail
 async def test_the_checkpoint_goes_back_before_a_log_is_cut(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """It vouches for records that are dropped, and would do so for those that take their places."""
+    """It covers records that are dropped, and would cover those that are stored in their place."""
     config = make_config("/store", flush_interval_consume_queue=3_600_000)
     async with open_store(config, disk=memory_disk, clock=clock) as store:
         appended = []

@@ -1,4 +1,5 @@
-"""Repair of a stopped broker's store from its own log: each kind of damage, planted, found, moved aside and repaired."""
+"""Repair of a stopped broker's store from its own log: each kind of damage, planted, found, moved aside and
+repaired."""
 
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 async def check_all(root: Path, config: StoreConfig, record_number: Any, *, missing: int = 0) -> None:
-    """Every message can be read and found, in a start that has nothing to mend."""
+    """Every message can be read and found, in a start that has nothing to repair."""
     async with open_store(config) as store:
         assert store.recovery_report is not None
         assert store.recovery_report.clean
@@ -166,7 +167,7 @@ async def test_what_follows_from_the_log_is_built_again(
 async def test_damaged_records_are_skipped(
     clean: bool, root: Path, make_config: MakeConfig, record_number: Any
 ) -> None:
-    """In the oldest file, which no start checks; what lies behind stays."""
+    """In the oldest file, which no start checks; later records stay."""
     flip(root / "commitlog" / f"{0:020d}", 5 * RECORD_BYTES + 150)
     if not clean:
         (root / "abort").touch()
@@ -222,7 +223,7 @@ async def test_tables(damage: str, what: str, root: Path) -> None:
 async def test_queues_of_deleted_topics_are_not_built_again(
     root: Path, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
-    """Also those that RocketMQ has deleted, which keeps no list of them; their numbering goes on."""
+    """Also those that RocketMQ has deleted, which keeps no list of them; their offsets continue."""
     remove(root / "consumequeue/T/0")
     remove(root / "consumequeue/T/1")
     (root / "consumequeue/T").rmdir()

@@ -32,7 +32,7 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 class Reader:
-    """In place of OpenSSL's end: reads what the records say."""
+    """In place of OpenSSL's end: reads the contents of the records."""
 
     def __init__(self, came: ssl.MemoryBIO) -> None:
         self._came = came

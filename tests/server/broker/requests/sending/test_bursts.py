@@ -48,7 +48,7 @@ async def test_both_ways_store_and_answer_the_same(
 async def test_both_ways_wait_for_disk_and_slave_alike(
     seed: int, settings: dict[str, Any], new_desk: Callable[..., AbstractAsyncContextManager[Any]]
 ) -> None:
-    """No slave is there: who waits for one is told so, at once or when the disk is ready."""
+    """There is no slave: a send that waits for one gets this status, at once or when the disk is ready."""
     counts = await compare(seed, 40, partial(new_desk, **settings))
     assert counts["taken_bytes"] > counts["bytes"] * 0.1
 
@@ -66,7 +66,7 @@ async def test_both_ways_store_the_same_of_what_is_signed(
 async def test_a_signature_that_covers_a_field_twice_is_refused(
     last: str | None, code: int, new_desk: Callable[..., AbstractAsyncContextManager[Any]]
 ) -> None:
-    """Which of the values counts is not for the compiled way to say."""
+    """The compiled way does not decide which of the values counts."""
     async with new_desk(rules=access_rules("127.0.0.2")) as desk:
         pairs = sorted({**FIELDS, "n": "broker-a", "AccessKey": "may do most"}.items())
         if last is not None:

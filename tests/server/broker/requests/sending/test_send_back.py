@@ -63,7 +63,7 @@ async def test_sixteen_retries_and_then_no_more(open_broker: Any) -> None:
     [(407, 1, True), (120, 1, False), (407, 3, False), (407, None, False), (407, -1, True)],
 )
 async def test_whose_limit_counts(open_broker: Any, version: int, asked: int | None, dead: bool) -> None:
-    """The group says 2; the client may say something else from 3.4.9 (version 121) on."""
+    """The group's limit is 2; the client may set another one from 3.4.9 (version 121) on."""
     async with open_broker() as broker:
         peer = await broker.peer()
         await configure(peer, retry_max_times=2)
@@ -96,7 +96,7 @@ async def test_retry_queues(open_broker: Any) -> None:
 
 @pytest.mark.parametrize(("times", "limit", "dead"), [(3, 3, True), (2, 3, False), (16, None, True), (15, None, False)])
 async def test_what_a_consumer_sends_again_itself(open_broker: Any, times: int, limit: int | None, dead: bool) -> None:
-    """Where giving back failed, consumers send to the retry topic: the counters stand in the header."""
+    """Where giving back failed, consumers send to the retry topic: the counters are in the header."""
     async with open_broker() as broker:
         peer = await broker.peer()
         await peer.ask(peer.heartbeat())
