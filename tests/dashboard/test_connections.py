@@ -88,7 +88,7 @@ async def test_a_peer_that_does_not_read_does_not_keep_it_from_ending() -> None:
         await stack.enter_async_context(stuck(port))
 
 
-async def test_nor_from_being_cancelled() -> None:
+async def test_a_peer_that_does_not_read_does_not_prevent_a_cancellation() -> None:
     listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     async with AsyncExitStack() as stack:
         with trio.fail_after(30):

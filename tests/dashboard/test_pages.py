@@ -282,7 +282,9 @@ async def test_another_sites_name_does_not_lead_here(autojump_clock: object) -> 
         checked(await web.get("/", headers={"host": "[::1]:8088"}), 503)
 
 
-async def test_what_fails_here_stays_here(autojump_clock: object, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_of_the_dashboard_is_not_shown_to_the_browser(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(Nobody):
         async def __call__(self, *_arguments: object, **_more: object) -> Any:
             raise ZeroDivisionError("a secret of this machine")
@@ -344,7 +346,7 @@ async def test_pages_of_a_list() -> None:
     assert page_of([], "", 1).pages == 1
 
 
-async def test_the_tail_gives_what_comes(cluster: Cluster, client: triomq.Client) -> None:
+async def test_the_tail_shows_new_messages(cluster: Cluster, client: triomq.Client) -> None:
     await client.admin.create_topic("orders", queues=2)
     producer = client.producer("shop")
     await producer.send(triomq.Message("orders", b"before"))

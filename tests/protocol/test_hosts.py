@@ -27,7 +27,7 @@ def test_packed(ip: str, port: int, packed: str) -> None:
 
 
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)), st.integers(0, (1 << 31) - 1))
-def test_hosts_come_back(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> None:
+def test_hosts_are_decoded_as_they_were_encoded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> None:
     mapped = getattr(ip, "ipv4_mapped", None) or ip
     plain = str(ip).partition("%")[0]
     assert unpack_host(pack_host(plain, port)) == (str(mapped).partition("%")[0], port)

@@ -48,7 +48,7 @@ def test_errors_of_malformed_ids(text: str, message: str) -> None:
     st.sampled_from([8, 20]).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
     st.integers(0, (1 << 63) - 1),
 )
-def test_offset_ids_come_back(host: bytes, offset: int) -> None:
+def test_offset_ids_are_decoded_as_they_were_encoded(host: bytes, offset: int) -> None:
     text = offset_message_id(host, offset)
     assert text == text.upper()
     for shown in (text, text.lower()):

@@ -18,7 +18,7 @@ RAW = st.lists(st.sampled_from(["\x01", "\x02", "a", "WAIT", "CLUSTER", "XWAIT"]
 
 
 @given(MAPS)
-def test_properties_come_back(values: dict[str, str]) -> None:
+def test_properties_are_decoded_as_they_were_encoded(values: dict[str, str]) -> None:
     text = properties.encode_properties(values)
     assert properties.decode_properties(text) == properties.decode_properties(text + "\x02") == values
     assert properties.encode_properties_bytes(values) == utf8(text)

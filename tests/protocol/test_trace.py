@@ -162,7 +162,7 @@ def test_the_send_of_an_early_client():
 
 
 @pytest.mark.parametrize("time", ["9" * 5000, "9" * 19, "253402128000001", "-1", "\u00b2", "1.5"])
-def test_times_that_are_none(time):
+def test_times_that_are_no_numbers(time):
     (record,) = decode_records(f"Pub\x01{time}\x01R\x01G\x01T\x01A\x02")
     assert record.time_ms is None
 

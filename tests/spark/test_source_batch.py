@@ -40,7 +40,7 @@ def test_every_column(spark: SparkSession, topics: Topics) -> None:
     assert rows[1].tags is None
 
 
-def test_everything_once_however_it_is_cut(spark: SparkSession, topics: Topics) -> None:
+def test_everything_is_read_once_however_it_is_split(spark: SparkSession, topics: Topics) -> None:
     topic = topics.new(queues=2)
     sent = topics.fill(topic, 1500)
     whole, cut = topics.read(spark, topic), topics.read(spark, topic, minPartitions=9)
@@ -90,7 +90,7 @@ def test_times_from_and_to(spark: SparkSession, topics: Topics) -> None:
     assert topics.read(spark, topic, startingTimestamp=edges[2] + 60_000).count() == 0
 
 
-def test_from_where_a_group_stands(spark: SparkSession, topics: Topics) -> None:
+def test_reads_from_the_offsets_of_a_group(spark: SparkSession, topics: Topics) -> None:
     topic = topics.new(queues=1)
     topics.fill(topic, 10)
     with topics.client.pull_consumer("stands") as consumer:

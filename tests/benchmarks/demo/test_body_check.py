@@ -34,7 +34,7 @@ def test_another_body() -> None:
     assert received(filled(2), b"1", b"0").differing == 2
 
 
-def test_twice() -> None:
+def test_a_message_received_twice_is_counted() -> None:
     check = filled()
     check.receive("q", 0, digest(b"0"))
     comparison = received(check, b"0", b"1", b"2")

@@ -45,7 +45,7 @@ def test_a_broker_finds_what_was_written_for_it(tmp_path, monkeypatch) -> None:
     assert list(kept("log-gib-1", "consumequeue", "bench", "0").iterdir())
 
 
-def test_what_one_more_takes(monkeypatch, tmp_path) -> None:
+def test_memory_of_one_more_object(monkeypatch, tmp_path) -> None:
     measured = iter([(100, 0), (300, 20), (600, 50)])
 
     def measure(term, count, home, messages, base):

@@ -93,7 +93,7 @@ def test_a_master_without_slots_is_refused() -> None:
         local_slots("local[0]")
 
 
-def test_the_users_variables_win() -> None:
+def test_variables_set_by_the_user_are_kept() -> None:
     environment = {"PYSPARK_PYTHON": "/opt/python"}
     prepare_environment("local[2]", environment)
     environment.pop("PYTHONPATH", None)

@@ -33,7 +33,7 @@ def test_a_slow_consumer_changes_from_the_master_to_the_slave_and_back() -> None
 
 
 @pytest.mark.slow
-async def test_a_reader_that_loses_its_master_goes_on_at_the_slave() -> None:
+async def test_a_reader_that_loses_its_master_continues_at_the_slave() -> None:
     with trio.fail_after(60):
         taken_s = await measure_ours(3)
     assert len(taken_s) == 3

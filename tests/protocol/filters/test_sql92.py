@@ -191,7 +191,7 @@ def test_the_error_names_what_is_wrong_and_where(expression: str, message: str) 
         ("a = 9223372036854775807", "(a = 9223372036854775807)"),
     ],
 )
-def test_trees(expression: str, tree: str) -> None:
+def test_trees_of_expressions(expression: str, tree: str) -> None:
     assert str(parse(expression)) == tree
 
 

@@ -52,7 +52,7 @@ def test_every_element_is_read_as_if_it_came_alone(seed: int) -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=50), st.binary(max_size=50), INT32), max_size=5))
-def test_batches_come_back(parts: list[tuple[bytes, bytes, int]]) -> None:
+def test_batches_are_decoded_as_they_were_encoded(parts: list[tuple[bytes, bytes, int]]) -> None:
     body = b"".join(encode_batch_element(*part) for part in parts)
     for given_body in (body, memoryview(body)):
         elements = split_batch(given_body, b"").elements

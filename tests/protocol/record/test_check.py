@@ -19,7 +19,7 @@ def read(data: bytes, at: int = 0, offset: int = 1000, *, check_crc: bool = True
 
 
 @given(RECORDS, st.integers(0, 20))
-def test_a_record_is_read_wherever_it_stands(values: dict[str, object], before: int) -> None:
+def test_a_record_is_read_at_any_offset(values: dict[str, object], before: int) -> None:
     data = bytes(before) + encode_record(**values)  # type: ignore[arg-type]
     found = read(data + b"next", before, values["physical_offset"])  # type: ignore[arg-type]
     assert isinstance(found, LogRecord)

@@ -25,7 +25,7 @@ from triomq_protocol.record.view import (
 
 
 @given(RECORDS)
-def test_records_come_back(values: dict[str, object]) -> None:
+def test_records_are_decoded_as_they_were_encoded(values: dict[str, object]) -> None:
     data = encode_record(**values)  # type: ignore[arg-type]
     view = RecordView(data)
     for name, want in values.items():

@@ -62,7 +62,9 @@ CONFIGS = st.builds(
     bodies(DataVersion),
     st.lists(TEXTS, max_size=3),
 )
-def test_the_compressed_form_comes_back(configs: list[TopicConfig], version: DataVersion, servers: list[str]) -> None:
+def test_the_compressed_form_is_decoded_as_it_was_encoded(
+    configs: list[TopicConfig], version: DataVersion, servers: list[str]
+) -> None:
     table = TopicConfigTable(
         data_version=version, topic_config_table={str(config.topic_name): config for config in configs}
     )

@@ -40,7 +40,7 @@ def test_there_are_headers_for_every_conversation() -> None:
 @pytest.mark.parametrize("cls", HEADERS, ids=lambda cls: cls.__name__)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_headers_come_back(cls: type[Header], data: st.DataObject) -> None:
+def test_headers_are_decoded_as_they_were_encoded(cls: type[Header], data: st.DataObject) -> None:
     values = {}
     for field in msgspec.structs.fields(cls):
         if not field.required and data.draw(st.booleans()):

@@ -189,7 +189,7 @@ def test_doubles(value: float, text: str) -> None:
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_doubles_come_back(value: float) -> None:
+def test_doubles_are_decoded_as_they_were_encoded(value: float) -> None:
     assert float(java_double(value)) == value
 
 
@@ -249,7 +249,7 @@ def test_numbers_as_keys(text: str) -> None:
     assert ConsumerOffsetTable.decode(text.encode()).offset_table == {"T@G": {0: 7}}
 
 
-def test_a_key_inside_a_text_is_left_alone() -> None:
+def test_a_key_inside_a_text_is_not_changed() -> None:
     table = ConsumerOffsetTable(offset_table={'a{1:"b,2:\\': {3: 4}})
     assert ConsumerOffsetTable.decode(table.encode()) == table
 

@@ -40,7 +40,7 @@ def summary(command: Command) -> tuple[object, ...]:
 
 
 @given(st.lists(COMMANDS, max_size=5), st.data())
-def test_what_is_encoded_comes_back_in_any_split(commands: list[Command], data: st.DataObject) -> None:
+def test_encoded_frames_are_decoded_in_any_split(commands: list[Command], data: st.DataObject) -> None:
     stream = b"".join(command.encode() for command in commands)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     decoder = FrameDecoder()
@@ -51,7 +51,7 @@ def test_what_is_encoded_comes_back_in_any_split(commands: list[Command], data: 
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=3))
-def test_byte_by_byte(commands: list[Command]) -> None:
+def test_bytes_that_arrive_one_by_one_make_the_same_frames(commands: list[Command]) -> None:
     decoder = FrameDecoder()
     for command in commands:
         frame = command.encode()
@@ -224,7 +224,7 @@ def test_a_large_body_in_pieces_costs_linear_work() -> None:
     assert spent(2048) < 2
 
 
-def test_a_small_frame_does_not_keep_its_chunk_alive() -> None:
+def test_a_small_frame_does_not_keep_its_chunk_in_memory() -> None:
     frame = Command.request(105, fields={"topic": "T"}, body=b"x").encode()
     first, *_ = FrameDecoder().feed(frame * 1000)
     assert len(memoryview(first.raw_ext).obj) < len(frame)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def test_an_unknown_serialization_is_named(mark: int) -> None:
         FrameDecoder().feed(json_frame(b"{}").replace(b"\x00\x00\x00\x02", bytes([mark, 0, 0, 2]), 1))
 
 
-def test_a_fault_stays() -> None:
+def test_a_decoder_keeps_failing_after_a_fault() -> None:
     decoder, good = FrameDecoder(), of_dialect("empty", 0)
     with pytest.raises(RemoteProtocolError) as first:
         decoder.feed(b"GET / HTTP/1.1\r\n")

@@ -236,7 +236,7 @@ def test_a_registration_of_a_later_version_is_read_in_slices() -> None:
         + b"}}}",
     ],
 )
-def test_a_registration_that_would_take_long_is_refused(text: bytes) -> None:
+def test_a_slow_registration_is_refused(text: bytes) -> None:
     with pytest.raises(BodyError):
         count(RegisterBrokerBody.decode_in_slices(text))
 

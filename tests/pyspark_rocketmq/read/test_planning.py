@@ -20,7 +20,7 @@ def test_words_become_numbers() -> None:
     assert resolved(COMMITTED, held, None) == 5, "a group that was never there starts at the first message"
 
 
-def test_what_lies_between() -> None:
+def test_ranges_between_starts_and_ends() -> None:
     parts = ranges({A: 0, B: 5, C: 9}, {A: 10, B: 5, C: 3})
     assert parts == [QueueRange(A, 0, 10)]
 

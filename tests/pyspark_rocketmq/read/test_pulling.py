@@ -121,7 +121,7 @@ async def pulled(
     return [each.queue_offset for page in pages for each in iter_records(page)]
 
 
-async def test_several_at_once_and_still_in_order(autojump_clock: trio.testing.MockClock) -> None:
+async def test_several_pulls_at_once_keep_the_order(autojump_clock: trio.testing.MockClock) -> None:
     broker = FakeBroker(0, 10_000)
     assert await pulled(broker, 100, 5_003) == list(range(100, 5_003))
     assert broker.most_under_way == LANES

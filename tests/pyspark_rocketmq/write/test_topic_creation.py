@@ -76,7 +76,7 @@ async def test_a_missing_topic_is_created_once_on_every_master() -> None:
     assert cluster.created == [("T", 4), ("U", 4)], "topics may come from a column"
 
 
-async def test_a_topic_that_exists_is_left_alone() -> None:
+async def test_a_topic_that_exists_is_not_changed() -> None:
     cluster = Cluster()
     cluster.topics["T"] = {"broker-a": 1}
     await creation(cluster)("T")

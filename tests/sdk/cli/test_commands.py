@@ -364,7 +364,7 @@ def test_an_output_that_takes_nothing_is_one_line():
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("option", ["--help", "--version"])
-def test_nor_is_an_overview_that_cannot_be_written(option):
+def test_an_overview_that_cannot_be_written_is_an_error(option):
     command = [
         sys.executable,
         "-c",

@@ -62,7 +62,7 @@ def queue(number=0, name="a"):
         (ReadPreference.PREFER_SLAVE, 2, 2),
     ],
 )
-def test_wanted(preference, suggested, wanted):
+def test_which_broker_id_is_wanted(preference, suggested, wanted):
     cache = NodeCache(preference, FakeClock())
     if suggested is not None:
         cache.suggest(queue(), suggested)

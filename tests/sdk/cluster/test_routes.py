@@ -115,7 +115,7 @@ def test_addresses_of_brokers_follow_routes_that_come_and_go():
         assert {each[:2] for each in found} == {each[:2] for each in possible}
 
 
-async def test_a_topic_that_makes_way_takes_its_broker_along(autojump_clock, cluster):
+async def test_a_topic_that_is_dropped_removes_its_broker(autojump_clock, cluster):
     other = cluster.add_master("broker-b", topic="other")
     cluster.name_server.add_route("U0", other)
     for number in range(1, 4):
@@ -421,7 +421,7 @@ async def test_statistics(autojump_clock, cluster, make_callback):
     assert all(link.unsent_bytes == 0 for link in statistics.links)
 
 
-async def test_the_least_recently_used_topic_makes_way(autojump_clock, cluster):
+async def test_the_least_recently_used_topic_is_dropped(autojump_clock, cluster):
     for number in range(4):
         cluster.name_server.add_route(f"U{number}", cluster.broker)
     dropped = []

@@ -83,7 +83,7 @@ async def test_an_instance_that_registers_again_with_another_address_is_reported
     assert "of another address" not in caplog.text
 
 
-async def test_two_at_once_each_get_everything(group_cluster, kind):
+async def test_two_readers_at_once_each_get_everything(group_cluster, kind):
     fill(group_cluster, 5)
     async with (
         group_cluster.client() as one,
@@ -94,7 +94,7 @@ async def test_two_at_once_each_get_everything(group_cluster, kind):
         assert len(await take(first, 5)) == len(await take(second, 5)) == 5
 
 
-async def test_a_client_s_second_consumer_goes_on(group_cluster, kind):
+async def test_a_client_s_second_consumer_continues_where_the_first_ended(group_cluster, kind):
     fill(group_cluster, 3)
     async with group_cluster.client() as client:
         async with member(client, kind) as consumer:

@@ -210,7 +210,7 @@ async def test_one_message_on_demand(autojump_clock, group_cluster):
     assert not group_cluster.broker.offsets
 
 
-async def test_a_queue_rests_while_the_consumer_is_full_and_no_poll_is_lost(autojump_clock, group_cluster):
+async def test_a_queue_is_not_pulled_while_the_consumer_is_full_and_no_poll_is_lost(autojump_clock, group_cluster):
     """A full queue is woken, it does not poll: no pull is under way, and none is sent until messages are done."""
     for _ in range(100):
         group_cluster.broker.store("T", 0, b"x")

@@ -63,7 +63,7 @@ async def test_a_result_is_false_without_messages(autojump_clock, cluster):
     assert (bool(nothing), len(nothing)) == (False, 0)
 
 
-async def test_an_explicit_offset_leaves_the_position_alone(autojump_clock, cluster):
+async def test_an_explicit_offset_does_not_change_the_position(autojump_clock, cluster):
     async with cluster.client() as client:
         await fill(client, 5)
         consumer = client.pull_consumer("G")
@@ -169,7 +169,7 @@ async def test_an_illegal_offset_is_corrected(autojump_clock, cluster):
         assert await consumer.position(QUEUE) == 2
 
 
-async def test_it_starts_where_the_group_stands(autojump_clock, cluster):
+async def test_it_starts_at_the_offsets_of_the_group(autojump_clock, cluster):
     async with cluster.client() as client:
         await fill(client, 5)
         consumer = client.pull_consumer("G")
@@ -269,7 +269,7 @@ async def test_every_status_carries_a_suggestion(autojump_clock, cluster, code):
         assert (await consumer.pull(QUEUE, 0)).broker_address == slave.address
 
 
-async def test_an_error_leaves_the_suggestion_alone(autojump_clock, cluster):
+async def test_an_error_does_not_change_the_suggestion(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")

@@ -44,7 +44,7 @@ async def test_every_queue_is_pulled_in_turn(autojump_clock, group_cluster):
     assert group_cluster.broker.offsets["G", "T", 0] == 3
 
 
-async def test_a_queue_without_a_message_rests(autojump_clock, group_cluster):
+async def test_a_queue_without_a_message_is_not_pulled_for_a_while(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=2) as pulls:
         with trio.move_on_after(20):
             await anext(pulls)
@@ -143,7 +143,7 @@ async def test_what_cannot_be_shared(autojump_clock, group_cluster):
                 pass
 
 
-async def test_a_queue_whose_pull_was_cancelled_does_not_rest(autojump_clock, group_cluster):
+async def test_a_queue_whose_pull_was_cancelled_is_pulled_at_once(autojump_clock, group_cluster):
     group_cluster.name_server.add_route("T", group_cluster.broker, queues=1)
     fill(group_cluster, b"a")
 

@@ -252,7 +252,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("snapshot", HARMLESS)
-def test_what_is_right_is_not_found(snapshot):
+def test_harmless_cases_give_no_finding(snapshot):
     assert findings_of(snapshot) == []
 
 

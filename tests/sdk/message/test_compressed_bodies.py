@@ -27,7 +27,7 @@ BODY = b"flights " * 2000
     ],
     ids=["zlib", "lz4", "zstd"],
 )
-def test_there_and_back(compressor: triomq.plugins.Compressor, sys_flag: int) -> None:
+def test_bodies_are_restored_after_compression(compressor: triomq.plugins.Compressor, sys_flag: int) -> None:
     packed = compressor.compress(BODY)
     assert compressor.sys_flag == sys_flag
     assert len(packed) < len(BODY) / 10

@@ -311,7 +311,7 @@ async def test_async_callbacks_of_an_aborted_producer_get_some_time(autojump_clo
 
 
 @pytest.mark.parametrize("colour", ["plain", "async"])
-async def test_a_raising_callback_harms_no_other(autojump_clock, cluster, make_callback, caplog, colour):
+async def test_a_raising_callback_affects_no_other(autojump_clock, cluster, make_callback, caplog, colour):
     class Plain:
         def on_success(self, result):
             raise RuntimeError("its own fault")

@@ -93,7 +93,7 @@ async def test_a_producer_starts_no_task_before_it_merges(autojump_clock, cluste
             await producer.aclose()
 
 
-async def test_each_callback_gets_the_place_of_its_message(autojump_clock, cluster, make_callback):
+async def test_each_callback_gets_the_offset_of_its_message(autojump_clock, cluster, make_callback):
     bodies = texts(100)
     async with cluster.client() as client:
         producer = await merging_producer(client)

@@ -709,7 +709,7 @@ async def test_checks_for_others_and_checks_without_a_message_are_dropped(autoju
     assert "sends no message" in caplog.text
 
 
-async def test_checks_are_bounded_and_none_is_lost(autojump_clock, cluster, ask):
+async def test_the_number_of_checks_is_bounded_and_none_is_lost(autojump_clock, cluster, ask):
     running, most = 0, 0
 
     async def check(message: triomq.ReceivedMessage) -> triomq.TransactionState:

@@ -115,7 +115,7 @@ async def test_long_messages_are_delivered_few_in_a_turn(
             assert delivered - before <= 2
 
 
-async def test_a_level_that_was_idle_wakes_up(open_broker: Any) -> None:
+async def test_an_idle_level_is_woken(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
         for number in range(3):

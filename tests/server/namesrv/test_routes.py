@@ -65,7 +65,7 @@ def test_route_of_a_master_and_its_slaves(table) -> None:
     assert table.route(None) is None
 
 
-def test_route_over_two_sets_stands_in_java_order(table) -> None:
+def test_a_route_over_two_sets_has_javas_order(table) -> None:
     register(table, broker("broker-a"), "T")
     register(table, broker("broker-b"), "T")
     register(table, broker("broker-c"), "U")
@@ -116,7 +116,7 @@ def test_the_same_version_from_another_address_counts_as_changed(table) -> None:
     assert sets(table) == {"a": {0: "y"}}
 
 
-def test_one_address_stands_under_one_id(table) -> None:
+def test_one_address_has_one_id(table) -> None:
     register(table, broker("a", 1, "x"))
     register(table, broker("a", 0, "x"), "T")
     assert sets(table) == {"a": {0: "x"}}

@@ -69,7 +69,7 @@ async def broker_names(link) -> list[str]:
     return sorted(ClusterInfo.decode(answer.body).broker_addr_table)
 
 
-async def test_broker_is_gone_as_soon_as_its_connection_is(autojump_clock, network, start) -> None:
+async def test_a_broker_is_removed_as_soon_as_its_connection_closes(autojump_clock, network, start) -> None:
     address = await start()
     async with open_link(address, dial=network.dial) as client:
         async with open_link(address, dial=network.dial) as broker:

@@ -58,7 +58,9 @@ async def test_serving_a_slave(autojump_clock: Any, memory_log: Any) -> None:
     assert steps > 1
 
 
-async def test_a_master_while_it_starts_serves_and_stops(autojump_clock: Any, memory_log: Any, line: Any) -> None:
+async def test_a_master_can_be_cancelled_while_it_starts_serves_and_stops(
+    autojump_clock: Any, memory_log: Any, line: Any
+) -> None:
     steps = 0
     for cancel in each_step():
         steps += 1

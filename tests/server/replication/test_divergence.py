@@ -23,7 +23,7 @@ FILE_BYTES = 3000
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.33, 0.5, 0.77, 0.999, 1.0])
-async def test_a_true_beginning_is_behind_and_all_of_it_clean(store_pair, fraction: float) -> None:
+async def test_a_log_that_is_the_masters_beginning_is_behind_and_clean(store_pair, fraction: float) -> None:
     """Also where the copy ends inside a record or inside a file's filler."""
     async with store_pair() as both:
         both.put(both.master, 60)
@@ -65,7 +65,7 @@ async def test_a_master_that_lost_everything(store_pair) -> None:
 @pytest.mark.parametrize(
     ("common", "on_master", "on_slave"), [(30, 9, 9), (30, 20, 3), (30, 3, 20), (1, 30, 30), (0, 9, 9)]
 )
-async def test_two_histories_part_where_they_part(store_pair, common: int, on_master: int, on_slave: int) -> None:
+async def test_divergence_is_found_where_two_logs_part(store_pair, common: int, on_master: int, on_slave: int) -> None:
     async with store_pair() as both:
         both.put(both.master, common)
         both.copy(both.master, both.slave)

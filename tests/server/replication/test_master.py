@@ -267,7 +267,7 @@ async def test_one_report_releases_all_waiting_sends_that_it_covers(serving, mem
     assert answers[4:] == [(50, False, 0)], "the end of the service calls back all waiters"
 
 
-async def test_a_later_deadline_does_not_hide_an_earlier_one(serving, memory_log, autojump_clock) -> None:
+async def test_a_later_deadline_does_not_delay_an_earlier_one(serving, memory_log, autojump_clock) -> None:
     master = HaMaster(memory_log(b""), SETTINGS)
     answers: list[tuple[str, float]] = []
     async with serving(master):

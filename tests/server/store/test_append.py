@@ -309,7 +309,7 @@ async def test_unannounced_appends_are_bounded(
         assert ends == [store.log_max_offset]
 
 
-async def test_small_steps_back_of_the_clock_do_not_unsort_the_log(
+async def test_small_steps_back_of_the_clock_keep_the_times_of_the_log_in_order(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk, clock=clock) as store:

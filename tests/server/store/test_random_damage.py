@@ -101,7 +101,7 @@ def still_sound(root: Path, whole: dict[tuple[str, int, int], bytes]) -> set[tup
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
-async def test_nothing_sound_is_lost(
+async def test_no_sound_record_is_lost(
     killed: bool, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
 ) -> None:
     whole = await fill(tmp_path / "whole", make_config, make_record)

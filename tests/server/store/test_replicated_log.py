@@ -278,7 +278,7 @@ async def test_a_slave_that_joins_late(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("on", ["memory", "disk"])
-async def test_a_log_that_ends_with_a_file_goes_on(
+async def test_a_log_that_ends_with_a_file_continues(
     on: str, restarted: bool, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     """The next record belongs into the next file; nothing is left to be reserved in this one."""

@@ -68,7 +68,7 @@ def test_space_measures(ratios: tuple[float, float], expected: SpaceMeasures) ->
         ("x", 0, False),
     ],
 )
-def test_is_deleting_hour(delete_when: str, hour: int, due: bool) -> None:
+def test_in_which_hours_files_are_deleted(delete_when: str, hour: int, due: bool) -> None:
     assert is_deleting_hour(delete_when, hour) is due
 
 

@@ -116,7 +116,7 @@ def test_a_cluster_without_faults_names_how_to_enable_them(rocketmq: RocketMQ) -
 
 
 @pytest.mark.rocketmq(topics=["orders"])
-def test_a_node_that_is_not_there(rocketmq_faults: Faults) -> None:
+def test_an_unknown_node_is_refused(rocketmq_faults: Faults) -> None:
     with pytest.raises(ValueError, match="there is no node broker-z; known: namesrv-0, broker-a"):
         rocketmq_faults.kill("broker-z")
 

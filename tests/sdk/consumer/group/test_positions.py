@@ -88,7 +88,7 @@ def test_the_table_of_starts(start_from, normal, retry) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["middle", -1, True, None, 1.5, datetime(2026, 1, 1)])  # noqa: DTZ001
-def test_starts_that_are_none(wrong) -> None:
+def test_starts_that_are_refused(wrong) -> None:
     with pytest.raises(InvalidCall, match="start_from"):
         check_start_from(wrong)
 
@@ -126,7 +126,7 @@ async def test_no_start_without_an_answer(store) -> None:
     assert memory.get(Q0) is None
 
 
-async def test_the_fence(store) -> None:
+async def test_increase_only_refuses_smaller_offsets(store) -> None:
     events = []
     memory = positions(store, report=events.append)
     assert memory.update(Q0, 5, increase_only=True)
@@ -248,7 +248,7 @@ async def test_a_consumer_may_end_instead(store) -> None:
     assert (memory.get(Q0), store.offsets) == (100, {})
 
 
-async def test_a_reset_goes_back(store) -> None:
+async def test_a_reset_moves_offsets_back(store) -> None:
     events = []
     memory = positions(store, report=events.append)
     memory.update(Q0, 100, increase_only=True)
@@ -278,7 +278,7 @@ async def test_times(store) -> None:
         (50, 100, True, False),
     ],
 )
-def test_who_has_got_further(known, committed, moved, expected) -> None:
+def test_which_positions_count_as_overtaken(known, committed, moved, expected) -> None:
     assert is_overtaken(known, committed, moved=moved) is expected
 
 

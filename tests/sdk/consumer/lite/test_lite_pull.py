@@ -317,7 +317,7 @@ async def test_waiting_for_a_message(autojump_clock, group_cluster):
             await consumer.poll(-1)
 
 
-async def test_queues_go_over_without_a_gap(autojump_clock, group_cluster):
+async def test_queues_change_their_member_without_a_gap(autojump_clock, group_cluster):
     fill(group_cluster, 60)
     fill(group_cluster, 60, queue_id=1)
     calls = []

@@ -79,7 +79,7 @@ async def test_the_next_member_gets_what_was_not_committed(autojump_clock, group
     assert committed(group_cluster) == 5
 
 
-async def test_a_rollback_goes_back_to_the_last_commit(autojump_clock, group_cluster, open_consumer):
+async def test_a_rollback_returns_to_the_last_commit(autojump_clock, group_cluster, open_consumer):
     fill(group_cluster, 6)
     script = Script({1: [triomq.Commit()], 4: [triomq.Rollback(suspend_s=7), triomq.Commit()]})
     async with by_hand(open_consumer) as consumer, trio.open_nursery() as nursery:

@@ -37,7 +37,7 @@ class Consumed:
 
 
 @ORDERED
-async def test_a_paused_queue_rests_and_the_others_go_on(autojump_clock, group_cluster, open_consumer, ordered):
+async def test_a_paused_queue_is_not_pulled_and_the_others_are(autojump_clock, group_cluster, open_consumer, ordered):
     seen = Consumed()
     async with open_consumer(ordered=ordered) as consumer, trio.open_nursery() as nursery:
         nursery.start_soon(consumer.run, seen)

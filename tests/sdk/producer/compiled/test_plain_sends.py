@@ -99,7 +99,7 @@ class Run:
 @settings(max_examples=400, deadline=None)
 @given(messages=st.lists(MESSAGES, max_size=12), adds=st.booleans(), safe=st.booleans(), most=st.integers(1, 12))
 @example(messages=[triomq.Message("T", b"x", tags="t", keys="k")] * 12, adds=False, safe=True, most=12)
-def test_both_ways_are_the_same(messages, adds, safe, most):
+def test_the_compiled_and_the_plain_way_do_the_same(messages, adds, safe, most):
     from triomq._producer.compiled import sends
 
     runs = [Run(twin, window=(most, 300), adds_properties=adds, wait_store_ok=safe) for twin in (plain_sends, sends)]

@@ -46,7 +46,7 @@ async def send_each_way(producer, callback):
 
 
 @pytest.mark.parametrize("answer", [None, "1", -1.0, math.nan, ValueError("boom")], ids=repr)
-async def test_times_for_attempts_that_are_none_are_refused(cluster, answer):
+async def test_invalid_times_for_attempts_are_refused(cluster, answer):
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidCall, match="attempt_timeout_s of the retry policy Wrong"):
             client.producer("G", retry=policy(attempt_timeout_s=answer))
@@ -54,7 +54,7 @@ async def test_times_for_attempts_that_are_none_are_refused(cluster, answer):
 
 
 @pytest.mark.parametrize("attempts", [None, 0, 2.5, "3"], ids=repr)
-async def test_numbers_of_attempts_that_are_none_are_refused(cluster, attempts):
+async def test_invalid_numbers_of_attempts_are_refused(cluster, attempts):
     wrong = type("Wrong", (), {"attempts": attempts, "attempt_timeout_s": answering(1.0)})()
     async with cluster.client() as client:
         with pytest.raises(errors.InvalidCall, match="attempts of the retry policy Wrong"):

@@ -154,7 +154,7 @@ async def test_settings_alone_make_no_master_and_no_slave(
         "compat=4.9",
     ],
 )
-async def test_a_setting_that_cannot_be_used_changes_nothing(desk: Any, line: str) -> None:
+async def test_an_unusable_setting_changes_nothing(desk: Any, line: str) -> None:
     before = await settings(desk)
     answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=f"flushDelayOffsetInterval=77\n{line}\n".encode())
     assert answer.code == 1

@@ -206,7 +206,7 @@ async def test_a_reset_as_recorded(desk: Any, client_link: Any, exchanges: Any) 
     ("timestamp", "force", "expected"),
     [(-1, True, [7, 10, 6, 6]), (-1, False, [3, 3, 3, 3]), (1000, True, [0, 0, 0, 0]), (2000, False, [1, 1, 1, 1])],
 )
-async def test_where_a_reset_leads(
+async def test_to_which_offset_a_reset_leads(
     desk: Any, client_link: Any, timestamp: int, force: bool, expected: list[int]
 ) -> None:
     live_topic(desk)

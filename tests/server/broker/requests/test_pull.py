@@ -291,7 +291,7 @@ async def test_a_message_wakes_a_held_pull_at_once(open_broker: Any) -> None:
         assert answer.serialize == 0, "like 4.9, a woken pull is answered in the broker's own serialization"
 
 
-async def test_a_message_of_another_tag_does_not_wake(open_broker: Any) -> None:
+async def test_a_message_of_another_tag_wakes_no_pull(open_broker: Any) -> None:
     async with open_broker() as broker:
         reader, writer = await broker.peer(), await broker.peer()
         await writer.put()

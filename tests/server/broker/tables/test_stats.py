@@ -220,7 +220,7 @@ def test_names_that_clients_invent_are_counted_up_to_a_limit(
     assert minute(stats, "BROKER_GET_NUMS", "C").sum == 50
 
 
-def test_counters_that_stand_still_take_little_memory(stats: BrokerStats) -> None:
+def test_counters_without_changes_take_little_memory(stats: BrokerStats) -> None:
     for number in range(50):
         stats.count_get("T", 0, f"G{number}", 1, 100)
     now_ms = run(stats, 10)

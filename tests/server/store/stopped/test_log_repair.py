@@ -344,7 +344,7 @@ async def test_entries_of_messages_that_came_later_stay(
             assert [record_number(data) for data in result.slices] == [30]
 
 
-def test_a_mark_that_ends_behind_a_place_is_no_copy() -> None:
+def test_a_mark_that_ends_behind_an_offset_is_no_copy() -> None:
     mark = MARK.pack(FILE_BYTES - 100, BLANK_MAGIC)
     for stop, sound in ((FILE_BYTES, True), (FILE_BYTES - 1, False), (200, False)):
         place = Place(100, stop, "damage", replaced=False)
@@ -399,7 +399,7 @@ async def test_tables_are_taken_from_the_copy(damage: str, root: Path, copy: Cop
     assert await repair(root, [SOURCE], None, True, copy.open) == []
 
 
-async def test_a_table_whose_backup_is_sound_is_left_alone(root: Path, copy: Copy) -> None:
+async def test_a_table_whose_backup_is_sound_is_not_changed(root: Path, copy: Copy) -> None:
     for name, member in (
         ("topics.json", "topicConfigTable"), ("subscriptionGroup.json", "subscriptionGroupTable"),
         ("consumerOffset.json", "offsetTable"), ("delayOffset.json", "offsetTable"),

@@ -255,7 +255,7 @@ async def test_a_repair_that_was_killed_at_its_end_is_finished(root: Path) -> No
     assert not (root / "abort").exists()
 
 
-async def test_a_sound_store_is_left_alone(root: Path) -> None:
+async def test_a_sound_store_is_not_changed(root: Path) -> None:
     before = files(root)
     done = await run_in_thread(root, "--yes")
     assert (done.exit_code, done.output.partition(":")[0]) == (0, "nothing is damaged")

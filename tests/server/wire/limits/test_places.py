@@ -80,7 +80,7 @@ async def test_places_are_given_back_once(autojump_clock) -> None:
     assert not listener.ended
 
 
-async def test_a_place_costs_the_same_work_however_many_hosts_there_are(autojump_clock) -> None:
+async def test_taking_a_place_costs_the_same_work_for_any_number_of_hosts(autojump_clock) -> None:
     few, many = Listener(20), Listener(20_000)
     for listener, hosts in ((few, 10), (many, 10_000)):
         for number in range(2 * hosts):

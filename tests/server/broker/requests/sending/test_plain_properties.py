@@ -45,7 +45,7 @@ async def test_repeated_shapes(open_broker: Any, sent: str) -> None:
 @pytest.mark.parametrize(
     "text", [f"UNIQ_KEY\x01{'.' * 32}", f"UNIQ_KEY\x01{'é' * 32}", f"KEYS\x01k\x02UNIQ_KEY\x01{'A' * 32}"]
 )
-def test_what_has_no_shape(text: str) -> None:
+def test_properties_without_a_shape(text: str) -> None:
     plain = PlainProperties("C")
     plain.learn(text, decode_properties(text))
     assert not plain.shapes
