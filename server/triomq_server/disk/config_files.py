@@ -108,14 +108,19 @@ class ConfigFile:
         """The reason why it could not be written last time; None if it was."""
         return self._failures.get(self.path)
 
-    def log_failure(self, error: OSError) -> None:
-        """Log that the file could not be written, once per reason: tables on a timer are tried every few seconds."""
-        self._log_once(logging.ERROR, self.path, error)
+    def log_failure(self, error: OSError, cure: str = "") -> None:
+        """Log that the file could not be written, once per reason: tables on a timer are tried every few seconds.
 
-    def _log_once(self, level: int, path: str, error: OSError) -> None:
+        Args:
+            error: the reason.
+            cure: what is lost and what to do, for a file that is not tried again on a timer.
+        """
+        self._log_once(logging.ERROR, self.path, error, cure)
+
+    def _log_once(self, level: int, path: str, error: OSError, cure: str = "") -> None:
         if self._failures.get(path) != str(error):
             self._failures[path] = str(error)
-            _log.log(level, "%s cannot be written: %s", path, error)
+            _log.log(level, "%s cannot be written: %s%s", path, error, cure and f"; {cure}")
 
     async def save_in_background(self, data: bytes) -> None:
         """`save` without blocking the event loop, for tables that are written on a timer."""

@@ -387,7 +387,9 @@ class NameServer:
         try:
             await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
         except OSError as error:
-            self.config_file.log_failure(error)
+            self.config_file.log_failure(
+                error, "changed settings are in force until this server stops; change one again once it can be written"
+            )
             return _unwritten(command, "the settings are", error)
         return command.answer()
 

@@ -391,11 +391,17 @@ class Roles:
     async def _keep_role(self) -> None:
         """Write the role into the files that the next start reads. Raises OSError."""
         broker, values = self._broker, self._broker.config.to_properties()
-        if broker.config_file is not None:
-            await broker.config_file.save_in_background(dump_properties(values).encode())
-        if broker.role_file is not None:
-            role = {key: values[key] for key in ROLE_KEYS}
-            await broker.role_file.save_in_background(dump_properties(role).encode())
+        role = {key: values[key] for key in ROLE_KEYS}
+        for file, kept in ((broker.config_file, values), (broker.role_file, role)):
+            if file is None:
+                continue
+            try:
+                await file.save_in_background(dump_properties(kept).encode())
+            except OSError as error:
+                file.log_failure(
+                    error, "the next start takes the role that it names; change the role again once it can be written"
+                )
+                raise
 
     def _choose_arrivals(self) -> None:
         """Wake held pulls by arrivals, except on a 4.9 slave, which finds them by its scan only."""

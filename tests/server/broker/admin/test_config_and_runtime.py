@@ -71,7 +71,9 @@ async def test_changed_settings_are_written_to_the_file_the_broker_was_started_w
     assert (written["regionId"], written["brokerName"]) == ("north", "broker-a")
 
 
-async def test_settings_that_cannot_be_written_are_in_force_nevertheless(desk: Any, config: BrokerConfig) -> None:
+async def test_settings_that_cannot_be_written_are_in_force_nevertheless(
+    desk: Any, config: BrokerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = MemoryDisk()
     disk.make_directory("/conf")
     disk.write("/conf/broker.conf", b"regionId=south\n")
@@ -81,11 +83,17 @@ async def test_settings_that_cannot_be_written_are_in_force_nevertheless(desk: A
 
     disk.write = refuse  # type: ignore[method-assign]
     desk.broker.config_file = ConfigFile("/conf/broker.conf", disk)
-    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
-    assert answer.code == 1
-    assert "No space left on device" in answer.remark
+    for _ in range(2):
+        answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
+        assert answer.code == 1
+        assert "No space left on device" in answer.remark
     assert config.region_id == "north"
     assert disk.read("/conf/broker.conf") == b"regionId=south\n"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "/conf/broker.conf cannot be written: [Errno 28] No space left on device; changed settings are in force until "
+        "this broker stops; change one again once it can be written"
+    )
 
 
 async def test_another_permission_makes_the_broker_register_again(desk: Any) -> None:

@@ -211,7 +211,9 @@ async def test_a_slave_that_cannot_become_master_follows_on(open_broker: Any, mo
         assert (await status(at_two)).role == "SLAVE"
 
 
-async def test_a_role_that_cannot_be_saved_is_registered_nevertheless(open_broker: Any) -> None:
+async def test_a_role_that_cannot_be_saved_is_registered_nevertheless(
+    open_broker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = MemoryDisk()
     write = disk.write
 
@@ -239,6 +241,9 @@ async def test_a_role_that_cannot_be_saved_is_registered_nevertheless(open_broke
             await change_role(NAMESRV, "127.0.0.1:10911", "SLAVE", open_link=partial(open_link, dial=network.dial))
         assert await registered(await helper.peer(NAMESRV_PORT)) == {3: "127.0.0.1:10911"}
         nursery.cancel_scope.cancel()
+    (line,) = [text for record in caplog.records if "cannot be written" in (text := record.getMessage())]
+    assert line.startswith("/b.conf cannot be written: [Errno 28] No space left")
+    assert line.endswith("change the role again once it can be written")
 
 
 async def test_the_role_taken_is_the_role_after_a_restart() -> None:
