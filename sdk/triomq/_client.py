@@ -667,6 +667,7 @@ class Client(metaclass=NoPublicConstructor):
         Args:
             at_once: fail what is in flight instead of waiting for it.
         """
+        self._links.closes_soon = True
         try:
             if at_once:
                 for member in self._members:

@@ -52,8 +52,9 @@ class Producer(metaclass=NoPublicConstructor):
     """Sends the messages of one producer group; created by ``client.producer(group)``.
 
     It can be used as an async context manager: at its end it waits until all sends with a callback have ended, or,
-    when the block raises, fails them at once with :class:`~triomq.errors.ClientClosed`.  An awaited send ends in the task
-    that awaits it, also after that.
+    when the block raises, fails them at once with :class:`~triomq.errors.ClientClosed`.  An awaited send whose request is
+    on its way ends in the task that awaits it, also after that; one that would still have to write a request raises
+    ``ClientClosed``.
     """
 
     def __init__(
@@ -486,8 +487,10 @@ class Producer(metaclass=NoPublicConstructor):
     async def aclose(self) -> None:
         """Accept no more messages, wait for the sends with a callback, and unregister the group.
 
-        An awaited send ends in the task that awaits it, also after this.  When cancelled, sends still in flight fail with :class:`~triomq.errors.ClientClosed`, and async callbacks get
-        5 s to end.  Checks of transactions get 5 s; when cancelled, none.
+        An awaited send whose request is on its way ends in the task that awaits it, also after this; one that waits for
+        a route or a connection, or would be repeated, raises :class:`~triomq.errors.ClientClosed`.  When cancelled, sends
+        still in flight fail with ``ClientClosed``, and async callbacks get 5 s to end.  Checks of transactions get 5 s;
+        when cancelled, none.
         """
         if self._closed:
             await trio.lowlevel.checkpoint()
@@ -514,6 +517,7 @@ class Producer(metaclass=NoPublicConstructor):
         if self._merging is not None:
             self._merging.close()
         self._in_flight.abort()
+        self._targets.refuse()
         self._requests.close()
         if self._transactions is not None:
             self._transactions.checks.abort()

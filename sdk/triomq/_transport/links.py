@@ -124,6 +124,8 @@ class Links:
         """Called with every link that has just been opened."""
         self.lost: list[Callable[[Link], None]] = []
         """Called with every link that can no longer be used, before the waiters of its requests."""
+        self.closes_soon = False
+        """Whether the client is closing its members, and the links after them: errors name it as the cause."""
         self._nursery = nursery
         self._own_loop = OwnLoop()
         self._dial = dial

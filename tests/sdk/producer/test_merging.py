@@ -12,7 +12,7 @@ import triomq
 from triomq import errors
 from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.merging import BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, REFUSED_S, may_merge
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.record.batch import split_batch
 from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.send import SendMessageRequestV2
@@ -591,6 +591,58 @@ async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
     assert b"late" not in cluster.broker.bodies("U")
 
 
+@pytest.mark.parametrize("kind", ["send", "callback", "batch", "pinned"])
+async def test_a_send_that_waits_for_its_route_ends_with_its_producer(autojump_clock, cluster, make_callback, kind):
+    calls = {
+        "send": lambda producer: producer.send(triomq.Message("U", b"late")),
+        "callback": lambda producer: producer.send(triomq.Message("U", b"late"), make_callback()),
+        "batch": lambda producer: producer.send_batch([triomq.Message("U", b"late")]),
+        "pinned": lambda producer: producer.send(
+            triomq.Message("U", b"late"), queue=triomq.MessageQueue("U", "broker-a", 0)
+        ),
+    }
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        asked = answer_late(cluster)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def send():
+                with pytest.raises(errors.ClientClosed) as caught:
+                    await calls[kind](producer)
+                assert "may be stored" not in str(caught.value)
+
+            await asked.wait()
+            closed = trio.current_time()
+            await producer.aclose()
+        assert trio.current_time() == closed  # not only when the route comes
+        await trio.sleep(1)
+    assert not cluster.broker.bodies("U")
+
+
+async def test_an_awaited_batch_is_not_repeated_after_its_producers_end(autojump_clock, cluster):
+    refused = trio.Event()
+
+    async def refuse(command):
+        refused.set()
+        return command.answer(ResponseCode.SYSTEM_ERROR, "refused")
+
+    async with cluster.client() as client:
+        producer = await merging_producer(client)
+        cluster.broker.script(RequestCode.SEND_BATCH_MESSAGE, *[refuse] * 9)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def send():
+                with pytest.raises(errors.ClientClosed):
+                    await producer.send_batch([triomq.Message("T", b"refused")])
+
+            await refused.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            await producer.aclose()
+    assert len(cluster.broker.requests(RequestCode.SEND_BATCH_MESSAGE)) == 1
+
+
 async def test_a_one_way_message_whose_route_comes_after_the_producers_end(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = await merging_producer(client)
@@ -632,6 +684,31 @@ async def test_a_body_that_is_compressed_while_the_producer_closes(cluster, make
             await producer.aclose()
             go_on.set()
         assert not len(callback)
+    assert cluster.broker.bodies("T") == [b"warm"]
+
+
+async def test_a_half_message_that_is_compressed_while_the_producer_closes(cluster):
+    started, go_on = threading.Event(), threading.Event()
+
+    class Slow(triomq.plugins.ZlibCompressor):
+        def compress(self, body):
+            started.set()
+            assert go_on.wait(10)
+            return super().compress(body)
+
+    async with cluster.client() as client:
+        producer = client.producer("G", transactions=lambda _message: triomq.TransactionState.COMMIT, compressor=Slow())
+        await producer.send(triomq.Message("T", b"warm"))
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def send():
+                with pytest.raises(errors.ClientClosed):
+                    await producer.send_half(triomq.Message("T", b"x" * 200_000))
+
+            await trio.to_thread.run_sync(started.wait, 10)
+            await producer.aclose()
+            go_on.set()
     assert cluster.broker.bodies("T") == [b"warm"]
 
 

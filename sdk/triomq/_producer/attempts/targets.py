@@ -22,7 +22,7 @@ from triomq._producer.attempts.send_template import SendTemplate
 from triomq._producer.strategies.faults import FaultStrategy, choose_plain
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import BrokerNotFound, ConnectFailed, MQError, NotANameServer, NotReady
+from triomq.errors import BrokerNotFound, ClientClosed, ConnectFailed, MQError, NotANameServer, NotReady
 
 T = TypeVar("T")
 
@@ -116,8 +116,17 @@ class Targets:
         self.latest: TopicTargets | None = None
         # Topic -> the event after which all sends that wait for its brokers try again.
         self._waiting: dict[str, trio.Event] = {}
+        self._readying: set[trio.CancelScope] = set()
+        self._refuses = False
         routes.changed.append(self._route_changed)
         routes.forgotten.append(self._route_forgotten)
+
+    def refuse(self) -> None:
+        """End :meth:`ready` with :class:`~triomq.errors.ClientClosed` from now on, also where it waits: the producer is
+        closed."""
+        self._refuses = True
+        for scope in self._readying:
+            scope.cancel()
 
     def close(self) -> None:
         """Stop following route changes."""
@@ -150,7 +159,7 @@ class Targets:
         targets = self.latest
         if targets is None or targets.topic != out.topic:
             targets = self.known(out.topic)
-        if targets is None or not targets.queues:
+        if targets is None or not targets.queues or self._refuses:
             return None
         elsewhere = targets.several_brokers
         if out.pinned is not None:
@@ -190,12 +199,22 @@ class Targets:
 
         Raises:
             NotReady: no route, or no connection with capacity, in time.
+            ClientClosed: the producer is closed.
             MQError: no route, no master, or no connection, also at ``out.wait_until``.
         """
         share_s = until - trio.current_time()
-        return await self.wait_for(
-            lambda: self._ready_at_once(out, min(out.deadline, trio.current_time() + share_s)), out
-        )
+        if not self._refuses:
+            with trio.CancelScope() as scope:
+                self._readying.add(scope)
+                try:
+                    found = await self.wait_for(
+                        lambda: self._ready_at_once(out, min(out.deadline, trio.current_time() + share_s)), out
+                    )
+                finally:
+                    self._readying.discard(scope)
+                if not self._refuses:
+                    return found
+        raise ClientClosed("the client was closed" if self._links.closes_soon else "the producer is closed")
 
     async def wait_for(self, call: Callable[[], Awaitable[T]], out: Outgoing) -> T:
         """Make a call, and repeat it with pauses while the topic has no route, or no master that can be reached.
