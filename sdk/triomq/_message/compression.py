@@ -5,9 +5,11 @@ Upstream: ``Compressor``, ``CompressorFactory``, ``CompressionType``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import zlib
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from triomq._arguments.kinds import check_methods
@@ -26,6 +28,13 @@ COMPRESS_FROM_BYTES: Final = 4096
 
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """A body that grows beyond this is refused: 4 MiB of well compressed zeros would fill the memory."""
+
+_FRAMES_MAX: Final = 16_384
+"""A body of 4 MiB has this many of 256 bytes; of empty ones it has 450,000, which take half a second."""
+
+_FRAMES_STEP_BYTES: Final = 1024
+"""Several frames are read in steps of this size: their libraries have no bound for a step's result, which is 32 MiB at
+most, as 4 bytes of Zstandard may stand for 128 KiB."""
 
 
 class Compressor(Protocol):
@@ -165,14 +174,17 @@ def _unzlib(body: bytes) -> bytes:
 
 
 def _unlz4(body: bytes) -> bytes:
-    stream = _library("lz4.frame", "lz4").LZ4FrameDecompressor()
+    new_stream = _library("lz4.frame", "lz4").LZ4FrameDecompressor
+    stream = new_stream()
     try:
-        data = stream.decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1)
+        data = bytes(stream.decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1))
+        if stream.eof and stream.unused_data:
+            return _join_frames(new_stream, stream.unused_data, data)
     except RuntimeError as error:
         raise MessageIllegal("the body is not an LZ4 frame", remark=error_text(error)) from error
     if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
         raise MessageIllegal("the body's LZ4 frame is cut short")
-    return _bounded(bytes(data))
+    return _bounded(data)
 
 
 def _unzstd(body: bytes) -> bytes:
@@ -182,10 +194,42 @@ def _unzstd(body: bytes) -> bytes:
         if declared > MAX_DECOMPRESSED_BYTES:
             raise _too_large()
         # Not its stream reader, which takes a truncated frame for a complete one.
-        return bytes(zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_DECOMPRESSED_BYTES))
+        decompressor = zstandard.ZstdDecompressor()
+        if declared:  # after an empty first frame the library ignores the others
+            with contextlib.suppress(zstandard.ZstdError):
+                return bytes(decompressor.decompress(body, MAX_DECOMPRESSED_BYTES, allow_extra_data=False))
+        # Several frames, or frames to skip (RFC 8878 §3); or an error, which comes again.
+        return _join_frames(decompressor.decompressobj, body)
     except zstandard.ZstdError as error:
         what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"
         raise MessageIllegal(what, remark=error_text(error)) from error
+
+
+def _join_frames(new_stream: Callable[[], Any], rest: bytes, before: bytes = b"") -> bytes:
+    """Decompress one frame after the other.
+
+    Args:
+        new_stream: makes the object that decompresses one frame.
+        rest: the frames.
+        before: the contents of earlier frames.
+    """
+    parts, size, at, frames = [before], len(before), 0, 0
+    while at < len(rest):
+        frames += 1
+        if frames > _FRAMES_MAX:
+            raise MessageIllegal(f"the body has more than {_FRAMES_MAX} compressed frames")
+        stream = new_stream()
+        while not stream.eof:
+            step = rest[at : at + _FRAMES_STEP_BYTES]
+            if not step:
+                raise MessageIllegal("the last frame of the body is cut short")
+            at += len(step)
+            parts.append(stream.decompress(step))
+            size += len(parts[-1])
+            if size > MAX_DECOMPRESSED_BYTES:
+                raise _too_large()
+        at -= len(stream.unused_data or b"")
+    return b"".join(parts)
 
 
 def _bounded(data: bytes) -> bytes:

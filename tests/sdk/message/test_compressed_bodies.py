@@ -86,6 +86,44 @@ def test_a_zstandard_frame_that_grows_too_large(declared: bool) -> None:
         decompress(packed, 0x201)
 
 
+FRAMED = [triomq.plugins.Lz4Compressor(), triomq.plugins.ZstdCompressor()]
+
+
+@pytest.mark.parametrize("compressor", FRAMED, ids=["lz4", "zstd"])
+@pytest.mark.parametrize("last", [b"", b"x", random.Random(1).randbytes(200_000)])
+@pytest.mark.parametrize("first", [b"", BODY])
+def test_all_frames_of_a_body_are_read(compressor: triomq.plugins.Compressor, first: bytes, last: bytes) -> None:
+    """Other clients may write several frames: a stream that is flushed, or parts that are compressed in parallel."""
+    parts = [first, b"", *(b"%d" % number for number in range(500)), last]
+    packed = b"".join(compressor.compress(part) for part in parts)
+    assert decompress(packed, compressor.sys_flag) == b"".join(parts)
+    for wrong in (packed[:-1], packed + b"no frame", packed + packed[:3]):
+        with pytest.raises(triomq.errors.MessageIllegal):
+            decompress(wrong, compressor.sys_flag)
+
+
+@pytest.mark.parametrize("compressor", FRAMED, ids=["lz4", "zstd"])
+def test_frames_that_grow_too_large_together(compressor: triomq.plugins.Compressor) -> None:
+    packed = compressor.compress(bytes(1 << 20))
+    assert decompress(packed * 64, compressor.sys_flag) == bytes(64 << 20)
+    with pytest.raises(triomq.errors.MessageIllegal, match="67108864"):
+        decompress(packed * 64 + compressor.compress(b"x"), compressor.sys_flag)
+
+
+@pytest.mark.parametrize("compressor", FRAMED, ids=["lz4", "zstd"])
+def test_a_flood_of_empty_frames_is_refused(compressor: triomq.plugins.Compressor) -> None:
+    packed = compressor.compress(b"")
+    assert decompress(packed * 16_384, compressor.sys_flag) == b""
+    with pytest.raises(triomq.errors.MessageIllegal, match="more than 16384 compressed frames"):
+        decompress(packed * 16_400, compressor.sys_flag)
+
+
+def test_a_zstandard_frame_may_follow_one_that_is_skipped() -> None:
+    packed = triomq.plugins.ZstdCompressor().compress(BODY)
+    skipped = bytes.fromhex("502a4d1804000000") + b"note"
+    assert decompress(skipped + packed + skipped, 0x201) == BODY
+
+
 IN_THREADS = """
 import concurrent.futures, random, sys
 from triomq import plugins
