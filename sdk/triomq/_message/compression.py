@@ -198,7 +198,7 @@ def _unzstd(body: bytes) -> bytes:
         if declared:  # after an empty first frame the library ignores the others
             with contextlib.suppress(zstandard.ZstdError):
                 return bytes(decompressor.decompress(body, MAX_DECOMPRESSED_BYTES, allow_extra_data=False))
-        # Several frames, or frames to skip (RFC 8878 §3); or an error, which comes again.
+        # Several frames, or frames to skip (RFC 8878, section 3); or an error, which comes again.
         return _join_frames(decompressor.decompressobj, body)
     except zstandard.ZstdError as error:
         what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"
