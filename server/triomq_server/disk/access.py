@@ -772,10 +772,14 @@ class RealDisk:
                         "storePathRootDir (--store)"
                     ) from None
                 raise
-            os.pwrite(fd, b"lock", 0)
+            try:
+                os.pwrite(fd, b"lock", 0)
+                with os.scandir(folder) as found:
+                    self._folders[folder] = {one.path for one in found if one.is_dir()}
+            except BaseException:
+                os.close(fd)
+                raise
             _locked_paths.add(path)
-        with os.scandir(folder) as found:
-            self._folders[folder] = {one.path for one in found if one.is_dir()}
 
         def release() -> None:
             self._folders.pop(folder, None)

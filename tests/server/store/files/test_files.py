@@ -37,6 +37,19 @@ async def test_one_store_per_directory(disk: Disk, tmp_path: Path, make_config: 
         pass
 
 
+@pytest.mark.parametrize("name", ["pwrite", "scandir"])
+def test_a_lock_that_fails_halfway_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="broken"):
+        patch.setattr(os, name, fail)
+        RealDisk().lock(f"{tmp_path}/lock")
+    assert os.listdir("/proc/self/fd") == before
+    RealDisk().lock(f"{tmp_path}/lock")()
+
+
 async def test_the_lock_holds_between_processes(tmp_path: Path, make_config: MakeConfig) -> None:
     taker = (
         "import sys\nfrom triomq_server.disk.access import RealDisk, StoreLocked\n"
