@@ -43,9 +43,10 @@ def test_a_lock_that_fails_halfway_is_not_held(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.EIO, "broken")
 
     before = os.listdir("/proc/self/fd")
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="broken"):
+    with monkeypatch.context() as patch:
         patch.setattr(os, name, fail)
-        RealDisk().lock(f"{tmp_path}/lock")
+        with pytest.raises(OSError, match="broken"):
+            RealDisk().lock(f"{tmp_path}/lock")
     assert os.listdir("/proc/self/fd") == before
     RealDisk().lock(f"{tmp_path}/lock")()
 
