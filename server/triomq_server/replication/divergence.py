@@ -260,11 +260,16 @@ def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, que
     """
     if compared.relation.may_follow or compared.common_end is None:
         return None
+    return offset_after(queues, compared.common_end, topic, queue_id)
+
+
+def offset_after(queues: QueueEntries, log_offset: int, topic: str, queue_id: int) -> int:
+    """The queue offset of the first message that does not end by a log offset."""
     low, high = queues.queue_bounds(topic, queue_id)
     while low < high:
         middle = (low + high) // 2
         unit = queues.queue_unit(topic, queue_id, middle)
-        if unit is None or unit[0] + unit[1] <= compared.common_end:
+        if unit is None or unit[0] + unit[1] <= log_offset:
             low = middle + 1
         else:
             high = middle

@@ -31,7 +31,7 @@ from triomq_server.replication.divergence import (
     NotComparableError,
     RemoteLog,
     compare,
-    first_own_offset,
+    offset_after,
 )
 from triomq_server.replication.metadata import delay_offsets_request
 from triomq_server.store import MessageStore
@@ -58,28 +58,32 @@ async def _has_copy(link: Asking, store: MessageStore) -> bool:
     return compared.common_end is not None and compared.relation is not LogRelation.DIVERGED
 
 
-async def _trusted_to(link: Asking, store: MessageStore, end_of: QueueEnd) -> QueueEnd | None:
+async def _trusted_to(link: Asking, store: MessageStore, end_of: QueueEnd, *, again: bool) -> QueueEnd | None:
     """The limit, by queue, up to which consumer offsets of the broker at the other end are accepted; None: reject all.
     Errors as with `_has_copy`.
 
     A slave whose log has another end since a power failure, or since it was the master, still belongs to the set: some
-    records are the same. Messages consumed there after these records are not the ones stored here. Every offset is
-    accepted from a slave that has no records of its own.
+    records are the same. Messages consumed there after these records are not the ones stored here. From a slave that has
+    no records of its own, every offset is accepted before this broker takes messages. Later it may be one of a message
+    that this log has lost, and whose number another message has by now, so only the records that both have count.
     """
     compared = await compare(store, RemoteLog(link))
     first = max(compared.master_begin, store.log_min_offset)
     if compared.common_end is None or compared.common_end <= first:
         return None
-    if compared.relation is LogRelation.DIVERGED:
+    if compared.relation is LogRelation.BEHIND:
+        return end_of
+    if compared.relation is LogRelation.DIVERGED or again:
         return partial(_common_end_in, store, end_of, compared)
-    return end_of if compared.relation is LogRelation.BEHIND else _no_end
+    return _no_end
 
 
 def _common_end_in(
     store: MessageStore, end_of: QueueEnd, compared: Comparison, topic: str, queue_id: int
 ) -> int | None:
     """The queue offset from which a queue has messages that the compared log lacks; None for an unknown queue."""
-    return None if end_of(topic, queue_id) is None else first_own_offset(store, compared, topic, queue_id)
+    assert compared.common_end is not None
+    return None if end_of(topic, queue_id) is None else offset_after(store, compared.common_end, topic, queue_id)
 
 
 async def _merge_offsets_of(
@@ -90,7 +94,7 @@ async def _merge_offsets_of(
     try:
         async with open_link(slave) as link:
             is_lost = store.log_max_offset == store.log_min_offset  # nothing to compare: the progress is all there is
-            trusted = _no_end if is_lost else await _trusted_to(link, store, end_of)
+            trusted = _no_end if is_lost else await _trusted_to(link, store, end_of, again=again)
             if trusted is None:
                 log_failure(
                     "%s is registered as a slave, but is not known to have a copy of this log: its consumer offsets are "

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import attrs
 import msgspec
@@ -21,6 +22,7 @@ from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.registration import RegistrationAnswer
+from triomq_server.broker.roles.lost_messages import end_in
 from triomq_server.broker.tables.offsets.committed import decode_received
 from triomq_server.broker.tables.offsets.resets import FIELD
 from triomq_server.replication.divergence import NotComparableError, RemoteLog
@@ -279,6 +281,12 @@ class SlaveTasks:
             raise NotComparableError(text)
         async with self._open_link(address) as link:
             self._compared_at = address
+            broker = self._broker
+            # Offsets that were copied from the master may count messages that have not come here, and that a master
+            # which returns may have lost. As soon as others with their numbers come, they look like any offset; the
+            # master, which may ask for them, has the right ones.
+            end_of = partial(end_in, broker.store, broker.topics)
+            await in_turns(broker.offsets.lower_to_ends(end_of, as_reset=False))
             yield RemoteLog(link)
 
 

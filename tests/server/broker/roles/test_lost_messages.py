@@ -214,3 +214,56 @@ async def test_what_was_consumed_of_an_old_masters_own_messages_is_not_taken(ope
             await put(at_slave, *new[on_new:])
             assert await committed(at_slave) == 1
             assert await unseen(at_slave) == new
+
+
+class _NetworkWithoutMaster(MemoryNetwork):
+    """The network of a slave that cannot reach its master, which can reach it."""
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        super().__init__()
+        self._listeners = network._listeners
+        self._next_port = 60_000
+
+    async def dial(self, address: str) -> trio.abc.Stream:
+        if address.endswith((":10911", ":10912")):
+            raise ConnectionRefusedError(address)
+        return await super().dial(address)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("before", [1, None])
+async def test_a_slave_that_comes_later_counts_messages_lost_with_the_power(
+    open_broker: Any, before: int | None, follows: bool
+) -> None:
+    """Its log is the beginning of the master's, but it has the offsets of messages that it had not received."""
+    network, slaves = MemoryNetwork(), MemoryDisk()
+    later = network if follows else _NetworkWithoutMaster(network)
+    slow = LaggingNetwork(network, 10912)
+    new = [b"new %d" % n for n in range(25)]
+    async with name_server(network):
+        async with (
+            open_broker(network=slow, disk=slaves, **{**SLAVE, "storePathRootDir": "/slave"}),
+            open_broker(network=network, disk=MemoryDisk(), namesrvAddr=NAMESRV) as master,
+        ):
+            peer = await master.peer()
+            await put(peer, b"common")
+            if before is not None:
+                await committed(peer, before)
+            await trio.sleep(12)
+            left = powered_off(master.disk)
+            slow.lags = True
+            await put(peer, *(b"old %d" % n for n in range(20)))
+            await committed(peer, 21)
+            await trio.sleep(13)
+        assert b"{0:21\n" in slaves.read("/slave/config/consumerOffset.json")
+        async with open_broker(network=network, disk=left, namesrvAddr=NAMESRV) as master:
+            peer = await master.peer()
+            await put(peer, *new[:5])
+            async with open_broker(network=later, disk=slaves, **{**SLAVE, "storePathRootDir": "/slave"}) as slave:
+                at_slave = await slave.peer(SLAVE_PORT)
+                await trio.sleep(12)
+                assert await unseen(peer) == new[:5]
+                await put(peer, *new[5:])
+                await trio.sleep(25)
+                assert await unseen(peer) == new
+                assert await committed(at_slave) == (1 if follows else 21)

@@ -224,10 +224,14 @@ class OffsetTable:
             self.table.pop(key, None)
             self.changed = True
 
-    def lower_to_ends(self, end_of: QueueEnd) -> Generator[None, None, int]:
-        """Set each offset beyond the end of its queue to that end, as a reset, so that no merge brings it back.
+    def lower_to_ends(self, end_of: QueueEnd, *, as_reset: bool = True) -> Generator[None, None, int]:
+        """Set each offset beyond the end of its queue to that end.
 
         For a log that has lost its last messages: others get their numbers, which the group has not seen. In slices.
+
+        Args:
+            end_of: the ends of the queues.
+            as_reset: so that no merge brings the offset back.
 
         Returns:
             How many there were.
@@ -237,7 +241,12 @@ class OffsetTable:
             topic, group = _split(key)
             for queue_id, offset in list(queues.items()):
                 if offset > 0 and (end := end_of(topic, queue_id)) is not None and offset > end:
-                    self.commit(group, topic, queue_id, end)
+                    if as_reset:
+                        self.commit(group, topic, queue_id, end)
+                    else:
+                        self._snapshots.keep(key)
+                        queues[queue_id] = end
+                        self.changed = True
                     lowered += 1
             if not number % KEYS_PER_SLICE:
                 yield
