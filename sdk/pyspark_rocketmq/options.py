@@ -50,6 +50,9 @@ DEFAULT_TRIGGER_DELAY_S: Final = 900.0
 MOST_QUEUES: Final = 65536
 """The limit of the SDK's `Admin.create_topic`."""
 
+MOST_SECONDS: Final = 30 * 86_400
+"""The longest duration of a client's setting. Without a limit a query would wait forever, and send no heartbeat."""
+
 _INT: Final = (1 << 31) - 1
 _LONG: Final = (1 << 63) - 1
 """The highest numbers of Spark's types."""
@@ -536,6 +539,10 @@ def _client(given: _Given) -> ClientSettings:
         with _refused(CLIENT_PREFIX + name):
             if kind is float:
                 check_seconds(ours, target[ours], zero=ours == "route_wait_s")
+                if target[ours] > MOST_SECONDS:
+                    raise BadOption(
+                        f"{CLIENT_PREFIX}{name} is {value!r}, and {ours} may be {MOST_SECONDS} seconds (30 days) at most"
+                    )
             elif kind is int:
                 check_count(ours, target[ours], 0 if ours == "compress_from_bytes" else 1)
     return ClientSettings(

@@ -143,6 +143,17 @@ def test_the_clients_settings_in_our_names_and_in_javas() -> None:
             {**LEAST, "rocketmq.heartbeat_every_s": "nan"},
             "rocketmq.heartbeat_every_s: heartbeat_every_s is nan, not a number of seconds",
         ),
+        *(
+            ({**LEAST, f"rocketmq.{name}": value}, f"rocketmq.{name.lower()} is '{value}', and {ours} may be 2592000")
+            for name, ours in (
+                ("heartbeat_every_s", "heartbeat_every_s"),
+                ("refresh_every_s", "refresh_every_s"),
+                ("heartbeatBrokerInterval", "heartbeat_every_s"),
+                ("route_wait_s", "route_wait_s"),
+                ("sendMsgTimeout", "send_timeout_s"),
+            )
+            for value in ("inf", "Infinity", "1e400", "99999999999")
+        ),
         (
             {**LEAST, "rocketmq.pollNameServerInterval": "-1"},
             "rocketmq.pollnameserverinterval: refresh_every_s is -0.001, not a number of seconds above 0",
