@@ -15,6 +15,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import Java, find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.machine import machine_now
 from triomq_benchmarks.versus_java.consume_memory import Stalled, measure_stalled
 from triomq_benchmarks.versus_java.consume_speed import KINDS, ConsumePlan, ConsumeRow, measure_consumers
@@ -34,7 +35,7 @@ STALLED_COUNT, QUICK_STALLED_COUNT = 1_000_000, 200_000
 @click.option("--kind", "kinds", type=click.Choice(KINDS), multiple=True, help="Of consumers; default: all.")
 @click.option("--stalled", is_flag=True, help="Memory of a push consumer whose handlers are held; needs no Java.")
 @click.option("--ours", "ours_alone", is_flag=True, help="Our SDK on our broker alone.")
-@click.option("--home", type=click.Path(path_type=Path), help="Where stores and logs go, and stay. Default: scratch.")
+@click.option("--home", type=NamedPath(), help="Where stores and logs go, and stay. Default: scratch.")
 @click.option("--quick", is_flag=True, help="Fewer messages, fewer samples.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def consume(

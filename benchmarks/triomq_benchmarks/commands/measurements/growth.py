@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from triomq_benchmarks.commands.measurements.progress import dim_progress
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.growth.points import TERMS, measure_growth
 from triomq_benchmarks.growth.tables import growth_json, print_growth
 
@@ -24,7 +25,7 @@ from triomq_benchmarks.growth.tables import growth_json, print_growth
 @click.option(
     "--messages", type=click.IntRange(64, 1_000_000), default=100_000, show_default=True, help="Sends of one sample."
 )
-@click.option("--home", type=click.Path(path_type=Path), help="Where stores and logs go, and stay. Default: scratch.")
+@click.option("--home", type=NamedPath(), help="Where stores and logs go, and stay. Default: scratch.")
 @click.option("--quick", is_flag=True, help="Few of everything, fewer messages.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def growth(names: tuple[str, ...], messages: int, home: Path | None, quick: bool, as_json: bool) -> None:

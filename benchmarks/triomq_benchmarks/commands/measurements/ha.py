@@ -17,6 +17,7 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
 from triomq_benchmarks.commands.measurements.progress import dim_progress
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.prepared_frames import AnswerError
 from triomq_benchmarks.ha.measurement import KILLS, PARTS, QUICK_KILLS, measure
@@ -26,9 +27,7 @@ from triomq_benchmarks.ha.tables import figures_json, print_figures
 @click.command()
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="What to measure; default: all.")
 @click.option("--kills", type=click.IntRange(1, 1000), help="How often the master is killed. Default 20, quick 2.")
-@click.option(
-    "--home", type=click.Path(path_type=Path), help="Where stores and logs go while it runs. Default: scratch."
-)
+@click.option("--home", type=NamedPath(), help="Where stores and logs go while it runs. Default: scratch.")
 @click.option("--quick", is_flag=True, help="Bodies of 1 KiB alone, fewer rounds, smaller logs.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def ha(parts: tuple[str, ...], kills: int | None, home: Path | None, quick: bool, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.commands.measurements.progress import dim_progress
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Plan, compare
@@ -28,7 +29,7 @@ SIDES = ("start", "broker", "sdk")
 @click.option("--side", "sides", type=click.Choice(SIDES), multiple=True, help="What to compare; default: all.")
 @click.option("--load", "loads", type=click.Choice(LOADS), multiple=True, help="Who drives the brokers; default: all.")
 @click.option("--scenario", "scenarios", multiple=True, help="Names of scenarios; default: all.")
-@click.option("--home", type=click.Path(path_type=Path), help="Where stores and logs go, and stay. Default: scratch.")
+@click.option("--home", type=NamedPath(), help="Where stores and logs go, and stay. Default: scratch.")
 @click.option("--quick", is_flag=True, help="Bodies of 1 KiB alone, fewer and shorter samples.")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def versus_java(

@@ -15,13 +15,14 @@ from rich.table import Table
 from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.audit.ledger_tables import audit_folder, write_findings
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.ledger import LedgerError
 
 EXIT_FAILED: Final = 1
 
 
 @click.command("audit")
-@click.argument("run_dir", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("run_dir", type=NamedPath(exists=True, file_okay=False))
 @click.option("--master", help="Audit as a Spark job, on local[N] or spark://HOST:PORT. Default: here, without Spark.")
 @click.option(
     "--shared/--not-shared",

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
 from triomq_benchmarks.report.html import figure
@@ -137,7 +138,7 @@ def _about(before: Side, after: Side) -> list[tuple[str, str, str]]:
 )
 @click.option("--workload", default="quick", show_default=True, help="With --repeat: what to run.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="With --repeat: a key of the workload.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", type=NamedPath(), metavar="DIR",
               help="With --repeat: where runs go; those that are there count. Default: triomq-bench/compare-TIME.")  # fmt: skip
 @click.option("--seed", type=int, help="With --repeat: of the first round. Default: drawn.")
 @click.option("--audit/--no-audit", default=True, show_default=True, help="With --repeat: audit each run.")
@@ -176,6 +177,8 @@ def compare(
     Exit code 0: nothing became worse; 1: something did; 2: they cannot be compared, or wrong usage; 130: interrupted.
     """
     console = Console(width=None if sys.stdout.isatty() else 160)
+    if not before or not after:
+        _fail("A or B is empty; for the current folder write `.`", EXIT_UNUSABLE)
     try:
         if repeat is None and (Path(before) / RESULT).exists() | (Path(after) / RESULT).exists():
             _compare_two(Path(before), Path(after), 0.1 if tolerance is None else tolerance, force, as_json, console)

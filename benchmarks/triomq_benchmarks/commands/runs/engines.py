@@ -17,6 +17,7 @@ from rich.table import Table
 import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import why_taken
 from triomq_benchmarks.figures.run_result import RunResult
@@ -35,7 +36,7 @@ from triomq_benchmarks.workload.workload import WorkloadError
     "--rounds", type=click.IntRange(1, 20), default=2, show_default=True, help="Runs of each, there and back."
 )
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A key of the workload; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results stay. Default: they do not.")
+@click.option("--out", type=NamedPath(), metavar="DIR", help="Where results stay. Default: they do not.")
 @click.option("--seed", type=int, help="Of arrivals, tags and payloads, the same for all. Default: drawn.")
 @click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object, no progress.")
 def engines(

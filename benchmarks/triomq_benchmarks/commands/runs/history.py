@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.history import HISTORY, write_history
@@ -14,10 +15,8 @@ from triomq_benchmarks.report.html import ReportUnavailableError
 
 
 @click.command("history")
-@click.argument(
-    "folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False, exists=True)
-)
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=NamedPath(file_okay=False, exists=True))
+@click.option("--out", type=NamedPath(dir_okay=False), metavar="FILE",
               help="Where the page goes. Default: history.html in the first DIR.")  # fmt: skip
 def history(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write a page over all runs at any depth below DIR: latency, rates, what servers used, status and commit of each.

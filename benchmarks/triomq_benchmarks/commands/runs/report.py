@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 import click
 
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.run_files import AUDIT, RESULT, RunUnreadableError, read_audit, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
@@ -18,12 +19,10 @@ EXIT_FAILED: Final = 1
 
 
 @click.command("report")
-@click.argument(
-    "run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=NamedPath(file_okay=False))
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(dir_okay=False),
     metavar="FILE",
     help="Where the page goes. Default: report.html, in RUN_DIR, or here if there are several.",
 )

@@ -21,6 +21,7 @@ from rich.table import Table
 
 import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, why_taken
@@ -110,9 +111,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
     metavar="KEY=VALUE",
     help="A key of the workload, which overrides the file's; repeatable.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where results go. Default: triomq-bench/NAME-TIME."
-)
+@click.option("--out", type=NamedPath(), metavar="DIR", help="Where results go. Default: triomq-bench/NAME-TIME.")
 @click.option("--seed", type=int, help="Of arrivals, tags, keys and payloads; default: drawn, and kept in the result.")
 @click.option(
     "--audit/--no-audit",

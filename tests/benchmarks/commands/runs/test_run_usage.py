@@ -55,6 +55,40 @@ def test_limits_are_numbers(command: click.Command, given: tuple[str, ...]) -> N
     assert f"Invalid value for '{given[-2]}'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("runs.run", ("quick", "--out", "")),
+        ("runs.engines", ("--out", "")),
+        ("runs.compare", ("ours", "ours", "--repeat", "1", "--out", "")),
+        ("runs.compare", (".", "")),
+        ("runs.compare", ("", ".")),
+        ("runs.report", ("",)),
+        ("runs.report", (".", "--out", "")),
+        ("runs.history", ("",)),
+        ("runs.history", (".", "--out", "")),
+        ("runs.audit", ("",)),
+        ("measurements.consume", ("--home", "")),
+        ("measurements.growth", ("--home", "")),
+        ("measurements.ha", ("--home", "")),
+        ("measurements.versus_java", ("--home", "")),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, given: tuple[str, ...]
+) -> None:
+    def start(*_: object) -> NoReturn:
+        raise AssertionError("it has started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("trio.run", start)
+    module = importlib.import_module(f"triomq_benchmarks.commands.{name}")
+    done = CliRunner().invoke(getattr(module, name.split(".")[1]), given)
+    assert done.exit_code == 2, done.output
+    assert "empty; for the current folder write `.`" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["measurements.spark_read", "flights_pipeline"])
 @pytest.mark.parametrize("master", ["nonsense", "local[0]"])
 def test_what_is_no_master_of_spark_starts_nothing(monkeypatch: pytest.MonkeyPatch, name: str, master: str) -> None:
