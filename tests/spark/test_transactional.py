@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from source_topics import Topics, bodies
+
+import triomq
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +42,10 @@ def test_a_trigger_that_is_run_again_is_not_delivered_again(
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink()
     sent += topics.fill(source, 5, start=20)
+    # Another program writes to the topic of decisions.
+    name = json.loads((checkpoint / "metadata").read_text())["id"]
+    for body in ("{}", "[" * 50_000, json.dumps({"query": name}), json.dumps({"query": name, "batch": "9"})):
+        topics.client.producer("other").send(triomq.Message("decisions", body.encode(), keys=name))
     run()
     assert bodies(topics.read(spark, target)) == sorted(sent)
     # A checkpoint that is an old copy would send what was delivered: it is refused.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from cachetools import TTLCache
 
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.row_messages import RowMessage
-from pyspark_rocketmq.write.decisions import PIECE_BYTES, Decision, messages_of, newest_decision, read_between
+from pyspark_rocketmq.write.decisions import PAGE, PIECE_BYTES, Decision, messages_of, newest_decision, read_between
 from pyspark_rocketmq.write.sending import cause_of
 from triomq import (
     HalfMessage,
@@ -240,8 +240,8 @@ async def _finish(consumer: PullConsumer, producer: Producer, decision: Decision
     while left:
         try:
             if looks:
-                for message_id in await _delivered(consumer, decision):
-                    left.pop(message_id, None)
+                for message_id in await _delivered(consumer, decision, left.keys()):
+                    del left[message_id]
             ended, failure = await _end_all(producer, list(left.values()), TransactionState.COMMIT)
             for message_id in ended:
                 del left[message_id]
@@ -258,12 +258,17 @@ async def _finish(consumer: PullConsumer, producer: Producer, decision: Decision
             await trio.sleep(PAUSE_S)
 
 
-async def _delivered(consumer: PullConsumer, decision: Decision) -> set[str]:
-    """The ids of messages that were stored in the decision's queues since."""
+async def _delivered(consumer: PullConsumer, decision: Decision, wanted: Collection[str]) -> set[str]:
+    """Which of the wanted ids are those of messages that were stored in the decision's queues since.
+
+    Other programs write to the queues, too: their bodies are neither kept nor decompressed.
+    """
     found: set[str] = set()
     for queue, start in decision.before.items():
         end = await consumer.max_offset(queue, only_master=True)
-        found.update([message_id for message_id, _ in await read_between(consumer, queue, start, end)])
+        for at in range(start, end, PAGE):
+            page = await read_between(consumer, queue, at, min(at + PAGE, end))
+            found.update(each.message_id for each in page if each.message_id in wanted)
     return found
 
 

@@ -3,6 +3,7 @@ twice."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections import Counter
@@ -19,7 +20,7 @@ import trio
 from pyspark_rocketmq.errors import WriteFailed
 from pyspark_rocketmq.rows.row_messages import RowMessage
 from pyspark_rocketmq.write import transactional
-from pyspark_rocketmq.write.decisions import Decision, DecisionReader, messages_of
+from pyspark_rocketmq.write.decisions import Decision, DecisionReader, messages_of, newest_decision
 from pyspark_rocketmq.write.transactional import (
     ATTEMPT,
     TaskHalves,
@@ -29,7 +30,8 @@ from pyspark_rocketmq.write.transactional import (
     commit_trigger,
 )
 from triomq import HalfMessage, Message, MessageQueue, PullStatus, TransactionState
-from triomq.errors import LinkLost
+from triomq.errors import LinkLost, MessageIllegal
+from triomq_protocol.checksum import crc32
 
 CASES = int(os.environ.get("TRIOMQ_SPARK_TRANSACTIONS", "150"))
 DECISIONS = MessageQueue("decisions", "broker-a", 0)
@@ -140,7 +142,7 @@ class FakeBrokers:
         some = self.queues[queue][offset : offset + min(max_messages, self.chance.choice((3, 32)))]
         return Page(
             [
-                SimpleNamespace(message_id=message_id, body=body, queue_offset=offset + number)
+                SimpleNamespace(message_id=message_id, body=body, queue_offset=offset + number, keys=[])
                 for number, (message_id, body) in enumerate(some)
             ],
             offset + len(some),
@@ -281,6 +283,139 @@ def test_a_record_that_cannot_be_written_names_the_cure() -> None:
     decision = Decision(QUERY, 3, "run", frozenset(f"attempt {number}" for number in range(50)), {}, ())
     with pytest.raises(WriteFailed, match=r"trigger 3 .* names 50 tasks, and rocketmq.max_body_bytes is 500: set it"):
         messages_of(decision, "D", 500)
+
+
+RECORD: dict[str, Any] = {
+    "query": QUERY, "batch": 9, "run": "r", "piece": 0, "pieces": 1, "attempts": [], "before": [], "halves": [],
+}  # fmt: skip
+NO_RECORDS = [
+    {"query": QUERY},
+    {**RECORD, "batch": "9"},
+    {**RECORD, "batch": -1},
+    {**RECORD, "batch": None},
+    {**RECORD, "run": ["r"]},
+    {**RECORD, "piece": 1},
+    {**RECORD, "piece": -1},
+    {**RECORD, "pieces": None},
+    {**RECORD, "pieces": 0},
+    {**RECORD, "attempts": 3},
+    {**RECORD, "attempts": [[]]},
+    {**RECORD, "before": [3]},
+    {**RECORD, "before": [["T", "broker-a", "0", 1]]},
+    {**RECORD, "halves": [["T"]]},
+    {**RECORD, "halves": {"a": 1}},
+    {**RECORD, "halves": [["T", "broker-a", 0, "id", 1, 2, 3]]},
+]
+
+
+@pytest.mark.parametrize("record", NO_RECORDS, ids=json.dumps)
+async def test_what_names_the_query_and_is_no_record_is_skipped(
+    record: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers: Any = FakeBrokers(random.Random(1), faults=0.0, repeats=False)
+    bodies = [b"%d" % number for number in range(4)]
+    await commit_trigger(brokers, brokers, DECISIONS.topic, 3, await run_tasks(brokers, 3, bodies[:2]))
+    for _ in range(40):
+        brokers.queues[DECISIONS].append(("x", json.dumps(record).encode()))
+    await commit_trigger(brokers, brokers, DECISIONS.topic, 4, await run_tasks(brokers, 4, bodies[2:]))
+    assert sorted(body for queue in TARGETS for _, body in brokers.queues[queue]) == bodies
+    lines = [each.getMessage() for each in caplog.records]
+    assert len(lines) == 2, "one for each time that the topic is read"
+    assert all(f"40 messages of {DECISIONS} name query {QUERY}" in line for line in lines)
+    assert "the first is at offset 1:" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"query": "5d1f", "halves": ' + b"[" * 100_000,
+        b'{"query": "5d1f", "batch": ' + b"9" * 5000 + b"}",
+        b'{"query": "\xff"}',
+        b'{"query": "5d1f", "run": "' + b"x" * (4 << 20) + b'"}',
+    ],
+    ids=["deep", "deep within", "long number", "not UTF-8", "huge"],
+)
+def test_no_body_of_another_program_ends_the_query(body: bytes) -> None:
+    reader = DecisionReader(QUERY)
+    assert reader.takes(body)
+    assert reader.decision() is None
+
+
+def stored_decision(**fields: Any) -> Any:
+    body = messages_of(Decision(QUERY, 3, "run", frozenset(), {}, ()), "D")[0].body
+    record = SimpleNamespace(body=body, body_crc=crc32(body))
+    whole = {"message_id": "id", "body": body, "queue": DECISIONS, "queue_offset": 0, "keys": [QUERY], "record": record}
+    return SimpleNamespace(**{**whole, **fields})
+
+
+class Undecompressed:
+    """A message whose body cannot be decompressed."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.keys, self.queue, self.queue_offset, self.message_id = keys, DECISIONS, 0, "id"
+        self.record = SimpleNamespace(body=b"no zlib", body_crc=crc32(b"no zlib"))
+
+    @property
+    def body(self) -> bytes:
+        raise MessageIllegal("the body cannot be decompressed")
+
+
+class Stored:
+    """The topic of decisions as a list."""
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages = messages
+
+    async def max_offset(self, queue: MessageQueue, *, only_master: bool) -> int:
+        return len(self.messages)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        return 0
+
+    async def pull(self, queue: MessageQueue, offset: int, *, max_messages: int) -> Any:
+        return Page(self.messages[offset : offset + max_messages], len(self.messages))
+
+
+async def test_a_damaged_record_of_the_query_is_an_error() -> None:
+    whole: Any = Stored([stored_decision()])
+    decision = await newest_decision(whole, DECISIONS, QUERY)
+    assert decision is not None
+    damaged: Any = Stored([stored_decision(record=SimpleNamespace(body=b"{", body_crc=crc32(b"{}")))])
+    with pytest.raises(
+        WriteFailed, match=r"query 5d1f at offset 0 of .*decisions.* is damaged: .* Restore the broker's"
+    ):
+        await newest_decision(damaged, DECISIONS, QUERY)
+    assert await newest_decision(damaged, DECISIONS, "another") is None
+
+
+@pytest.mark.parametrize("keys", [[], [QUERY]])
+async def test_a_body_that_cannot_be_decompressed_is_skipped(keys: list[str]) -> None:
+    stored: Any = Stored([Undecompressed(keys)])
+    assert await newest_decision(stored, DECISIONS, QUERY) is None
+
+
+async def test_messages_of_others_in_the_target_queues_are_not_decompressed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    brokers: Any = FakeBrokers(random.Random(1), faults=0.0, repeats=False)
+    tasks = await run_tasks(brokers, 3, [b"a", b"b"])
+    halves = tuple(half for task in tasks for half in task.halves)
+    decision = Decision(QUERY, 3, "run", frozenset(each.attempt for each in tasks), dict.fromkeys(TARGETS, 0), halves)
+    brokers.queues[DECISIONS] += [("d", each.body) for each in messages_of(decision, "D")]
+    await brokers.end_half(halves[0], TransactionState.COMMIT)
+    pull = brokers.pull
+
+    async def with_a_foreign_body(queue: MessageQueue, offset: int, *, max_messages: int) -> Any:
+        page = await pull(queue, offset, max_messages=max_messages)
+        if queue in TARGETS and page:
+            page[0] = page.messages[0] = Undecompressed([])
+            page[0].message_id = brokers.queues[queue][offset][0]
+        return page
+
+    brokers.pull = with_a_foreign_body
+    await commit_trigger(brokers, brokers, DECISIONS.topic, 3, tasks)
+    assert sorted(body for queue in TARGETS for _, body in brokers.queues[queue]) == [b"a", b"b"]
 
 
 def test_a_record_without_its_beginning_is_an_error() -> None:
