@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 import triomq
 from pyspark_rocketmq.options import ClientSettings
-from triomq._blocking.loop_thread import LoopThread
+from triomq._companions import LoopThread, scan_with
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class PooledClient:
                 consumer = client.pull_consumer(group, read_preference=self.key.preference)
                 if self.key.scan is not None:
                     # The answers' messages are not used, and finding where each starts is a tenth of a read.
-                    consumer._scan_with(self.key.scan)  # noqa: SLF001
+                    scan_with(consumer, self.key.scan)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:

@@ -14,7 +14,7 @@ import attrs
 
 from pyspark_rocketmq.errors import BadOption
 from pyspark_rocketmq.times import TIME_FORM, time_ms_of
-from triomq._message.message import OFFSET_MAX
+from triomq._companions import OFFSET_MAX
 
 EARLIEST: Final = -2
 LATEST: Final = -1

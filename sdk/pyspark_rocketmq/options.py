@@ -28,9 +28,7 @@ from pyspark_rocketmq.offsets import (
 )
 from pyspark_rocketmq.times import duration_s_of, time_ms_of, time_text
 from triomq import Credentials
-from triomq._arguments.numbers import check_count, check_seconds
-from triomq._cluster.name_servers import provider_for
-from triomq._message.message import check_group
+from triomq._companions import check_count, check_group, check_seconds, provider_for
 from triomq.errors import InvalidCall
 from triomq_protocol.filters.evaluation import compile_filter
 from triomq_protocol.filters.sql92 import Sql92Error

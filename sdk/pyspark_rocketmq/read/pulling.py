@@ -19,6 +19,7 @@ from pyspark_rocketmq.errors import BrokerBehind, DataLoss
 from pyspark_rocketmq.read.holes import first_offset, goes_on_at
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
+from triomq._companions import pull_run
 from triomq.errors import QueueIllegal, TopicNotFound
 from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
 from triomq_protocol.record.view import record_starts
@@ -247,8 +248,8 @@ class Strides:
         # Without a filter only the rest of the stride is requested, so that nothing is sent twice. With one this limits
         # the matches, not the offsets.
         count = min(stride.end - stride.at, PAGE_MAX)
-        result = await self._session.consumer._pull_run(  # noqa: SLF001
-            plan.queue, stride.at, go_on, tags=plan.tags, sql=plan.sql, max_messages=count
+        result = await pull_run(
+            self._session.consumer, plan.queue, stride.at, go_on, tags=plan.tags, sql=plan.sql, max_messages=count
         )
         if refused:
             result.taken = False

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from triomq._cluster.identity import UniqueKeys
+from triomq._companions import UniqueKeys
 
 _COUNTER_VALUES: Final = 0x10000
 """The number of values of an id's last four digits; each may be used once per millisecond."""

@@ -32,7 +32,7 @@ from pyspark_rocketmq.write.transactional import (
     send_halves,
 )
 from triomq import HalfMessage, Producer
-from triomq._cluster.identity import UniqueKeys, local_ip, wall_ms
+from triomq._companions import UniqueKeys, local_ip, wall_ms
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 

@@ -14,7 +14,7 @@ from typing import Self
 import trio
 
 import triomq
-from triomq._blocking.loop_thread import LoopThread
+from triomq._companions import LoopThread
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
