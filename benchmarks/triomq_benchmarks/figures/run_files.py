@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import attrs
 import msgspec
 
-from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, check_encoded
 from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_result import FORMAT, RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
@@ -168,6 +168,9 @@ def _result(values: dict[str, Any]) -> RunResult:
         for each in values["thresholds"]
     ]
     result = msgspec.convert({**values, "thresholds": thresholds}, RunResult)
+    for row in result.rows:
+        for name in HISTOGRAMS:
+            check_encoded(getattr(row, name))
     if not math.isfinite(result.measured_s):
         raise ValueError("measured_s is no number of seconds")
     return result

@@ -8,7 +8,10 @@ import re
 from pathlib import Path
 
 import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from made_runs import made_run
 
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.figures.run_files import (
@@ -151,3 +154,14 @@ def test_a_folder_that_cannot_be_made_is_named() -> None:
         claimed(Path("/proc/x")),
     ):
         pass
+
+
+@pytest.mark.parametrize("part", [slice(0), slice(8), slice(40), slice(None, -4)], ids=["none", "few", "header", "end"])
+def test_a_histogram_that_lost_bytes_is_named(tmp_path: Path, part: slice) -> None:
+    write_run(made_run(), tmp_path)
+    rows = pq.read_table(tmp_path / INTERVALS)
+    damaged = [each and (each[part] or b"junk") for each in rows["intended_to_ack"].to_pylist()]
+    at = rows.column_names.index("intended_to_ack")
+    pq.write_table(rows.set_column(at, "intended_to_ack", pa.array(damaged)), tmp_path / INTERVALS)
+    with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ")):
+        read_run(tmp_path)
