@@ -32,8 +32,12 @@ MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 _FRAMES_MAX: Final = 16_384
 """A body of 4 MiB has this many of 256 bytes; of empty ones it has 450,000, which take half a second."""
 
+_ONE_CALL_BYTES: Final = 8 * 1024 * 1024
+"""A Zstandard frame that states at most this size is decompressed by one call, which is faster, and again if others
+follow it."""
+
 _FRAMES_STEP_BYTES: Final = 1024
-"""Several frames are read in steps of this size: their libraries have no bound for a step's result, which is 32 MiB at
+"""Frames are read in steps of this size: their libraries have no bound for a step's result, which is 32 MiB at
 most, as 4 bytes of Zstandard may stand for 128 KiB."""
 
 
@@ -195,10 +199,11 @@ def _unzstd(body: bytes) -> bytes:
             raise _too_large()
         # Not its stream reader, which takes a truncated frame for a complete one.
         decompressor = zstandard.ZstdDecompressor()
-        if declared:  # after an empty first frame the library ignores the others
+        # After a first frame that is empty, or states no size, as one from a stream, this call ignores the others.
+        if 0 < declared <= _ONE_CALL_BYTES:
             with contextlib.suppress(zstandard.ZstdError):
                 return bytes(decompressor.decompress(body, MAX_DECOMPRESSED_BYTES, allow_extra_data=False))
-        # Several frames, or frames to skip (RFC 8878, section 3); or an error, which comes again.
+        # Maybe several frames, or frames to skip (RFC 8878, section 3); or an error, which comes again.
         return _join_frames(decompressor.decompressobj, body)
     except zstandard.ZstdError as error:
         what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"

@@ -102,6 +102,25 @@ def test_all_frames_of_a_body_are_read(compressor: triomq.plugins.Compressor, fi
             decompress(wrong, compressor.sys_flag)
 
 
+@pytest.mark.parametrize("first", [b"", BODY, bytes(9 << 20)], ids=["empty", "some", "long"])
+def test_all_frames_of_a_stream_are_read_though_they_state_no_size(first: bytes) -> None:
+    """Java's output stream, or one that is flushed, does not know the size at the start of a frame."""
+    zstandard = pytest.importorskip("zstandard")
+
+    def streamed(body: bytes) -> bytes:
+        stream = zstandard.ZstdCompressor().compressobj()
+        return bytes(stream.compress(body) + stream.flush())
+
+    packed, last = streamed(first), streamed(b"last")
+    assert zstandard.frame_content_size(last) == -1
+    assert decompress(packed, 0x201) == first
+    assert decompress(packed + last + last, 0x201) == first + b"lastlast"
+    assert decompress(triomq.plugins.ZstdCompressor().compress(first) + last, 0x201) == first + b"last"
+    for wrong in (packed[:-1], packed + last[:-1], packed + b"no frame"):
+        with pytest.raises(triomq.errors.MessageIllegal):
+            decompress(wrong, 0x201)
+
+
 @pytest.mark.parametrize("compressor", FRAMED, ids=["lz4", "zstd"])
 def test_frames_that_grow_too_large_together(compressor: triomq.plugins.Compressor) -> None:
     packed = compressor.compress(bytes(1 << 20))
