@@ -653,5 +653,4 @@ class Producer(metaclass=NoPublicConstructor):
                 raise InvalidCall(f"the queue is of topic {queue.topic}, the message of {message.topic}")
             return queue
         assert selector is not None
-        targets = await self._targets.wait_for(lambda: self._targets.of(message.topic), out)
-        return choose_by_selector(selector, list(targets.queues), message, arg)
+        return choose_by_selector(selector, await self._targets.queues_of(out), message, arg)

@@ -591,8 +591,14 @@ async def test_a_send_whose_queue_is_chosen_while_the_producer_closes(
     assert b"late" not in cluster.broker.bodies("U")
 
 
-@pytest.mark.parametrize("kind", ["send", "callback", "batch", "pinned"])
+@pytest.mark.parametrize(
+    "kind",
+    ["send", "callback", "batch", "pinned", "selector", "callback and selector", "oneway", "oneway and selector"],
+)
 async def test_a_send_that_waits_for_its_route_ends_with_its_producer(autojump_clock, cluster, make_callback, kind):
+    def first(queues, _message, _arg):
+        return queues[0]
+
     calls = {
         "send": lambda producer: producer.send(triomq.Message("U", b"late")),
         "callback": lambda producer: producer.send(triomq.Message("U", b"late"), make_callback()),
@@ -600,6 +606,12 @@ async def test_a_send_that_waits_for_its_route_ends_with_its_producer(autojump_c
         "pinned": lambda producer: producer.send(
             triomq.Message("U", b"late"), queue=triomq.MessageQueue("U", "broker-a", 0)
         ),
+        "selector": lambda producer: producer.send(triomq.Message("U", b"late"), selector=first),
+        "callback and selector": lambda producer: producer.send(
+            triomq.Message("U", b"late"), make_callback(), selector=first
+        ),
+        "oneway": lambda producer: producer.send_oneway(triomq.Message("U", b"late")),
+        "oneway and selector": lambda producer: producer.send_oneway(triomq.Message("U", b"late"), selector=first),
     }
     async with cluster.client() as client:
         producer = client.producer("G")

@@ -122,8 +122,8 @@ class Targets:
         routes.forgotten.append(self._route_forgotten)
 
     def refuse(self) -> None:
-        """End :meth:`ready` with :class:`~triomq.errors.ClientClosed` from now on, also where it waits: the producer is
-        closed."""
+        """End :meth:`ready` and :meth:`queues_of` with :class:`~triomq.errors.ClientClosed` from now on, also where they
+        wait: the producer is closed."""
         self._refuses = True
         for scope in self._readying:
             scope.cancel()
@@ -203,13 +203,27 @@ class Targets:
             MQError: no route, no master, or no connection, also at ``out.wait_until``.
         """
         share_s = until - trio.current_time()
+        return await self._unless_refused(
+            lambda: self._ready_at_once(out, min(out.deadline, trio.current_time() + share_s)), out
+        )
+
+    async def queues_of(self, out: Outgoing) -> list[MessageQueue]:
+        """The queues from which the sender of a message chooses one; waits as long as there are none.
+
+        Raises:
+            ClientClosed: the producer is closed.
+            MQError: there are none, or no name server answers, also at ``out.wait_until``.
+        """
+        targets = await self._unless_refused(lambda: self.of(out.topic), out)
+        return list(targets.queues)
+
+    async def _unless_refused(self, call: Callable[[], Awaitable[T]], out: Outgoing) -> T:
+        """:meth:`wait_for` until :meth:`refuse`."""
         if not self._refuses:
             with trio.CancelScope() as scope:
                 self._readying.add(scope)
                 try:
-                    found = await self.wait_for(
-                        lambda: self._ready_at_once(out, min(out.deadline, trio.current_time() + share_s)), out
-                    )
+                    found = await self.wait_for(call, out)
                 finally:
                     self._readying.discard(scope)
                 if not self._refuses:
