@@ -236,10 +236,12 @@ class OffsetTable:
         Returns:
             How many there were.
         """
-        lowered = 0
-        for number, (key, queues) in enumerate(list(self.table.items()), 1):
+        lowered = count = 0
+        for key in list(self.table):
             topic, group = _split(key)
-            for queue_id, offset in list(queues.items()):
+            for queue_id in list(self.table.get(key, ())):
+                queues = self.table.get(key, {})  # it may have been replaced or removed between slices
+                offset = queues.get(queue_id, 0)
                 if offset > 0 and (end := end_of(topic, queue_id)) is not None and offset > end:
                     if as_reset:
                         self.commit(group, topic, queue_id, end)
@@ -248,8 +250,11 @@ class OffsetTable:
                         queues[queue_id] = end
                         self.changed = True
                     lowered += 1
-            if not number % KEYS_PER_SLICE:
-                yield
+                count += 1
+                if count >= MERGED_PER_SLICE:
+                    count = 0
+                    yield
+            count += 1
         return lowered
 
     def merge(

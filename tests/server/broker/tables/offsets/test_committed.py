@@ -18,7 +18,7 @@ from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
 from triomq_server.broker.tables.offsets.committed import OffsetTable, decode_received, queue_end
 from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
-from triomq_server.broker.tables.offsets.resets import Resets, decode_times
+from triomq_server.broker.tables.offsets.resets import MERGED_PER_SLICE, Resets, decode_times
 from triomq_server.disk.config_files import ConfigFileDamaged
 from triomq_server.wire import to_the_end
 
@@ -209,6 +209,23 @@ def test_offsets_of_lost_messages_are_lowered_for_good() -> None:
     assert offsets.table == lowered, "another broker's old offsets do not come back"
     to_the_end(elsewhere.merge(offsets.table, decode_times(str(to_the_end(offsets.for_slaves())[1]))))
     assert elsewhere.table == lowered
+
+
+@pytest.mark.parametrize("as_reset", [False, True])
+def test_offsets_of_one_key_with_many_queues_are_lowered_in_slices(as_reset: bool) -> None:
+    offsets = OffsetTable(None)
+    many = dict.fromkeys(range(3 * MERGED_PER_SLICE), 9)
+    for key, queues in (("t@g", many), ("gone@g", many), ("new@g", {0: 9})):
+        offsets.table[key] = dict(queues)
+    slices = offsets.lower_to_ends(lambda _topic, _queue_id: 5, as_reset=as_reset)
+    next(slices)
+    assert list(offsets.table["t@g"].values()).count(5) == MERGED_PER_SLICE
+    offsets.table["t@g"] = {**offsets.table["t@g"], 3 * MERGED_PER_SLICE - 1: 4}  # requests between two slices
+    del offsets.table["gone@g"]
+    assert sum(1 for _ in slices) == 2
+    assert set(offsets.table["t@g"].values()) == {4, 5}
+    assert offsets.table["new@g"] == {0: 5}
+    assert "gone@g" not in offsets.table
 
 
 def test_a_slave_merges_complete_queue_maps() -> None:
