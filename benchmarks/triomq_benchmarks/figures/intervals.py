@@ -12,7 +12,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from hdrh.histogram import HdrHistogram
@@ -96,6 +96,10 @@ def fold(histogram: HdrHistogram, microseconds: Iterable[int]) -> Iterator[None]
             yield
 
 
+_MAGIC: Final = bytes.fromhex("1c849314")
+"""The start of a compressed histogram in the library's second format, the only one that it writes."""
+
+
 def encode(histogram: HdrHistogram) -> bytes:
     """Base64 of the compressed histogram; empty if it has no values."""
     encoded: bytes = histogram.encode() if histogram.get_total_count() else b""
@@ -113,11 +117,11 @@ def check_encoded(encoded: bytes) -> None:
     data = base64.b64decode(encoded, validate=True)
     try:
         # Two big-endian numbers of 32 bits, a magic number and the length of the rest, which zlib has a checksum of.
-        whole = int.from_bytes(data[4:8]) == len(data) - 8 and zlib.decompress(data[8:])
+        whole = data[:4] == _MAGIC and int.from_bytes(data[4:8]) == len(data) - 8 and zlib.decompress(data[8:])
     except zlib.error as error:
         raise ValueError(f"a histogram cannot be decompressed: {error}") from error
     if not whole:
-        raise ValueError(f"a histogram of {len(data)} bytes has lost some of them")
+        raise ValueError(f"the first of the {len(data)} bytes of a histogram have changed, or some are missing")
 
 
 def histogram_of(rows: Iterable[IntervalRow], field: str, *, warm_up: bool = False) -> HdrHistogram:

@@ -165,3 +165,15 @@ def test_a_histogram_that_lost_bytes_is_named(tmp_path: Path, part: slice) -> No
     pq.write_table(rows.set_column(at, "intended_to_ack", pa.array(damaged)), tmp_path / INTERVALS)
     with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ")):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("at", [0, 4, 10])
+def test_a_histogram_whose_first_bytes_have_changed_is_named(tmp_path: Path, at: int) -> None:
+    write_run(made_run(), tmp_path)
+    rows = pq.read_table(tmp_path / INTERVALS)
+    damaged = [each and each[:at] + b"z" + each[at + 1 :] for each in rows["intended_to_ack"].to_pylist()]
+    assert damaged != rows["intended_to_ack"].to_pylist()
+    column = rows.column_names.index("intended_to_ack")
+    pq.write_table(rows.set_column(column, "intended_to_ack", pa.array(damaged)), tmp_path / INTERVALS)
+    with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ")):
+        read_run(tmp_path)
