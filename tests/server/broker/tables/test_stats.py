@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import tracemalloc
@@ -227,10 +228,13 @@ def test_counters_without_changes_take_little_memory(stats: BrokerStats) -> None
     tracemalloc.start()
     try:
         now_ms = run(stats, 2 * 3600, now_ms)
+        # Not counters. Whether the samples of ten minutes are in a trace depends on tuples that the interpreter has kept.
+        stats.put_rate = stats.transferred_rate = stats.found_rate = stats.missed_rate = RateLog()
+        gc.collect()
         grown, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert grown / 100 < 1_500
+    assert grown / 100 < 600
     stats.count_get("T", 0, "G7", 30, 3000)
     run(stats, 20, now_ms)
     assert minute(stats, "GROUP_GET_NUMS", "T@G7") == Figures(sum=30, tps=0.5, avgpt=30.0)
