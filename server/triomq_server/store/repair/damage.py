@@ -7,6 +7,7 @@ place, so that all readers of the log, including slaves and RocketMQ, can walk t
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Generator
 
 import attrs
@@ -79,7 +80,7 @@ def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tu
     at = start
     while True:
         # The search takes the magic's last bytes from behind `end`.
-        found = buffer.find(_MAGIC, at + _MAGIC_AT, end + MARK.size)
+        found = _find(buffer, _MAGIC, at + _MAGIC_AT, end + MARK.size)
         if found < 0:
             break
         at = found - _MAGIC_AT
@@ -89,13 +90,27 @@ def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tu
         at += 1
     at = start
     while True:
-        found = buffer.find(_BLANK, at + _MAGIC_AT, end + MARK.size)
+        found = _find(buffer, _BLANK, at + _MAGIC_AT, end + MARK.size)
         if found < 0:
             return None
         at = found - _MAGIC_AT
         if MARK.unpack_from(buffer, at)[0] == segment.size - at:
             return at, None
         at += 1
+
+
+def _find(buffer: mmap.mmap, wanted: bytes, start: int, end: int) -> int:
+    """`buffer.find`, but never up to the end of the buffer.
+
+    Before 3.11.5 Python's `mmap.find` reads the byte after its range. After the last byte of a map there may be no
+    memory, which ends the process (python/cpython#105235).
+    """
+    last = len(buffer) - 1
+    found = buffer.find(wanted, start, min(end, last))
+    at_end = len(buffer) - len(wanted)
+    if found < 0 and end > last and at_end >= start and buffer[at_end:] == wanted:
+        return at_end
+    return found
 
 
 def bridge(segments: list[Segment], index: int, at: int, sound: Sound, store_timestamp: int) -> bool:
