@@ -108,14 +108,9 @@ class ConfigFile:
         """The reason why it could not be written last time; None if it was."""
         return self._failures.get(self.path)
 
-    def log_failure(self, error: OSError, cure: str = "") -> None:
-        """Log that the file could not be written, once per reason: tables on a timer are tried every few seconds.
-
-        Args:
-            error: the reason.
-            cure: what is lost and what to do, for a file that is not tried again on a timer.
-        """
-        self._log_once(logging.ERROR, self.path, error, cure)
+    def log_failure(self, error: OSError) -> None:
+        """Log that the file could not be written, once per reason: tables on a timer are tried every few seconds."""
+        self._log_once(logging.ERROR, self.path, error)
 
     def _log_once(self, level: int, path: str, error: OSError, cure: str = "") -> None:
         if self._failures.get(path) != str(error):
@@ -125,6 +120,22 @@ class ConfigFile:
     async def save_in_background(self, data: bytes) -> None:
         """`save` without blocking the event loop, for tables that are written on a timer."""
         await self.in_background(lambda: self.save(data))
+
+    async def save_change(self, data: bytes, cure: str) -> None:
+        """:meth:`save_in_background` for a change that no timer writes again.
+
+        Args:
+            data: the file's new content.
+            cure: what is lost and what to do if it cannot be written; logged with the reason, once per reason.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        try:
+            await self.save_in_background(data)
+        except OSError as error:
+            self._log_once(logging.ERROR, self.path, error, cure)
+            raise
 
     async def in_background(self, chore: Callable[[], None]) -> None:
         """Run a long chore, such as encoding a large table and saving it, without blocking the event loop."""

@@ -385,11 +385,11 @@ class NameServer:
         for warning in warnings:
             self.peer_log.write(logging.WARNING, link.peer, "configuration of %s: %s", link.peer, warning)
         try:
-            await self.config_file.save_in_background(dump_properties(self.config.to_properties()).encode())
-        except OSError as error:
-            self.config_file.log_failure(
-                error, "changed settings are in force until this server stops; change one again once it can be written"
+            await self.config_file.save_change(
+                dump_properties(self.config.to_properties()).encode(),
+                "changed settings are in force until this server stops; change one again once it can be written",
             )
+        except OSError as error:
             return _unwritten(command, "the settings are", error)
         return command.answer()
 

@@ -103,11 +103,7 @@ class Configuration:
         config, file = self._broker.config, self._broker.config_file
         if file is not None:
             async with self._saving:  # the last one to write has seen all changes
-                try:
-                    await file.save_in_background(dump_properties(config.to_properties()).encode())
-                except OSError as error:
-                    file.log_failure(
-                        error,
-                        "changed settings are in force until this broker stops; change one again once it can be written",
-                    )
-                    raise
+                await file.save_change(
+                    dump_properties(config.to_properties()).encode(),
+                    "changed settings are in force until this broker stops; change one again once it can be written",
+                )

@@ -393,15 +393,11 @@ class Roles:
         broker, values = self._broker, self._broker.config.to_properties()
         role = {key: values[key] for key in ROLE_KEYS}
         for file, kept in ((broker.config_file, values), (broker.role_file, role)):
-            if file is None:
-                continue
-            try:
-                await file.save_in_background(dump_properties(kept).encode())
-            except OSError as error:
-                file.log_failure(
-                    error, "the next start takes the role that it names; change the role again once it can be written"
+            if file is not None:
+                await file.save_change(
+                    dump_properties(kept).encode(),
+                    "the next start takes the role that it names; change the role again once it can be written",
                 )
-                raise
 
     def _choose_arrivals(self) -> None:
         """Wake held pulls by arrivals, except on a 4.9 slave, which finds them by its scan only."""
