@@ -672,18 +672,30 @@ async def test_a_one_way_message_whose_route_comes_after_the_producers_end(autoj
     assert not cluster.broker.bodies("U")
 
 
+class HeldCompressor(triomq.plugins.ZlibCompressor):
+    """Compresses a body only once `go_on` is set."""
+
+    def __init__(self):
+        super().__init__()
+        self.started, self.go_on = threading.Event(), threading.Event()
+
+    def compress(self, body):
+        self.started.set()
+        assert self.go_on.wait(10)
+        return super().compress(body)
+
+    async def close_meanwhile(self, producer):
+        """Close the producer while a body is compressed, and let that go on afterwards."""
+        await trio.to_thread.run_sync(self.started.wait, 10)
+        await producer.aclose()
+        self.go_on.set()
+
+
 @pytest.mark.parametrize("with_callback", [False, True])
 async def test_a_body_that_is_compressed_while_the_producer_closes(cluster, make_callback, with_callback):
-    started, go_on = threading.Event(), threading.Event()
-
-    class Slow(triomq.plugins.ZlibCompressor):
-        def compress(self, body):
-            started.set()
-            assert go_on.wait(10)
-            return super().compress(body)
-
+    compressor = HeldCompressor()
     async with cluster.client() as client:
-        producer = await merging_producer(client, compressor=Slow())
+        producer = await merging_producer(client, compressor=compressor)
         callback = make_callback()
         async with trio.open_nursery() as nursery:
 
@@ -692,24 +704,17 @@ async def test_a_body_that_is_compressed_while_the_producer_closes(cluster, make
                 with pytest.raises(errors.ClientClosed):
                     await producer.send(triomq.Message("T", b"x" * 200_000), callback if with_callback else None)
 
-            await trio.to_thread.run_sync(started.wait, 10)
-            await producer.aclose()
-            go_on.set()
+            await compressor.close_meanwhile(producer)
         assert not len(callback)
     assert cluster.broker.bodies("T") == [b"warm"]
 
 
 async def test_a_half_message_that_is_compressed_while_the_producer_closes(cluster):
-    started, go_on = threading.Event(), threading.Event()
-
-    class Slow(triomq.plugins.ZlibCompressor):
-        def compress(self, body):
-            started.set()
-            assert go_on.wait(10)
-            return super().compress(body)
-
+    compressor = HeldCompressor()
     async with cluster.client() as client:
-        producer = client.producer("G", transactions=lambda _message: triomq.TransactionState.COMMIT, compressor=Slow())
+        producer = client.producer(
+            "G", transactions=lambda _message: triomq.TransactionState.COMMIT, compressor=compressor
+        )
         await producer.send(triomq.Message("T", b"warm"))
         async with trio.open_nursery() as nursery:
 
@@ -718,9 +723,7 @@ async def test_a_half_message_that_is_compressed_while_the_producer_closes(clust
                 with pytest.raises(errors.ClientClosed):
                     await producer.send_half(triomq.Message("T", b"x" * 200_000))
 
-            await trio.to_thread.run_sync(started.wait, 10)
-            await producer.aclose()
-            go_on.set()
+            await compressor.close_meanwhile(producer)
     assert cluster.broker.bodies("T") == [b"warm"]
 
 
