@@ -8,7 +8,7 @@ from triomq_testing import RocketMQ
 
 
 class _Broken:
-    """Marks a body as compressed that is not; to who lacks the library, one of LZ4 is no better."""
+    """Marks a body as compressed that is not; without its library, an LZ4 body is no better."""
 
     sys_flag = COMPRESSED | COMPRESSION_ZLIB
 
