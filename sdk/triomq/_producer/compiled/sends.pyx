@@ -10,7 +10,7 @@ VERSION = 454571768
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
@@ -403,7 +403,10 @@ cdef class Joins:
         cdef PyObject* found
         if type(message) is not self._message_type or not self.open:
             return False
-        found = PyDict_GetItem(self.open, (message.topic, queue))
+        try:
+            found = PyDict_GetItemWithError(self.open, (message.topic, queue))
+        except TypeError:
+            return False  # a topic or a queue of another type, to be refused
         if found is NULL:
             return False
         batch = <OpenBatch>found
