@@ -301,7 +301,7 @@ class NameServer:
     def delete_topic(self, _link: Link, command: Command) -> Command:
         """216."""
         header = command.header(DeleteTopicFromNamesrvRequest)
-        self.routes.delete_topic(header.topic, header.cluster_name)
+        self.routes.delete_topic(header.topic, self.clock(), header.cluster_name)
         return command.answer()
 
     def wipe_write_permission(self, link: Link, command: Command) -> Slices:

@@ -20,6 +20,10 @@ from triomq_protocol.wire.fastjson import java_map_order, java_map_order_in_slic
 EXPIRY_MS = 120_000
 """A broker that has not registered for longer than this is dropped."""
 
+SETTLED_MS = 10_000
+"""How long after the deletion of a topic a registration may be older than the deletion: a broker waits 6 s for the
+answer to one (`registerBrokerTimeoutMills`)."""
+
 TOPICS_PER_SLICE = 2048
 """After how many topics of a registration or a list other requests have their turns."""
 
@@ -114,7 +118,8 @@ class RouteTable:
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
             over it, and a broker that unregisters removes the entry of its id, even if another broker has taken that
-            id. And a set stays in each cluster that a broker of it has ever named, until the set goes.
+            id. A set stays in each cluster that a broker of it has ever named, until the set goes. And a deleted topic
+            that a broker has made again stays unknown until the broker's topics change.
     """
 
     def __init__(self, *, compat_49: bool = False) -> None:
@@ -137,6 +142,8 @@ class RouteTable:
         self._lost: dict[str, Hashable] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
+        # Broker name -> when one of its topics was deleted here last, until its master has shown its whole table again.
+        self._deleted_at: dict[str, int] = {}
 
     def sizes(self) -> tuple[int, int, int]:
         """How many brokers, names of brokers and topics there are."""
@@ -156,7 +163,8 @@ class RouteTable:
     ) -> Generator[None, None, Master | None]:
         """Record a broker's registration; yields after each slice of a long table, for other work in between.
 
-        Topics count only from masters, and only when the data version is new; those not mentioned stay.
+        Topics count only from masters, and only when the data version is new; those not mentioned stay. With the same
+        version come only topics that were deleted here `SETTLED_MS` ago or earlier, and that the broker still has.
 
         Args:
             broker: who.
@@ -205,6 +213,7 @@ class RouteTable:
             broker.broker_name,
             broker.cluster_name,
         )
+        shows_again = not takes_topics and self._asks_again(broker.broker_addr, broker.broker_name, now_ms)
         self._drop_live(broker.broker_addr)
         self._live[broker.broker_addr] = live
         self._leave_clusters(data)
@@ -213,21 +222,17 @@ class RouteTable:
             self._filter_servers[broker.broker_addr] = list(filter_servers)
         elif filter_servers is not None:
             self._filter_servers.pop(broker.broker_addr, None)
-        if takes_topics:
-            own = self._own_topics.setdefault(broker.broker_name, {})
-            space = MOST_TOPICS - sum(map(len, self._own_topics.values())) - sum(map(len, self._gone_topics.values()))
-            for number, (topic, config) in enumerate(topics.items(), 1):
-                if topic not in own:
-                    space -= 1
-                    self._check_topic(topic, broker.broker_name, space)
-                self._topics.setdefault(topic, {})[broker.broker_name] = _queue_data(broker.broker_name, config)
-                own[topic] = None
-                if not number % TOPICS_PER_SLICE:
-                    yield
-                    if self._live.get(broker.broker_addr) is not live or addresses.get(0) != broker.broker_addr:
-                        return None  # it has gone, has registered again, or another master has come
+        if takes_topics or shows_again:
+            deleted_at = self._deleted_at.get(broker.broker_name)
+            for _ in self._record(broker.broker_name, topics, missing_only=shows_again):
+                yield
+                if self._live.get(broker.broker_addr) is not live or addresses.get(0) != broker.broker_addr:
+                    return None  # it has gone, has registered again, or another master has come
             # Only now: a registration that is cut off must not count as having brought this version.
             live.data_version = data_version
+            # One with a new version may contain a single topic, as a Java broker sends it after a change.
+            if shows_again and self._deleted_at.get(broker.broker_name) == deleted_at:
+                del self._deleted_at[broker.broker_name]
         return self._master_of(broker, addresses)
 
     def unregister(self, broker: BrokerIdentity) -> None:
@@ -297,7 +302,8 @@ class RouteTable:
     def check_version(
         self, broker_addr: str, data_version: DataVersion, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Whether this version differs from the one registered, and the registered one.
+        """Whether the broker should register: this version differs from the one registered, or topics of it were deleted
+        here; and the registered version.
 
         A broker whose version has not changed counts as alive.
         """
@@ -307,23 +313,25 @@ class RouteTable:
         changed = live.data_version != data_version
         if not changed:
             live.updated_at_ms = now_ms
-        return changed, live.data_version
+        return changed or self._asks_again(broker_addr, live.broker_name, now_ms), live.data_version
 
     # Changes by operators
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or only on the brokers of one cluster, until a broker registers it again."""
-        if not cluster:
-            for broker_name in self._topics.pop(topic, ()):
-                self._own_topics.get(broker_name, {}).pop(topic, None)
-            return
+    def delete_topic(self, topic: str, now_ms: int, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or only on the brokers of one cluster, until a broker registers it again.
+
+        A producer may make the topic again on a broker between its deletion there and here. Unless the broker's topics
+        changed again, the version that is known would hide it for ever.
+        """
         queues = self._topics.get(topic)
         if queues is None:
             return
-        names = self._clusters.get(cluster, {})
+        names = self._clusters.get(cluster, {}) if cluster else queues
         for broker_name in [name for name in queues if name in names]:
             del queues[broker_name]
             self._own_topics.get(broker_name, {}).pop(topic, None)
+            if broker_name in self._brokers and not self._compat_49:
+                self._deleted_at[broker_name] = now_ms
         if not queues:
             del self._topics[topic]
 
@@ -432,6 +440,36 @@ class RouteTable:
         live = self._live.get(broker_addr)
         return live is None or live.data_version != data_version
 
+    def _record(
+        self, broker_name: str, topics: dict[str, TopicConfig], *, missing_only: bool
+    ) -> Generator[None, None, None]:
+        """Record a set's topics, or only those that it does not have here; permissions that an operator has changed then
+        stay."""
+        own = self._own_topics.setdefault(broker_name, {})
+        space = MOST_TOPICS - sum(map(len, self._own_topics.values())) - sum(map(len, self._gone_topics.values()))
+        for number, (topic, config) in enumerate(topics.items(), 1):
+            is_missing = topic not in own
+            if is_missing:
+                space -= 1
+                self._check_topic(topic, broker_name, space)
+            if is_missing or not missing_only:
+                self._topics.setdefault(topic, {})[broker_name] = _queue_data(broker_name, config)
+                own[topic] = None
+            if not number % TOPICS_PER_SLICE:
+                yield
+
+    def _asks_again(self, broker_addr: str, broker_name: str, now_ms: int) -> bool:
+        """Whether a master should show its whole table, although its version is known: a topic of it was deleted here.
+
+        Registrations that may be older than the deletion do not count. They would bring the topic back for good, as no
+        later registration says that it is gone.
+        """
+        deleted_at = self._deleted_at.get(broker_name)
+        data = self._brokers.get(broker_name)
+        if deleted_at is None or data is None or now_ms < deleted_at + SETTLED_MS:
+            return False
+        return _addresses(data).get(0) == broker_addr
+
     def _master_of(self, broker: BrokerIdentity, addresses: dict[int, str]) -> Master | None:
         if broker.broker_id == 0:
             return None
@@ -536,6 +574,7 @@ class RouteTable:
 
     def _drop_set(self, broker_name: str) -> None:
         del self._brokers[broker_name]
+        self._deleted_at.pop(broker_name, None)
         for cluster in self._clusters_of.pop(broker_name, ()):
             _discard(self._clusters, cluster, broker_name)
         topics = self._own_topics.pop(broker_name, None)

@@ -10,6 +10,7 @@ import pytest
 from triomq_protocol.requests import DataVersion, TopicConfig
 from triomq_server.namesrv.routes import (
     BROKERS_PER_SLICE,
+    SETTLED_MS,
     TOPICS_PER_SLICE,
     BrokerIdentity,
     RouteTable,
@@ -125,7 +126,7 @@ def test_one_address_has_one_id(table) -> None:
 def test_master_that_was_a_slave_meanwhile_registers_its_topics_again(table) -> None:
     register(table, broker("a", 0, "x"), "T")
     register(table, broker("a", 1, "x"))
-    table.delete_topic("T")
+    table.delete_topic("T", 0)
     register(table, broker("a", 0, "x"), "T")
     assert to_the_end(table.all_topics()) == ["T"]
 
@@ -284,16 +285,63 @@ def test_filter_servers_are_few_and_short(table, monkeypatch) -> None:
 def test_delete_topic_everywhere_or_in_one_cluster(table) -> None:
     register(table, broker("a", cluster="C1"), "T", "U")
     register(table, broker("b", cluster="C2"), "T")
-    table.delete_topic("T", "C1")
+    table.delete_topic("T", 0, "C1")
     assert [q.broker_name for q in table.route("T").queue_datas] == ["b"]
-    table.delete_topic("T", "nowhere")
+    table.delete_topic("T", 0, "nowhere")
     assert table.route("T") is not None
-    table.delete_topic("T", "C2")
+    table.delete_topic("T", 0, "C2")
     assert to_the_end(table.all_topics()) == ["U"]
-    table.delete_topic("U", "")
-    table.delete_topic("unknown")
-    table.delete_topic("unknown", "C1")
+    table.delete_topic("U", 0, "")
+    table.delete_topic("unknown", 0)
+    table.delete_topic("unknown", 0, "C1")
     assert to_the_end(table.all_topics()) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "age_ms", "compat_49", "returns"),
+    [
+        (1, SETTLED_MS - 1, False, False),  # it may be older than the deletion, and nothing would take it back
+        (1, SETTLED_MS, False, True),
+        (1, SETTLED_MS, True, False),
+        (2, 0, False, True),
+        (2, 0, True, True),
+    ],
+    ids=["at once", "later", "later, as 4.9", "changed", "changed, as 4.9"],
+)
+@pytest.mark.parametrize("cluster", [None, "C"])
+def test_a_deleted_topic_that_a_broker_still_has_returns(cluster, version, age_ms, compat_49, returns) -> None:
+    """A producer made it again on the broker, before the name servers were asked to delete it."""
+    table = RouteTable(compat_49=compat_49)
+    register(table, broker("a"), "T", "U")
+    register(table, broker("a", 1))
+    register(table, broker("b"), "U", channel="b")
+    table.delete_topic("T", 1000, cluster)
+    now = 1000 + age_ms
+    asked = DataVersion(counter=version, timestamp=5)
+    assert table.check_version("a-0", asked, now)[0] is returns
+    same = DataVersion(counter=1, timestamp=5)
+    assert table.check_version("a-1", same, now) == (False, same), "slaves register no topics"
+    assert table.check_version("b-0", same, now) == (False, same), "this one did not have the topic"
+    register(table, broker("a"), "T", "U", version=version, now=now)
+    assert (table.route("T") is not None) is returns
+
+
+def test_topics_return_only_with_the_whole_table(table) -> None:
+    register(table, broker("a"), "T", "U")
+    table.delete_topic("T", 0)
+    now = SETTLED_MS
+    register(table, broker("a"), "V", version=2, now=now)  # a Java broker sends a changed topic alone
+    assert table.route("T") is None
+    to_the_end(table.wipe_write_permission("a"))
+    register(table, broker("a"), "T", "U", "V", version=2, now=now)
+    assert {topic: table.route(topic).queue_datas[0].perm for topic in "TUV"} == {"T": 6, "U": 4, "V": 4}
+    version = DataVersion(counter=2, timestamp=5)
+    assert table.check_version("a-0", version, now) == (False, version), "once is enough"
+    table.delete_topic("T", now)
+    table.unregister(broker("a"))
+    register(table, broker("a"), "U", version=2, now=now)
+    register(table, broker("a"), "T", "U", version=2, now=now + SETTLED_MS)
+    assert table.route("T") is None, "the set was dropped, and has registered whole"
 
 
 def test_write_permission_of_a_set(table) -> None:
@@ -372,7 +420,7 @@ def test_a_later_master_ends_the_registration_of_the_one_before(table) -> None:
 def test_topics_go_with_their_set_and_only_with_it(table) -> None:
     register(table, broker("a"), "T", "U")
     register(table, broker("b"), "T", "V", channel="b")
-    table.delete_topic("U")
+    table.delete_topic("U", 0)
     register(table, broker("c"), "U", channel="c")
     assert table.channel_closed("link", "peer") == ["a-0"]
     assert sorted(to_the_end(table.all_topics())) == ["T", "U", "V"]
