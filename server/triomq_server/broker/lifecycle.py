@@ -283,6 +283,8 @@ class _Run:
         opener = partial(open_link, dial=self._dial)
         registration = Registration(config, identity, topics.snapshot, opener, chance=self._chance)
         topics.on_change = lambda _topic: registration.register_soon()
+        if not config.store.compat_49:
+            registration.on_period = topics.count_removals
         path = self._config_path
         broker = Broker(
             config=config,

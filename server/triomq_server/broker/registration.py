@@ -112,6 +112,8 @@ class Registration:
         self._reconfigured = trio.Event()
         self.on_answer: Callable[[RegistrationAnswer], None] = _ignore
         """Called with each answer: slaves learn of their master, masters of ordered topics."""
+        self.on_period: Callable[[], None] = _nothing
+        """Called before each registration that is made only because it is due."""
 
     def register_soon(self) -> None:
         """Register soon, since something that name servers should know has changed; returns at once."""
@@ -287,6 +289,8 @@ class _NameServer:
                 wait_s, period_s = period_s, register_period_ms(config.register_name_server_period) / 1000
             await self._wait(link, wait_s)
             forced = self.wanted.is_set()
+            if not forced:
+                self._owner.on_period()
 
     async def _wait(self, link: Asking, wait_s: float) -> None:
         """Wait until the next registration is due, something has changed, or the link has ended."""
@@ -416,6 +420,10 @@ async def has_identity(address: str, broker_name: str, broker_id: int, open_link
             return False
         return (values.get("brokerName"), values.get("brokerId")) == (broker_name, str(broker_id))
     return False
+
+
+def _nothing() -> None:
+    """Do nothing: the default of `Registration.on_period`."""
 
 
 def _ignore(answer: RegistrationAnswer) -> None:

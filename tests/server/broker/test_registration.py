@@ -29,6 +29,7 @@ from triomq_server.broker.registration import masked
 from triomq_server.wire import Handlers, Link, serve
 
 NAMESRV = "127.0.0.1:9876"
+OTHER = "127.0.0.1:9877"
 
 
 @attrs.define
@@ -185,6 +186,32 @@ async def test_without_force_only_a_changed_table_is_sent(open_broker: Any) -> N
         server.version_known = False
         await trio.sleep(35)
         assert len(server.of(RequestCode.REGISTER_BROKER)) == 3
+
+
+@pytest.mark.parametrize(("compat", "more"), [("safe", 1), ("4.9", 0)])
+async def test_after_a_removal_name_servers_take_the_whole_table_once_more(
+    open_broker: Any, compat: str, more: int
+) -> None:
+    """A topic that was made again before a name server of RocketMQ removed it is known there afterwards."""
+    network = MemoryNetwork()
+    async with name_server(network) as one, name_server(network, OTHER) as two:
+        settings = {"namesrvAddr": f"{NAMESRV};{OTHER}", "compat": compat}
+
+        def tables() -> list[TopicConfigTable]:
+            last = [RegisterBrokerBody.decode(server.of(RequestCode.REGISTER_BROKER)[-1].body) for server in (one, two)]
+            return [body.topic_config_serialize_wrapper for body in last]
+
+        async with open_broker(network=network, **settings) as broker:
+            peer = await broker.peer()
+            await peer.put("Again")
+            await peer.ask(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "Again"}))
+            await peer.put("Again")
+            await trio.sleep(1)
+            before, same = (table.data_version.counter for table in tables())
+            assert before == same
+            await trio.sleep(100)
+            assert [table.data_version.counter for table in tables()] == [before + more] * 2
+            assert all("Again" in table.topic_config_table for table in tables())
 
 
 async def test_a_dead_name_server_does_not_delay_the_others(open_broker: Any) -> None:

@@ -85,6 +85,7 @@ class TopicTable(VersionedTable[TopicConfig]):
         super().__init__(file, clock, follows=config.store.is_slave)
         self._config = config
         self._not_made = Repeats()
+        self._has_removed = False  # since the last `count_removals`
         self.on_change: Callable[[TopicConfig | None], None] = _ignore
         """Called after each change made by this broker: with the one topic, or with None for several or a removal."""
         self.system_topics = frozenset(SYSTEM_TOPICS) | {
@@ -120,8 +121,19 @@ class TopicTable(VersionedTable[TopicConfig]):
         """Forget one topic (code 215); false if it was not there. Its queues are the store's to destroy."""
         if self.table.pop(topic, None) is None:
             return False
+        self._has_removed = True
         self._changed(None)
         return True
+
+    def count_removals(self) -> None:
+        """Count one more change if a topic was removed since the last call, so that name servers take the whole table.
+
+        A topic may be made again between its removal here and on a name server. Those of RocketMQ would never take it
+        from registrations with the version in which it was made.
+        """
+        if self._has_removed:
+            self._has_removed = False
+            self._changed(None)
 
     def bump(self) -> None:
         """Count a change that is not in the table itself, such as another brokerPermission (code 25)."""
