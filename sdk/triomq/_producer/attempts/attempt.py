@@ -206,7 +206,7 @@ class Attempts:
             outcome = await attempt.wait()
             pause = self.pause_after(attempt)
             if pause is not None:
-                await trio.sleep(pause)
+                await self._targets.pause(pause)
                 continue
             if isinstance(outcome, SendResult):
                 return outcome

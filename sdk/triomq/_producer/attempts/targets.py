@@ -123,7 +123,7 @@ class Targets:
 
     def refuse(self) -> None:
         """End :meth:`ready` and :meth:`queues_of` with :class:`~triomq.errors.ClientClosed` from now on, also where they
-        wait: the producer is closed."""
+        wait, and :meth:`pause` early: the producer is closed."""
         self._refuses = True
         for scope in self._readying:
             scope.cancel()
@@ -216,6 +216,15 @@ class Targets:
         """
         targets = await self._unless_refused(lambda: self.of(out.topic), out)
         return list(targets.queues)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait before a further attempt, which raises :class:`~triomq.errors.ClientClosed` if :meth:`refuse` is called."""
+        with trio.CancelScope() as scope:
+            self._readying.add(scope)
+            try:
+                await trio.sleep(0 if self._refuses else seconds)
+            finally:
+                self._readying.discard(scope)
 
     async def _unless_refused(self, call: Callable[[], Awaitable[T]], out: Outgoing) -> T:
         """:meth:`wait_for` until :meth:`refuse`."""

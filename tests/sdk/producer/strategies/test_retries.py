@@ -554,3 +554,30 @@ async def test_waiting_for_a_route_fails_when_the_client_closes(autojump_clock, 
         nursery.start_soon(send, client.producer("G"))
         await trio.testing.wait_all_tasks_blocked()
     assert "the client was closed" in str(caught[0])
+
+
+@pytest.mark.parametrize("left", ["client", "producer"])
+async def test_a_send_that_pauses_before_another_attempt_ends_when_it_closes(autojump_clock, cluster, left):
+    """A short pause: the send would otherwise hold up the end of its task for as long."""
+    ended = []
+
+    async def send(producer):
+        with pytest.raises(errors.ClientClosed) as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        ended.append((trio.current_time(), caught.value))
+
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        retry = triomq.plugins.Retries(first_pause_s=1.0)
+        producer = client.producer("G", retry=retry, linger_s=None)
+        await producer.send(triomq.Message("T", b"warm"))
+        cluster.broker.script(SEND, refuse(14))
+        cluster.broker.seen.clear()
+        nursery.start_soon(send, producer)
+        await trio.sleep(0.1)  # of the pause of at least 0.5 s
+        closed_at = trio.current_time()
+        assert len(cluster.broker.requests(SEND)) == 1
+        await (client if left == "client" else producer).aclose()
+    ((ended_at, error),) = ended
+    assert ended_at == closed_at
+    assert [type(attempt.error) for attempt in error.attempts] == [errors.BrokerUnavailable, errors.ClientClosed]
+    assert len(cluster.broker.requests(SEND)) == 1
