@@ -123,7 +123,7 @@ class LoneSends:
         ready = self._choose(message.topic)
         if ready is None:
             return None
-        target, link, timeout_s = ready
+        target, link, timeout_s, targets = ready
         template = target.template
         if template is None:
             template = self._template(message.topic, target)
@@ -136,6 +136,7 @@ class LoneSends:
         if frame is None:
             properties = self._sender.properties_of(message, unique_key)
             frame = template.encode(opaque, born_ms, properties, body)
+        targets.count()
         if self._attempts.before_start is not None:
             self._attempts.before_start()
         started = trio.current_time()

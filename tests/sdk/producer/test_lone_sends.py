@@ -87,6 +87,25 @@ async def test_requests_are_those_of_the_longer_way(autojump_clock, cluster, lon
     assert lone == [message.body for message in MESSAGES[:4]]
 
 
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (triomq.Message("T", b"x", tags=5), errors.InvalidCall),
+        (triomq.Message("T", b"x", properties={"p": "v" * 32768}), errors.MessageIllegal),
+    ],
+    ids=["kind", "size"],
+)
+async def test_a_refused_message_takes_no_turn(autojump_clock, cluster, lone, message, error):
+    async with cluster.client() as client:
+        producer = await warm_producer(client)
+        before = await producer.send(triomq.Message("T", b"before"))
+        with pytest.raises(error):
+            await producer.send(message)
+        after = await producer.send(triomq.Message("T", b"after"))
+    assert lone == [b"before", b"after"]
+    assert {before.queue.queue_id, after.queue.queue_id} == {0, 1}
+
+
 async def test_all_kinds_of_sends_use_the_queues_in_turn(autojump_clock, cluster, lone):
     async with cluster.client() as client:
         producer = await warm_producer(client)

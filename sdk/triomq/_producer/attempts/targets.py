@@ -176,8 +176,9 @@ class Targets:
             return None
         return target, link, self._first_timeouts_s[elsewhere]
 
-    def idle_nowait(self, topic: str) -> tuple[Target, Link, float] | None:
-        """Next queue, open link and timeout for a first attempt, if nothing waits on that link; otherwise None."""
+    def idle_nowait(self, topic: str) -> tuple[Target, Link, float, TopicTargets] | None:
+        """Next queue, open link and timeout for a first attempt, if nothing waits on that link; otherwise None. The round
+        robin stays: the caller counts when the message can be sent."""
         targets = self.latest
         if targets is None or targets.topic != topic or self._faults is not None:
             return None
@@ -187,8 +188,7 @@ class Targets:
         link = self._links.ready(target.address)
         if link is None or link.pending or link.unsent_bytes:
             return None
-        targets.count()
-        return target, link, self._first_timeouts_s[targets.several_brokers]
+        return target, link, self._first_timeouts_s[targets.several_brokers], targets
 
     async def ready(self, out: Outgoing, until: float) -> tuple[Target, Link]:
         """Choose a queue and open the link to its broker's master; waits while none is available.
