@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import threading
 import zlib
 from collections.abc import Callable
@@ -23,6 +24,14 @@ from triomq_protocol.record.layout import (
     COMPRESSION_ZSTD,
 )
 
+_zlib_stream: Callable[[], Any] = zlib.decompressobj
+_zlib_error: Any = zlib.error
+# Two to four times as fast, and readers of a body wait for it in the loop. There is no wheel for some machines.
+with contextlib.suppress(ImportError):
+    from isal import isal_zlib
+
+    _zlib_stream, _zlib_error = isal_zlib.decompressobj, isal_zlib.error
+
 COMPRESS_FROM_BYTES: Final = 4096
 """Bodies from this size on are compressed (``compressMsgBodyOverHowmuch``)."""
 
@@ -36,9 +45,13 @@ _ONE_CALL_BYTES: Final = 8 * 1024 * 1024
 """A Zstandard frame that states at most this size is decompressed by one call, which is faster, and again if others
 follow it."""
 
-_FRAMES_STEP_BYTES: Final = 1024
-"""Frames are read in steps of this size: their libraries have no bound for a step's result, which is 32 MiB at
-most, as 4 bytes of Zstandard may stand for 128 KiB."""
+_ZSTD_STEP_BYTES: Final = 1024
+"""Frames are read in steps of this size: the library has no bound for a step's result, which is 32 MiB at most, as
+4 bytes may stand for 128 KiB."""
+
+_LZ4_STEP_BYTES: Final = 8192
+"""The same for LZ4: the result is 2 MiB at most. One call for the whole body takes twice as long: its result grows by
+copies."""
 
 
 class Compressor(Protocol):
@@ -167,28 +180,24 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
 
 
 def _unzlib(body: bytes) -> bytes:
-    stream = zlib.decompressobj()
+    stream = _zlib_stream()
     try:
-        data = stream.decompress(body, MAX_DECOMPRESSED_BYTES + 1)
-    except zlib.error as error:
+        data: bytes = stream.decompress(body, MAX_DECOMPRESSED_BYTES + 1)
+    except _zlib_error as error:
         raise MessageIllegal("the body is not a zlib stream", remark=error_text(error)) from error
     if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
         raise MessageIllegal("the body's zlib stream is cut short")
-    return _bounded(data)
+    if len(data) > MAX_DECOMPRESSED_BYTES:
+        raise _too_large()
+    return data
 
 
 def _unlz4(body: bytes) -> bytes:
     new_stream = _library("lz4.frame", "lz4").LZ4FrameDecompressor
-    stream = new_stream()
     try:
-        data = bytes(stream.decompress(body, max_length=MAX_DECOMPRESSED_BYTES + 1))
-        if stream.eof and stream.unused_data:
-            return _join_frames(new_stream, stream.unused_data, data)
+        return _join_frames(new_stream, body, _LZ4_STEP_BYTES)
     except RuntimeError as error:
         raise MessageIllegal("the body is not an LZ4 frame", remark=error_text(error)) from error
-    if not stream.eof and len(data) <= MAX_DECOMPRESSED_BYTES:
-        raise MessageIllegal("the body's LZ4 frame is cut short")
-    return _bounded(data)
 
 
 def _unzstd(body: bytes) -> bytes:
@@ -204,43 +213,40 @@ def _unzstd(body: bytes) -> bytes:
             with contextlib.suppress(zstandard.ZstdError):
                 return bytes(decompressor.decompress(body, MAX_DECOMPRESSED_BYTES, allow_extra_data=False))
         # Maybe several frames, or frames to skip (RFC 8878, section 3); or an error, which comes again.
-        return _join_frames(decompressor.decompressobj, body)
+        return _join_frames(decompressor.decompressobj, body, _ZSTD_STEP_BYTES)
     except zstandard.ZstdError as error:
         what = f"the body is not a whole Zstandard frame of at most {MAX_DECOMPRESSED_BYTES} bytes"
         raise MessageIllegal(what, remark=error_text(error)) from error
 
 
-def _join_frames(new_stream: Callable[[], Any], rest: bytes, before: bytes = b"") -> bytes:
+def _join_frames(new_stream: Callable[[], Any], frames: bytes, step_bytes: int) -> bytes:
     """Decompress one frame after the other.
 
     Args:
         new_stream: makes the object that decompresses one frame.
-        rest: the frames.
-        before: the contents of earlier frames.
+        frames: the frames, at least one.
+        step_bytes: how much of them is given to it at a time.
     """
-    parts, size, at, frames = [before], len(before), 0, 0
-    while at < len(rest):
-        frames += 1
-        if frames > _FRAMES_MAX:
+    # Not a list of parts: they and the joined body would be in memory together.
+    body = io.BytesIO()
+    at = size = count = 0
+    while at < len(frames) or not count:
+        count += 1
+        if count > _FRAMES_MAX:
             raise MessageIllegal(f"the body has more than {_FRAMES_MAX} compressed frames")
         stream = new_stream()
         while not stream.eof:
-            step = rest[at : at + _FRAMES_STEP_BYTES]
+            step = frames[at : at + step_bytes]
             if not step:
                 raise MessageIllegal("the last frame of the body is cut short")
             at += len(step)
-            parts.append(stream.decompress(step))
-            size += len(parts[-1])
+            part = stream.decompress(step)
+            size += len(part)
             if size > MAX_DECOMPRESSED_BYTES:
                 raise _too_large()
+            body.write(part)
         at -= len(stream.unused_data or b"")
-    return b"".join(parts)
-
-
-def _bounded(data: bytes) -> bytes:
-    if len(data) > MAX_DECOMPRESSED_BYTES:
-        raise _too_large()
-    return data
+    return body.getvalue()
 
 
 def _too_large() -> MessageIllegal:

@@ -6,11 +6,14 @@ import json
 import random
 import subprocess
 import sys
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pytest
 
 import triomq
+from triomq._message import compression
 from triomq._message.compression import decompress
 from triomq_protocol.record.layout import COMPRESSED
 from triomq_protocol.record.view import RecordView
@@ -141,6 +144,40 @@ def test_a_zstandard_frame_may_follow_one_that_is_skipped() -> None:
     packed = triomq.plugins.ZstdCompressor().compress(BODY)
     skipped = bytes.fromhex("502a4d1804000000") + b"note"
     assert decompress(skipped + packed + skipped, 0x201) == BODY
+
+
+@pytest.mark.parametrize("kind", ["isal", "zlib"])
+def test_zlib_streams_are_read_with_and_without_isal(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Both libraries read the same streams, and refuse the same."""
+    library = pytest.importorskip("isal.isal_zlib") if kind == "isal" else zlib
+    monkeypatch.setattr(compression, "_zlib_stream", library.decompressobj)
+    monkeypatch.setattr(compression, "_zlib_error", library.error)
+    for window in range(9, 16):
+        packer = zlib.compressobj(wbits=window)
+        packed = packer.compress(BODY) + packer.flush()
+        assert decompress(packed, 0x301) == BODY
+        assert decompress(packed + b"more", 0x301) == BODY  # as Java's, which reads up to the stream's end
+        for wrong in (b"", packed[:-1], packed[:9], packed[:-1] + b"?", b"?" + packed[1:]):
+            with pytest.raises(triomq.errors.MessageIllegal, match="zlib stream"):
+                decompress(wrong, 0x301)
+    most = zlib.compress(bytes(64 << 20))
+    assert len(decompress(most, 0x301)) == 64 << 20
+    with pytest.raises(triomq.errors.MessageIllegal, match="67108864"):
+        decompress(zlib.compress(bytes((64 << 20) + 1)), 0x301)
+
+
+@pytest.mark.parametrize("compressor", FRAMED, ids=["lz4", "zstd"])
+def test_parts_and_the_joined_body_are_not_in_memory_together(compressor: triomq.plugins.Compressor) -> None:
+    """The body's memory grows by an eighth at a time, and a library has some for a part; together they took 96 MiB."""
+    packed = compressor.compress(bytes(8 << 20)) * 6
+    tracemalloc.start()
+    try:
+        body = decompress(packed, compressor.sys_flag)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(body) == 48 << 20
+    assert most < 80 << 20
 
 
 IN_THREADS = """
