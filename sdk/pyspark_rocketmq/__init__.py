@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 _MODULES = {"DefaultSource": "source", "LagListener": "read.lag", "SourceLag": "read.lag"}
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a declaration that every name exists
 
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    def __getattr__(name: str) -> Any:
+        module = _MODULES.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{module}"), name)

@@ -14,9 +14,10 @@ error classes, :mod:`triomq.plugins` the plug points, :mod:`triomq.admin` the cl
 # Sorted by purpose and by hand: this page is what users read first.
 # ruff: noqa: I001, RUF022
 import importlib as _importlib
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import sys as _sys
+import typing as _typing
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from triomq import aio
 
 # A client, and the objects that it creates
@@ -128,8 +129,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import :mod:`triomq.aio` on first use: importing asyncio takes a tenth of the whole import time."""
-    if name == "aio":
-        return _importlib.import_module("triomq.aio")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# For a type checker it would be a declaration that every name exists.
+if not _typing.TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import :mod:`triomq.aio` on first use: importing asyncio takes a tenth of the whole import time."""
+        if name == "aio":
+            return _importlib.import_module("triomq.aio")
+        modules = [admin, errors, plugins, statistics]
+        homes = [each for each in modules if getattr(vars(each).get(name), "__module__", "").startswith("triomq")]
+        what = f"module {__name__!r} has no attribute {name!r}" + "".join(
+            f"; it is {home.__name__}.{name}" for home in homes
+        )
+        # Python replaces an AttributeError by "cannot import name ..." without its text.
+        if homes and _sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":  # noqa: SLF001
+            raise ImportError(what, name=name)
+        raise AttributeError(what, name=name)

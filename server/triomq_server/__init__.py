@@ -12,10 +12,12 @@ _PACKAGES = {"serve_namesrv": "namesrv", "serve_broker": "broker", "open_cluster
 __all__ = ["open_cluster", "serve_broker", "serve_namesrv"]
 
 
-def __getattr__(name: str) -> object:
-    """Import a server on first use: a name server does not need the broker's modules."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # a declaration that every name exists
 
-    if name not in _PACKAGES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        """Import a server on first use: a name server does not need the broker's modules."""
+        from importlib import import_module
+
+        if name not in _PACKAGES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_PACKAGES[name]}"), name)

@@ -16,10 +16,12 @@ __all__ = ["Clock", "Faults", "RocketMQ", "Servers"]
 _HOMES = {"Clock": "steered.clock", "Faults": "steered.faults", "RocketMQ": "rocketmq", "Servers": "clusters.servers"}
 
 
-def __getattr__(name: str) -> object:
-    """Import a name on first use: every run of pytest imports this package."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a declaration that every name exists
 
-    return getattr(import_module(f"triomq_testing.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        """Import a name on first use: every run of pytest imports this package."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"triomq_testing.{_HOMES[name]}"), name)

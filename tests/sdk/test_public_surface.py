@@ -54,6 +54,31 @@ def test_no_name_is_exported_by_two_modules():
     assert sorted(names) == sorted(set(names))
 
 
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("Admin", "triomq.admin"),
+        ("RouteNotFound", "triomq.errors"),
+        ("Compressor", "triomq.plugins"),
+        ("ClientStatistics", "triomq.statistics"),
+    ],
+)
+def test_a_name_of_another_module_is_found_by_the_error(name, home):
+    with pytest.raises(ImportError, match=rf"no attribute '{name}'; it is {home}\.{name}$"):
+        exec(f"from triomq import {name}")
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is {home}\.{name}$"):
+        getattr(triomq, name)
+    assert not hasattr(triomq, name)
+
+
+@pytest.mark.parametrize("name", ["Nothing", "Sequence", "__wrapped__"])
+def test_other_names_are_simply_missing(name):
+    with pytest.raises(ImportError, match=f"cannot import name '{name}'"):
+        exec(f"from triomq import {name}")
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'$"):
+        getattr(triomq, name)
+
+
 def test_the_version_is_the_projects():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert triomq.__version__ == project["version"]

@@ -6,10 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+import pyspark_rocketmq
 import triomq
+import triomq_server.cluster
+import triomq_testing
 from triomq import plugins
 
 QUEUE = triomq.MessageQueue("orders", "broker-a", 0)
+
+# These lines are errors for a type checker, or the comments are: a package that imports some names on their first use must
+# not seem to have every name.
+MISSING = (
+    triomq.Admin,  # type: ignore[attr-defined]
+    triomq_server.serve,  # type: ignore[attr-defined]
+    triomq_server.cluster.serve,  # type: ignore[attr-defined]
+    triomq_testing.Broker,  # type: ignore[attr-defined]
+    pyspark_rocketmq.Source,  # type: ignore[attr-defined]
+)
 
 ALLOCATE: list[plugins.AllocateStrategy] = [
     plugins.Average(),

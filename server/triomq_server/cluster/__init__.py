@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Node", "open_cluster"]
 
 
-def __getattr__(name: str) -> object:
-    """Import the embedded cluster on first use: a single server needs only the small modules of this package."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from triomq_server.cluster import embedded
+if not TYPE_CHECKING:  # a declaration that every name exists
 
-    return getattr(embedded, name)
+    def __getattr__(name: str) -> object:
+        """Import the embedded cluster on first use: a single server needs only the small modules of this package."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from triomq_server.cluster import embedded
+
+        return getattr(embedded, name)
