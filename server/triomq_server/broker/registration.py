@@ -53,6 +53,9 @@ MASTER_UNKNOWN_PERIOD_S = 1.0
 AWAY_REMEDY = "; it is tried again and again: start it, or take it out of namesrvAddr"
 """What to do about a name server that cannot be reached."""
 
+TLS_REMEDY = "; it is tried again and again: see useTLS and tls.client settings here, tls.server settings there"
+"""The same if it can, and only one of the two speaks TLS, or one refuses the other's certificate."""
+
 _READ_WRITE = PERM_READ | PERM_WRITE
 _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
 
@@ -245,7 +248,8 @@ class _NameServer:
                     await self._keep_registered(self._link)
                 self._note_failure("the link was closed")
             except _FAILURES as error:
-                self._note_failure(failure_reason(error))
+                text = failure_reason(error)
+                self._note_failure(text, remedy=TLS_REMEDY if "TLS" in text else AWAY_REMEDY)
             finally:
                 self._link = self.last_answer = None
                 self.registered = False

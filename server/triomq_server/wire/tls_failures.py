@@ -18,6 +18,7 @@ _NO_TLS: Final = (
     "UNEXPECTED_MESSAGE",
     "BAD_RECORD_TYPE",
 )
+_OWN_REFUSED: Final = ("ALERT_BAD_CERTIFICATE", "ALERT_CERTIFICATE", "ALERT_UNKNOWN_CA", "ALERT_ACCESS_DENIED")
 _VERSIONS: Final = ("UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW", "NO_SHARED_CIPHER", "PROTOCOL_VERSION", "NO_PROTOCOLS")
 
 
@@ -63,10 +64,15 @@ def dialling_failure(error: BaseException) -> str:
             f"TLS: {message}: tls.client.trustCertPath (--tls-ca) must have the authority of that server's certificate"
         )
     reason = getattr(error, "reason", None) or ""
-    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason or "ALERT_BAD_CERTIFICATE" in reason:
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return (
             f"TLS: {_words(reason)}: that server may ask for a certificate of this one, tls.client.certPath and "
             "tls.client.keyPath (--tls-cert, --tls-key)"
+        )
+    if any(alert in reason for alert in _OWN_REFUSED):
+        return (
+            f"TLS: {_words(reason)}: that server refuses the certificate of this one, tls.client.certPath (--tls-cert): renew "
+            "it if its time is over; its authority must be in that server's tls.server.trustCertPath"
         )
     if any(word in reason for word in _NO_TLS) or not reason:
         return (

@@ -23,6 +23,7 @@ from triomq_server.wire import (
     LinkClosedError,
     TlsSettings,
     dial_tcp,
+    failure_reason,
     open_link,
     serve,
     tls_dial,
@@ -56,8 +57,9 @@ async def test_disabled_refuses_tls(start_namesrv, files, caplog) -> None:
     caplog.set_level(logging.INFO)
     address = await start_namesrv(**{"tls.server.mode": "disabled"})
     assert await ask_plainly(address) == 0
-    with pytest.raises(OSError, match="no TLS handshake, as with a port that speaks plain TCP"):
+    with pytest.raises(OSError, match=r"^no TLS handshake, as with a port that speaks plain TCP") as caught:
         await ask(address, files.trusting())
+    assert failure_reason(caught.value) == str(caught.value), "the log has the cure, too"
     await until(lambda: "it speaks TLS, and tls.server.mode is disabled" in caplog.text)
 
 

@@ -300,6 +300,26 @@ async def test_an_unreachable_name_server_is_logged_once_with_the_cure(open_brok
     assert "take it out of namesrvAddr" in line
 
 
+async def test_a_name_server_that_comes_back_with_tls_is_logged_with_another_cure(
+    open_broker: Any, caplog: Any
+) -> None:
+    async def refuse(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"\x15\x03\x03\x00\x02\x02\x0a")  # as a port with tls.server.mode=enforcing
+        await stream.aclose()
+
+    network = MemoryNetwork()
+    async with open_broker(network=network, namesrvAddr=OTHER), trio.open_nursery() as nursery:
+        await trio.sleep(60)
+        (listener,) = await network.listen("127.0.0.1", 9877)
+        nursery.start_soon(trio.serve_listeners, refuse, [listener])
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    away, tls = (each.getMessage() for each in caplog.records if "name server " + OTHER in each.getMessage())
+    assert "start it, or take it out of namesrvAddr" in away
+    assert "the peer speaks TLS; it is tried again and again: see useTLS" in tls
+
+
 async def test_a_brokers_port_in_place_of_a_name_servers_is_recognised(open_broker: Any, caplog: Any) -> None:
     async with open_broker(namesrvAddr="127.0.0.1:10911"):
         await trio.sleep(120)

@@ -218,7 +218,7 @@ async def accept_tls(stream: trio.abc.Stream, tls: TlsSettings) -> trio.abc.Stre
             await secured.do_handshake()
         except trio.BrokenResourceError as error:
             secured.release()
-            raise OSError(f"no TLS handshake: {accepting_failure(error.__cause__ or error)}") from error
+            raise OSError(f"no TLS handshake: {accepting_failure(error.__cause__ or error)}") from None
         except BaseException:
             secured.release()
             raise
@@ -244,10 +244,11 @@ def tls_dial(dial: Dial, find_context: Callable[[], ssl.SSLContext], timeout_s: 
                 await secured.do_handshake()
         except trio.BrokenResourceError as error:
             await trio.aclose_forcefully(secured)
-            raise OSError(f"{address}: {dialling_failure(error.__cause__ or error)}") from error
-        except trio.TooSlowError as error:
+            # Without a cause, of which the log would take the text: it has no cure, or is empty.
+            raise OSError(dialling_failure(error.__cause__ or error)) from None
+        except trio.TooSlowError:
             await trio.aclose_forcefully(secured)
-            raise OSError(f"{address}: no TLS handshake within {timeout_s:g} s") from error
+            raise OSError(f"no TLS handshake within {timeout_s:g} s") from None
         except BaseException:
             await trio.aclose_forcefully(secured)
             raise
