@@ -278,7 +278,7 @@ def tls_failure(error: BaseException) -> str:
     if any(part in reason for part in _CLIENT_REFUSED):
         return (
             f"{TLS_FAILED}the server asks for a client certificate, or refuses this one ({words}): give certificate and key "
-            "(--tls-cert, --tls-key), of an authority that the server trusts, and in its time"
+            "(--tls-cert, --tls-key), or renew them"
         )
     if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason or "NO_SHARED" in reason:
         return f"{TLS_FAILED}client and server have no version or cipher in common ({words})"

@@ -149,6 +149,35 @@ async def test_changed_certificates_are_for_new_links(start_namesrv, files, capl
         assert (await link.request(ASK, 60)).code == 0
 
 
+async def test_files_that_change_while_they_are_read_are_read_again(files, caplog) -> None:
+    """A tool that renews a certificate and, at once, the authorities: the second change must not count as read."""
+    caplog.set_level(logging.INFO)
+    own = NamesrvConfig.from_properties(files.mutual())[0].tls
+    made = Certificates(own)
+    made.load(dials=False)
+    late = trustme.CA()
+
+    async def run(chore):
+        before = made.settings.context
+        done = await trio.to_thread.run_sync(chore)
+        if (
+            caplog.text.count("certificates have changed") == 0
+            and made.settings.context is before
+            and type(done) is tuple
+        ):
+            late.cert_pem.write_to_path(files.folder / "ca.pem")
+        return done
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(made.watch, run)
+        files.pair("server", authority=trustme.CA())
+        await until(lambda: caplog.text.count("certificates have changed: new links") == 2)
+        nursery.cancel_scope.cancel()
+    assert made.settings.context.get_ca_certs(binary_form=True) == [
+        ssl.PEM_cert_to_DER_cert(late.cert_pem.bytes().decode())
+    ]
+
+
 async def test_certificates_that_become_readable_are_taken(start_namesrv, files, caplog, monkeypatch) -> None:
     """As after `chmod`, or when there are descriptors again: the files are as they were."""
     caplog.set_level(logging.INFO)

@@ -125,22 +125,26 @@ class Certificates:
     async def _take(self, run: Run) -> None:
         serves = self.settings.mode is not TlsMode.DISABLED
 
-        def read() -> tuple[TlsConfig, ssl.SSLContext | None, ssl.SSLContext | None]:
+        def read() -> tuple[TlsConfig, _Seen, ssl.SSLContext | None, ssl.SSLContext | None]:
+            # Before they are read: a file that changes meanwhile is then read again.
+            settings = _state_of(self._own.config_file)
             config = effective(self._own)
             config.check()
+            seen = _look(config)
+            if self._own.config_file in seen:
+                seen[self._own.config_file] = settings
             made = server_context(config) if serves and not config.test_mode else None
-            return config, made, None if self._client is None else client_context(config)
+            return config, seen, made, None if self._client is None else client_context(config)
 
         try:
-            config, server, client = await run(read)
+            config, seen, server, client = await run(read)
         except ConfigError as error:
             if str(error) != self._unusable:
                 self._unusable = str(error)
                 _log.error("certificates have changed and cannot be used, those read before stay in force: %s", error)
             return
         self._unusable = None
-        self.config, self._client = config, client
-        self._seen = await run(lambda: _look(config))
+        self.config, self._client, self._seen = config, client, seen
         if server is not None:
             self.settings.context = server
         _log.info("certificates have changed: new links use the new ones")
