@@ -157,7 +157,7 @@ def tls_dialer(
     """A dialer for name servers and brokers that speak TLS (docs/protocol/remoting.md §12).
 
     By default the server's certificate must be signed by one of the system's authorities, and have the name or address
-    that is dialled. Files are read now; create another dialer for renewed ones.
+    that is dialled. Files are read now. For renewed ones give a context, and call its ``load_cert_chain`` again.
 
     Args:
         context: an ``ssl.SSLContext`` instead of all other arguments; used as it is, and never changed.

@@ -13,6 +13,7 @@ import trio
 import trustme
 from tls_links import ASK, ask, ask_plainly, until
 
+import triomq
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.config import ConfigError, NamesrvConfig, TlsConfig
@@ -96,6 +97,24 @@ async def test_mutual(start_namesrv, files, caplog) -> None:
     with pytest.raises((OSError, LinkClosedError)):
         await ask(address, stranger)
     await until(lambda: "its authority is not in tls.server.trustCertPath" in caplog.text)
+
+
+async def test_a_client_takes_a_renewed_certificate_by_its_context(start_namesrv, files) -> None:
+    """As docs/how-to/tls.md says: the context is used as it is, and new connections have what it has loaded then."""
+    address = await start_namesrv(**files.mutual(), **{"tls.server.mode": "enforcing"})
+    context = files.trusting()
+    context.load_cert_chain(*files.pair("client", not_after=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)))
+    async with triomq.open_client(address, tls=context, backoff=triomq.Backoff(max_s=0.1)) as client:
+        with pytest.raises(triomq.errors.NoNameServer, match=r"certificate expired\): give .* or renew them"):
+            await client.admin.topics()
+        context.load_cert_chain(*files.pair("client"))
+        with trio.fail_after(60):
+            while True:
+                try:
+                    assert await client.admin.topics() == []
+                    break
+                except triomq.errors.NoNameServer:
+                    await trio.sleep(0.1)
 
 
 @pytest.mark.parametrize(
