@@ -166,8 +166,13 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall, BrokerNotFound, MQError: as for :meth:`create_topic`.
         """
-        with suppress(RouteNotFound):
+        try:
             await self.route(topic)
+        except BrokerNotFound:
+            raise  # an outage: the masters that come back may have the topic, with other settings
+        except RouteNotFound:
+            pass
+        else:
             return False
         _check_creation(topic, queues)
         template = await self._routes.fetch(DEFAULT_TOPIC)
@@ -224,10 +229,10 @@ class Admin(metaclass=NoPublicConstructor):
             raise ProtocolViolation("the list of topics", remark=str(error)) from error
 
     async def route(self, topic: str) -> TopicRouteData:
-        """The current route of a topic, past the cache; waits while no broker is registered.
+        """The current route of a topic, past the cache; waits while no master is registered.
 
         Raises:
-            BrokerNotFound: the name server knows neither the topic nor any broker: an outage, rather than a wrong name.
+            BrokerNotFound: the name server knows neither the topic nor any master: an outage, rather than a wrong name.
             RouteNotFound: the name server does not know it.
         """
         return await self._route_wait.until_there(lambda: self._route_now(topic), ADMIN_TIMEOUT_S)
@@ -236,8 +241,9 @@ class Admin(metaclass=NoPublicConstructor):
         data = await self._routes.fetch(topic)
         if data is None:
             no_route, address = f"no route to topic {topic}", self._name_servers.chosen or ""
-            if not (await self.cluster_info()).broker_addr_table:
-                raise BrokerNotFound(f"{no_route}: no broker is registered", address=address)
+            # Name servers learn of topics from masters only: a slave may be the first that registers after a restart.
+            if not await self._routes.masters():
+                raise BrokerNotFound(f"{no_route}: no master of any broker is registered", address=address)
             raise RouteNotFound(no_route, address=address)
         return data
 

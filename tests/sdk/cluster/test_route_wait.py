@@ -256,6 +256,39 @@ async def test_statistics_and_offsets_wait_for_the_first_broker(autojump_clock, 
     assert cluster.broker.offsets["G", "T", 0] == 1
 
 
+def with_slaves_only(cluster):
+    """The name servers after a restart at which only a slave has registered; returns what brings the masters back.
+
+    Name servers take topics from masters.
+    """
+    slave = cluster.add_slave()
+    back = without_brokers(cluster)
+    cluster.name_server.add_route("T", slave)
+    del cluster.name_server.routes["T"]
+    return back
+
+
+async def test_a_route_waits_while_only_slaves_are_registered(autojump_clock, cluster, nursery):
+    async with cluster.client() as client:
+        nursery.start_soon(after, 3.0, with_slaves_only(cluster))
+        assert (await client.admin.route("T")).queue_datas
+        assert 3 <= trio.current_time() <= 4
+        with_slaves_only(cluster)
+        with pytest.raises(errors.BrokerNotFound, match="no route to topic T: no master of any broker is registered"):
+            await client.admin.route("T")
+
+
+async def test_a_topic_is_not_created_while_masters_may_have_it(autojump_clock, cluster, nursery):
+    """Its settings would be changed: a master that had more queues would have fewer."""
+    async with cluster.client() as client:
+        nursery.start_soon(after, 7.0, with_slaves_only(cluster))
+        with pytest.raises(errors.BrokerNotFound, match="no master of any broker is registered"):
+            await client.admin.ensure_topic("T", queues=1)
+        await trio.sleep(7.0)
+        assert await client.admin.ensure_topic("T", queues=1) is False
+    assert cluster.broker.requests(RequestCode.UPDATE_AND_CREATE_TOPIC) == []
+
+
 async def test_a_registered_master_that_is_away_may_have_members(autojump_clock, cluster, nursery):
     cluster.broker.script(MEMBERS, no_member)
     cluster.broker.store("T", 0, b"")
