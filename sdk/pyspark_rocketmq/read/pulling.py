@@ -16,11 +16,12 @@ import trio
 
 from pyspark_rocketmq.clients import Session
 from pyspark_rocketmq.errors import BrokerBehind, DataLoss
+from pyspark_rocketmq.read.cluster_view import is_deleted
 from pyspark_rocketmq.read.holes import first_offset, goes_on_at
 from pyspark_rocketmq.read.planning import QueueRange
 from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 from triomq._companions import pull_run
-from triomq.errors import QueueIllegal, TopicNotFound
+from triomq.errors import QueueIllegal, RouteNotFound, TopicNotFound
 from triomq_protocol.record.layout import INT64, QUEUE_OFFSET_AT
 from triomq_protocol.record.view import record_starts
 
@@ -227,6 +228,9 @@ class Strides:
             result = await self._run(stride)
         except (QueueIllegal, TopicNotFound) as error:
             return await self._without_queue(stride, error)
+        except RouteNotFound as error:
+            await self._without_route(stride, error)
+            return None
         if result.taken or self._leads_on(result, stride.at):
             return result
         return await self._elsewhere(stride, result)
@@ -347,12 +351,21 @@ class Strides:
         try:
             result = await self._asked(stride.at, stride.end, from_master=True)
         except (QueueIllegal, TopicNotFound) as error:
-            gone = f"offsets {stride.at} to {stride.end} of {self._plan.part.queue} are gone"
-            report_gone(self._plan, f"{gone}: {error.address} does not have the queue any more")
-            self.skipped += stride.end - stride.at
-            stride.kept_from = stride.end
+            self._all_lost(stride, f"{error.address} does not have the queue any more")
             return None
         return result if self._leads_on(result, stride.at) else await self._elsewhere(stride, result)
+
+    async def _without_route(self, stride: _Stride, missing: MQError) -> None:
+        """Return if the topic has been deleted from the queue's broker; a broker that is away may have it."""
+        queue = self._plan.part.queue
+        if not await is_deleted(self._session, queue):
+            raise missing
+        self._all_lost(stride, f"topic {queue.topic} has been deleted from {queue.broker_name}")
+
+    def _all_lost(self, stride: _Stride, why: str) -> None:
+        report_gone(self._plan, f"offsets {stride.at} to {stride.end} of {self._plan.part.queue} are gone: {why}")
+        self.skipped += stride.end - stride.at
+        stride.kept_from = stride.end
 
     async def _check_kept(self, stride: _Stride) -> None:
         """Check whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.

@@ -4,7 +4,8 @@ that are dictionaries."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,8 +32,9 @@ from pyspark_rocketmq.read.pulling import (
 )
 from pyspark_rocketmq.read.task import check_whole, only_brokers
 from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
-from triomq.errors import ConnectFailed, QueueIllegal, TopicNotFound
+from triomq.errors import BrokerNotFound, ConnectFailed, QueueIllegal, RouteNotFound, TopicNotFound
 from triomq_protocol.record.view import iter_records
+from triomq_protocol.requests.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 PAGE = 32
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -105,12 +107,45 @@ class FakePair(PullsInRuns):
         return await broker.pull(queue, offset, **options)
 
 
+class NameServer:
+    """Answers as the administrative calls of a client do.
+
+    Args:
+        masters: the broker names whose masters are registered, at each look in turn.
+        holders: the broker names that have the topic; None: the topic is unknown.
+    """
+
+    def __init__(self, *masters: str, holders: Sequence[str] | None = None) -> None:
+        self._masters = [each.split() for each in masters]
+        self._holders = holders
+
+    async def cluster_info(self) -> ClusterInfo:
+        await trio.lowlevel.checkpoint()
+        known = self._masters.pop(0) if len(self._masters) > 1 else self._masters[0]
+        slave = {"broker-a": BrokerData(broker_name="broker-a", broker_addrs={1: "s:1"})}
+        masters = {name: BrokerData(broker_name=name, broker_addrs={0: "m:1"}) for name in known}
+        return ClusterInfo(broker_addr_table=slave | masters)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        await trio.lowlevel.checkpoint()
+        if self._holders is None:
+            raise (RouteNotFound if any(self._masters) else BrokerNotFound)(f"no route to topic {topic}")
+        return TopicRouteData(queue_datas=[QueueData(broker_name=name) for name in self._holders])
+
+
 async def pulled(
-    broker: FakeBroker, start: int, end: int, *, master: FakeBroker | None = None, **plan: Any
+    broker: FakeBroker,
+    start: int,
+    end: int,
+    *,
+    master: FakeBroker | None = None,
+    names: NameServer | None = None,
+    **plan: Any,
 ) -> list[int]:
     part = QueueRange(QueueId("T", "broker-a", 0), start, end)
     pages: list[bytes] = []
-    session = Session(None, None, FakePair(broker, master or broker))  # type: ignore[arg-type]
+    client = SimpleNamespace(admin=names)
+    session = Session(client, None, FakePair(broker, master or broker))  # type: ignore[arg-type]
 
     def take(bundle: list[bytes]) -> None:
         pages.extend(bundle)
@@ -306,6 +341,43 @@ async def test_a_queue_that_no_longer_exists(
     assert await pulled(NoQueue(0, 500), 0, 400, master=FakeBroker(0, 500)) == list(range(400))
     with pytest.raises(kind):
         await pulled(NoQueue(0, 500), 0, 400, only="slave", fail_on_data_loss=False)
+
+
+class NoRoute(FakeBroker):
+    """As the SDK answers if the route of a topic is missing, or lacks the broker."""
+
+    def answer(self, *_arguments: object, **_options: object) -> PullResult:
+        raise RouteNotFound("no route to topic T")
+
+
+@pytest.mark.parametrize(
+    "names", [NameServer("broker-a"), NameServer("broker-a broker-b"), NameServer("broker-a", holders=["broker-b"])]
+)
+async def test_a_topic_that_has_been_deleted(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, names: NameServer
+) -> None:
+    with pytest.raises(DataLoss, match=r"are gone: topic T has been deleted from broker-a; .*failOnDataLoss=false"):
+        await pulled(NoRoute(0, 500), 0, 400, names=names)
+    assert await pulled(NoRoute(0, 500), 0, 400, names=names, fail_on_data_loss=False) == []
+    assert "offsets 256 to 400" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        NameServer(""),
+        NameServer("broker-b"),
+        NameServer("broker-b", holders=["broker-b"]),
+        NameServer("broker-a", holders=["broker-a"]),
+        # Another name server answers, which has just been started.
+        NameServer("broker-a", "broker-b"),
+    ],
+)
+async def test_a_topic_whose_broker_is_away_is_no_loss(
+    autojump_clock: trio.testing.MockClock, names: NameServer
+) -> None:
+    with pytest.raises(RouteNotFound):
+        await pulled(NoRoute(0, 500), 0, 200, names=names, fail_on_data_loss=False)
 
 
 def test_offsets_left_out_of_an_answer_are_data_loss(caplog: pytest.LogCaptureFixture) -> None:
