@@ -57,13 +57,18 @@ class Session:
         client: the client.
         nursery: for tasks that outlive a call; they must not raise.
         pulling: the consumer, which pulls as the query prefers; None if nothing is pulled.
-        plan_limit_s: time limit for all queries of brokers together.
+        route_wait_s: the client's setting; None if it is not given.
     """
 
     client: triomq.Client
     nursery: trio.Nursery
     pulling: triomq.PullConsumer | None
-    plan_limit_s: float = PLAN_LIMIT_S
+    route_wait_s: float | None = None
+
+    @property
+    def plan_limit_s(self) -> float:
+        """Time limit for all queries of brokers together."""
+        return PLAN_LIMIT_S + (self.route_wait_s or 0.0)
 
     @property
     def consumer(self) -> triomq.PullConsumer:
@@ -125,8 +130,7 @@ class PooledClient:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:
-                    wait_s = dict(settings.client).get("route_wait_s") or 0.0
-                    yield Session(client, nursery, consumer, PLAN_LIMIT_S + wait_s)
+                    yield Session(client, nursery, consumer, dict(settings.client).get("route_wait_s"))
                 finally:
                     nursery.cancel_scope.cancel()
 

@@ -20,7 +20,7 @@ from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.options import Topics
 from pyspark_rocketmq.read.holes import goes_on_at, resumes_after_hole
 from pyspark_rocketmq.read.planning import Bounds
-from triomq import MessageQueue, MQError, PullConsumer, PullStatus
+from triomq import Backoff, MessageQueue, MQError, PullConsumer, PullStatus
 from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
 from triomq_protocol.flags import PERM_READ
 from triomq_protocol.names import MASTER_ID
@@ -31,6 +31,12 @@ V = TypeVar("V")
 
 AT_ONCE: Final = 64
 """The most queries in flight."""
+
+AWAY_LIMIT_S: Final = 5.0
+"""How long a topic that a query has read may be missing; as long as the SDK's administrative calls wait for brokers."""
+
+PAUSES: Final = Backoff(first_s=0.05, max_s=1.0)
+"""The pauses between two looks for it."""
 
 _NO_DATA = re.compile(
     r"%.*|rmq_sys_.*|RMQ_SYS_.*|SCHEDULE_TOPIC_.*|TBW102|BenchmarkTest|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT"
@@ -56,28 +62,47 @@ def data_topics(topics: Iterable[str], nodes: Iterable[str], pattern: str) -> li
     )
 
 
-async def find_queues(session: Session, topics: Topics) -> dict[QueueId, bool]:
+async def find_queues(session: Session, topics: Topics, *, was_there: bool = False) -> dict[QueueId, bool]:
     """The queues to be read now, and whether the name server has a master for each.
+
+    Name servers forget a topic together with the last of its brokers, so one that is missing is looked up again: for
+    `route_wait_s`, or else for :data:`AWAY_LIMIT_S` if it was there.
+
+    Args:
+        session: the open client.
+        topics: what to read.
+        was_there: whether the query has found it before, so that its name is right.
 
     Raises:
         BadOption: a named topic or queue does not exist.
         MQError: no name server answers.
     """
+    wait_s = session.route_wait_s
+    if wait_s is None:
+        wait_s = AWAY_LIMIT_S if was_there else 0.0
+    limit = trio.current_time() + wait_s
+    attempts = 0
     with _in_time(session):
-        if topics.queues is not None:
-            found = await _queues_of(session, sorted({each.topic for each in topics.queues}))
-            missing = sorted(topics.queues - found.keys())
-            if missing:
-                raise BadOption(
-                    f"assign names {missing[0]}, which does not exist, or whose brokers are away; there are "
-                    f"{_listed(found)}"
-                )
-            return {queue: found[queue] for queue in topics.queues}
-        if topics.pattern is not None:
-            names = await _matching(session, topics.pattern)
-            # A topic may be deleted between the list and this query.
-            return await _queues_of(session, names, may_be_missing=True)
-        return await _queues_of(session, topics.names)
+        while True:
+            found, missing = await _look(session, topics)
+            if missing is None:
+                return found
+            left_s = limit - trio.current_time()
+            if left_s <= 0:
+                raise BadOption(await _not_there(session, missing, found))
+            attempts += 1
+            await trio.sleep(min(PAUSES.pause_s(attempts, 0.0), left_s))
+
+
+async def _look(session: Session, topics: Topics) -> tuple[dict[QueueId, bool], str | QueueId | None]:
+    """The queues to be read now, and a topic or a queue that is named and missing."""
+    if topics.queues is not None:
+        found, missing = await _queues_of(session, sorted({each.topic for each in topics.queues}))
+        return found, missing or min(topics.queues - found.keys(), default=None)
+    if topics.pattern is not None:
+        # A topic may be deleted between the list and this query.
+        return (await _queues_of(session, await _matching(session, topics.pattern), may_be_missing=True))[0], None
+    return await _queues_of(session, topics.names)
 
 
 async def _matching(session: Session, pattern: str) -> list[str]:
@@ -86,7 +111,10 @@ async def _matching(session: Session, pattern: str) -> list[str]:
     return data_topics(await session.client.admin.topics(), nodes, pattern)
 
 
-async def _queues_of(session: Session, names: Iterable[str], *, may_be_missing: bool = False) -> dict[QueueId, bool]:
+async def _queues_of(
+    session: Session, names: Iterable[str], *, may_be_missing: bool = False
+) -> tuple[dict[QueueId, bool], str | None]:
+    """The queues of topics that can be read, and the first topic that does not exist."""
     found: dict[QueueId, bool] = {}
     for name in names:
         try:
@@ -94,7 +122,7 @@ async def _queues_of(session: Session, names: Iterable[str], *, may_be_missing: 
         except RouteNotFound:
             if may_be_missing:
                 continue
-            raise BadOption(await _no_topic(session, name)) from None
+            return found, name
         masters = {each.broker_name: MASTER_ID in (each.broker_addrs or {}) for each in route.broker_datas or []}
         for queues in route.queue_datas or []:
             broker = queues.broker_name
@@ -103,13 +131,18 @@ async def _queues_of(session: Session, names: Iterable[str], *, may_be_missing: 
                     found[QueueId(name, broker, number)] = masters[broker]
         if not may_be_missing and not any(queue.topic == name for queue in found):
             raise BadOption(f"no queue of topic {name} can be read; does its setting perm allow reading?")
-    return found
+    return found, None
 
 
-async def _no_topic(session: Session, name: str) -> str:
+async def _not_there(session: Session, missing: str | QueueId, found: Iterable[QueueId]) -> str:
+    if isinstance(missing, QueueId):
+        return (
+            f"assign names {missing}, which does not exist, or whose brokers are away; there are {_listed(found)}. If "
+            "they are away, wait for them (the option rocketmq.route_wait_s says how long)"
+        )
     known = await session.client.admin.topics()
     return (
-        f"the name servers {', '.join(session.client.name_servers)} know no topic {name!r}{nearest(name, known)}; "
+        f"the name servers {', '.join(session.client.name_servers)} know no topic {missing!r}{nearest(missing, known)}; "
         "create it, or check the options topic and namesrv. If its brokers are away, wait for them (the option "
         "rocketmq.route_wait_s says how long): name servers forget a topic together with the last of its brokers"
     )

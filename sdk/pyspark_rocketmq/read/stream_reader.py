@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     async def _ends_now(self, session: Session) -> Offsets:
-        bounds = await bounds_of(session, await find_queues(session, self._options.topics))
+        bounds = await bounds_of(session, await find_queues(session, self._options.topics, was_there=True))
         return {queue: held.end for queue, held in bounds.items()}
 
     async def _commit(self, session: Session, offsets: Offsets) -> None:
@@ -144,7 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warn_of_others(starts)
         # The previous trigger has read up to this one's start. Spark reports that only when another trigger follows.
         await self._commit(session, starts)
-        bounds = await bounds_of(session, await find_queues(session, self._options.topics))
+        bounds = await bounds_of(session, await find_queues(session, self._options.topics, was_there=True))
         ends = reachable(starts, bounds, self._target, fail=self._options.fail_on_data_loss)
         # A new queue starts at its first message. That is recorded, since brokers may have deleted the message when the
         # trigger is run, which may be after a restart.

@@ -21,11 +21,13 @@ from pyspark_rocketmq.errors import BadOption, BrokersAway, DataLoss, SourceErro
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read.bounds import check_brokers, existing_starts, kept_starts, plan_batch
-from pyspark_rocketmq.read.cluster_view import data_topics, find_queues, offsets_at
+from pyspark_rocketmq.read.cluster_view import AWAY_LIMIT_S, data_topics, find_queues, offsets_at
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
 from pyspark_rocketmq.read.task import key_of
+from triomq.errors import RouteNotFound
+from triomq_protocol.requests.route import BrokerData, QueueData, TopicRouteData
 
 A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
 
@@ -247,8 +249,61 @@ async def test_brokers_that_never_answer_are_given_up(autojump_clock: trio.testi
         async def route(self, _topic: str) -> None:
             await trio.sleep_forever()
 
-    session = Session(SimpleNamespace(admin=Silent()), None, None, 150.0)  # type: ignore[arg-type]
+    session = Session(SimpleNamespace(admin=Silent()), None, None, 90.0)  # type: ignore[arg-type]
     start = trio.current_time()
     with pytest.raises(SourceError, match="have not answered within 150 s"):
         await find_queues(session, read_options({"namesrv": "h:1", "topic": "T"}, streaming=True).topics)
     assert trio.current_time() - start == pytest.approx(150.0)
+
+
+class RestartedCluster:
+    """Topic T is on broker-b alone, which is away for some time, and T2 on both brokers."""
+
+    name_servers = ("n:1",)
+
+    def __init__(self, away_s: float) -> None:
+        self._away_s = away_s
+        self.admin = self
+
+    async def topics(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return ["T2"]
+
+    async def route(self, topic: str) -> TopicRouteData:
+        await trio.lowlevel.checkpoint()
+        names = [*["broker-a"] * (topic == "T2"), *["broker-b"] * (trio.current_time() >= self._away_s)]
+        if not names:
+            raise RouteNotFound(f"no route to topic {topic}")
+        return TopicRouteData(
+            broker_datas=[BrokerData(broker_name=name, broker_addrs={0: "m:1"}) for name in names],
+            queue_datas=[QueueData(broker_name=name, read_queue_nums=1, perm=6) for name in names],
+        )
+
+
+WHOLE = {"topic": ({"topic": "T"}, r"know no topic 'T'; did you mean T2\?; create it, .*rocketmq.route_wait_s"),
+         "assign": ({"assign": '{"T2": {"broker-a": [0], "broker-b": [0]}}'},
+                    "assign names queue 0 of topic T2 at broker-b, which does not exist, .*rocketmq.route_wait_s")}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WHOLE)
+@pytest.mark.parametrize(
+    ("route_wait_s", "was_there", "waits_s"),
+    [(60.0, False, 60.0), (60.0, True, 60.0), (0.0, True, 0.0), (None, True, AWAY_LIMIT_S), (None, False, 0.0)],
+)
+async def test_a_topic_whose_brokers_restart_is_waited_for(
+    autojump_clock: trio.testing.MockClock, what: str, route_wait_s: float | None, was_there: bool, waits_s: float
+) -> None:
+    option, says = WHOLE[what]
+    topics = read_options({"namesrv": "h:1", **option}, streaming=True).topics
+
+    async def found(away_s: float) -> dict[QueueId, bool]:
+        session = Session(RestartedCluster(trio.current_time() + away_s), None, None, route_wait_s)  # type: ignore[arg-type]
+        return await find_queues(session, topics, was_there=was_there)
+
+    if waits_s:
+        assert [queue.broker_name for queue in await found(waits_s - 1.5)][-1] == "broker-b"
+        assert waits_s - 1.5 <= trio.current_time() <= waits_s
+    start_s = trio.current_time()
+    with pytest.raises(BadOption, match=says):
+        await found(waits_s + 1.5)
+    assert trio.current_time() - start_s == pytest.approx(waits_s)
