@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import attrs
 import msgspec
@@ -45,6 +46,8 @@ LINK_CHECK_S = 1.0
 """How soon a lost link is noticed between registrations."""
 CLUSTER_INFO_TIMEOUT_S = 1.0
 """How long the name servers may take to name the members of a broker set."""
+KNOWN_WITHIN_S = 0.5
+"""How long a send that has made its topic waits at most for the name servers to know it."""
 OTHER_MASTER_TIMEOUT_S = 3.0
 """How long a broker that is registered as the set's master may take to prove that it is alive."""
 MASTER_UNKNOWN_PERIOD_S = 1.0
@@ -113,6 +116,9 @@ class Registration:
         self.chance = chance
         self._servers: dict[str, _NameServer] = {}
         self._reconfigured = trio.Event()
+        self._unknown: list[Callable[[], None]] = []
+        self._unknown_rounds: list[tuple[_NameServer, int]] = []
+        self._unknown_added = trio.Event()
         self.on_answer: Callable[[RegistrationAnswer], None] = _ignore
         """Called with each answer: slaves learn of their master, masters of ordered topics."""
         self.on_period: Callable[[], None] = _nothing
@@ -127,9 +133,43 @@ class Registration:
         """Register, and wait until every name server that can be reached has answered, registerBrokerTimeoutMills at
         most."""
         with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
-            async with trio.open_nursery() as nursery:
-                for server in self._servers.values():
-                    nursery.start_soon(server.next_round)
+            await _wait_for_rounds(self._next_rounds())
+
+    def _next_rounds(self) -> list[tuple[_NameServer, int]]:
+        """The first round at each name server that begins after now."""
+        return [(server, server.begun + 1) for server in self._servers.values()]
+
+    def when_known(self, done: Callable[[], None]) -> bool:
+        """Register soon, and call `done` when every name server that can be reached has answered, KNOWN_WITHIN_S at most
+        after the calls before it.
+
+        Returns:
+            Whether it will be called: not if no name server can be reached now.
+        """
+        if not any(server.registered for server in self._servers.values()):
+            return False
+        self._unknown.append(done)
+        self._unknown_rounds = self._next_rounds()
+        self._unknown_added.set()
+        return True
+
+    async def _call_when_known(self) -> NoReturn:
+        """Task: one round for all who have asked in the meantime."""
+        try:
+            while True:
+                await self._unknown_added.wait()
+                self._unknown_added = trio.Event()
+                asked = len(self._unknown)
+                with trio.move_on_after(KNOWN_WITHIN_S):
+                    await _wait_for_rounds(self._unknown_rounds)
+                self._finish(asked)
+        finally:
+            self._finish(len(self._unknown))
+
+    def _finish(self, count: int) -> None:
+        finished, self._unknown = self._unknown[:count], self._unknown[count:]
+        for done in finished:
+            done()
 
     def read_config(self) -> None:
         """Read the list of name servers and the permission again."""
@@ -141,6 +181,7 @@ class Registration:
         are over."""
         async with trio.open_nursery() as nursery:
             self._follow_list(nursery)
+            nursery.start_soon(self._call_when_known)
             with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
                 for server in list(self._servers.values()):
                     await server.tried.wait()
@@ -216,6 +257,12 @@ class Registration:
                 nursery.start_soon(server.run_until_unlisted)
 
 
+async def _wait_for_rounds(rounds: list[tuple[_NameServer, int]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for server, needed in rounds:
+            nursery.start_soon(server.wait_for, needed)
+
+
 class _NameServer:
     """The task and the link for one name server."""
 
@@ -231,7 +278,8 @@ class _NameServer:
         self.registered = False
         self.last_answer: RegistrationAnswer | None = None
         """The last answer over the present link."""
-        self._begun = self._ended = 0  # rounds
+        self.begun = self._ended = 0
+        """How many rounds have begun."""
         self._round_ended = trio.Event()
 
     async def run_until_unlisted(self) -> None:
@@ -256,15 +304,15 @@ class _NameServer:
                 self._end_round()
             await trio.sleep(self._pauses.next_s() * owner.chance.uniform(0.5, 1.0))
 
-    async def next_round(self) -> None:
-        """Wait for the end of a round that begins after this call, or for the loss of the link."""
-        needed = self._begun + 1
-        self.wanted.set()
+    async def wait_for(self, needed: int) -> None:
+        """Wait for the end of this round, which begins now if it has not, or for the loss of the link."""
+        if self.begun < needed:
+            self.wanted.set()
         while self.registered and self._ended < needed:
             await self._round_ended.wait()
 
     def _end_round(self) -> None:
-        self._ended = self._begun
+        self._ended = self.begun
         self.tried.set()
         ended, self._round_ended = self._round_ended, trio.Event()
         ended.set()
@@ -284,7 +332,7 @@ class _NameServer:
         forced = True
         while not link.closed:
             self.wanted = trio.Event()
-            self._begun += 1
+            self.begun += 1
             answer = await self._register(link, forced=forced or config.force_register)
             self._end_round()
             if answer is not None and config.store.is_slave and answer.master_address is None:

@@ -14,6 +14,7 @@ import trio
 from memory_network import MemoryNetwork
 
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.requests.registration import (
     QueryDataVersionResponse,
     RegisterBrokerBody,
@@ -157,6 +158,53 @@ async def test_a_name_server_that_has_fallen_silent_delays_a_created_topic_only_
         answer = await peer.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
         assert answer.code == 0
         assert trio.current_time() - start == pytest.approx(6, abs=0.1)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_topic_made_by_a_send_is_known_before_the_answer(open_broker: Any, flush: str, batch: bool) -> None:
+    """A consumer that asks for the route after the send would get none, and ask again half a minute later."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network) as server,
+        open_broker(network=network, namesrvAddr=NAMESRV, flushDiskType=flush) as broker,
+    ):
+        peer = await broker.peer()
+        start = trio.current_time()
+        for number in range(3):
+            request = {"code": 320, "batch": True} if batch else {}
+            answer = await peer.put(f"New{number}", encode_batch_element(b"one", b""), **request)
+            assert answer.code == 0
+            assert b'"New%d":{' % number in server.of(RequestCode.REGISTER_BROKER)[-1].body
+        assert trio.current_time() - start < 0.1
+        registrations = len(server.of(RequestCode.REGISTER_BROKER))
+        assert (await peer.put("New0")).code == 0
+        assert len(server.of(RequestCode.REGISTER_BROKER)) == registrations, "a known topic needs none"
+
+
+async def test_sends_that_make_topics_wait_together(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with name_server(network) as server, open_broker(network=network, namesrvAddr=NAMESRV) as broker:
+        peer = await broker.peer()
+        requests = [peer.put_request(f"New{number}") for number in range(50)]
+        for opaque, request in enumerate(requests):
+            request.opaque = opaque
+        await peer.stream.send_all(b"".join(request.encode() for request in requests))
+        assert {(await peer.receive()).opaque for _ in requests} == set(range(50))
+        assert len(server.of(RequestCode.REGISTER_BROKER)) <= 3
+
+
+async def test_a_name_server_that_has_fallen_silent_delays_a_send_only_for_so_long(open_broker: Any) -> None:
+    network = MemoryNetwork()
+    async with name_server(network) as server, open_broker(network=network, namesrvAddr=NAMESRV) as broker:
+        server.silent = True
+        peer = await broker.peer()
+        start = trio.current_time()
+        assert (await peer.put("New")).code == 0
+        assert trio.current_time() - start == pytest.approx(0.5, abs=0.1)
+        start = trio.current_time()
+        assert (await peer.put("New")).code == 0
+        assert trio.current_time() - start < 0.1
 
 
 async def test_compressed_registration(open_broker: Any) -> None:

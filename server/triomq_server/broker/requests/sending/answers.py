@@ -1,4 +1,5 @@
-"""Answers to stored messages: sent at once, or when the disk and a slave have them too.
+"""Answers to stored messages: sent at once, or when the disk and a slave have them too, and the name servers know the
+topic that a message has made.
 
 The answers of sends that were stored together are held together, in one small object with two callbacks and no task;
 store and replication keep these objects in their own ordered structures. It answers to `CommitLog.handleDiskFlush` and
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -29,6 +31,9 @@ _log = logging.getLogger(__name__)
 HeldSend = tuple[int, int, str, int]
 """Of one stored send: the log offset behind its messages, where its answer ends among those held with it, its topic, and
 the code of the request. The answer of a one-way send is empty."""
+
+
+LastWait = Callable[[Link, bytes | None], bytes | None]
 
 
 def waits_for_store(wait: str | None) -> bool:
@@ -63,38 +68,57 @@ class SendCompletion:
             return None
         return self.encode(command, message_id, queue_id, queue_offset)
 
+    def when_known(self, link: Link, answer: bytes | None) -> bytes | None:
+        """Hold the answer of a send that has made its topic until the name servers know the topic: a client that asks for
+        its route in vain may ask again only after half a minute.
+
+        Returns:
+            The answer if it need not wait after all; the link gets it later otherwise.
+        """
+        if answer and self._broker.registration.when_known(partial(_send, link, answer)):
+            return None
+        return answer
+
     def hold_one(
-        self, link: Link, answer: bytes | None, end_offset: int, topic: str, request_code: int
+        self,
+        link: Link,
+        answer: bytes | None,
+        end_offset: int,
+        topic: str,
+        request_code: int,
+        *,
+        made: bool,
     ) -> bytes | None:
         """As `hold`, of one send."""
-        return self.hold(link, answer or b"", [(end_offset, len(answer or b""), topic, request_code)])
+        return self.hold(link, answer or b"", [(end_offset, len(answer or b""), topic, request_code)], made=made)
 
-    def hold(self, link: Link, answers: bytes, sends: list[HeldSend]) -> bytes | None:
+    def hold(self, link: Link, answers: bytes, sends: list[HeldSend], *, made: bool = False) -> bytes | None:
         """Hold the answers of sends until disk and slave have their messages, as the configuration asks.
 
         Args:
             link: the link to answer on.
             answers: success frames, one after the other.
             sends: the sends, in the log's order.
+            made: whether a send has made its topic, and waits for the name servers then (`when_known`).
 
         Returns:
             The answers of sends that need not wait after all; the link gets the others later.
         """
         if not self._replicate:
-            return self._hold(link, answers, sends)
+            return self._hold(link, answers, sends, made=made)
         # A slave that is near enough for a message is near enough for those before it.
         slave_ok = self._broker.replication.slave_ok
         near = len(sends)
         if not slave_ok(sends[-1][0]):
             near = bisect_left(sends, True, key=lambda send: not slave_ok(send[0]))
         if near == len(sends):
-            return self._hold(link, answers, sends, replicate=True)
+            return self._hold(link, answers, sends, replicate=True, made=made)
         cut = 0
         if near:
             cut = sends[near - 1][1]
-            self._hold(link, answers[:cut], sends[:near], replicate=True)
+            self._hold(link, answers[:cut], sends[:near], replicate=True, made=made)
             sends = [(end, answer_end - cut, topic, code) for end, answer_end, topic, code in sends[near:]]
-        return self._hold(link, answers[cut:], sends, code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        return self._hold(link, answers[cut:], sends, code=ResponseCode.SLAVE_NOT_AVAILABLE, made=made)
 
     def _hold(
         self,
@@ -104,13 +128,14 @@ class SendCompletion:
         *,
         replicate: bool = False,
         code: int = ResponseCode.SUCCESS,
+        made: bool,
     ) -> bytes | None:
         """As `hold`, of sends that wait for the same; `code` is the answer if nothing goes wrong."""
         broker = self._broker
-        held = _HeldAnswers(broker, link, answers, sends, code)
+        held = _HeldAnswers(broker, link, answers, sends, code, self.when_known if made else _at_once)
         held.left = self._flush + replicate
         if not held.left:
-            return held.frames() or None
+            return held.last_wait(link, held.frames() or None)
         now = held.began
         end_offset = sends[-1][0]
         if self._flush:
@@ -160,18 +185,24 @@ class _HeldAnswers:
     Attributes:
         sends: as `SendCompletion.hold` got them.
         left: how many things they wait for.
+        last_wait: holds the answers further, or returns them, when nothing is left.
         flushed_to, replicated_to: what disk and slave had when a wait for them timed out.
         began: trio's time.
     """
 
-    __slots__ = ("_answers", "_broker", "_code", "_link", "began", "flushed_to", "left", "replicated_to", "sends")
+    __slots__ = (
+        "_answers", "_broker", "_code", "_link", "began", "flushed_to", "last_wait", "left", "replicated_to", "sends"
+    )  # fmt: skip
 
-    def __init__(self, broker: Broker, link: Link, answers: bytes, sends: list[HeldSend], code: int) -> None:
+    def __init__(
+        self, broker: Broker, link: Link, answers: bytes, sends: list[HeldSend], code: int, last_wait: LastWait
+    ) -> None:
         self._broker = broker
         self._link = link
         self._answers = answers
         self._code = code
         self.sends = sends
+        self.last_wait = last_wait
         self.left = 0
         self.flushed_to = self.replicated_to = math.inf
         self.began = trio.current_time()
@@ -184,8 +215,8 @@ class _HeldAnswers:
         waited_s = trio.current_time() - self.began
         for topic, sends in groupby(self.sends, key=_topic_of):
             self._broker.stats.count_waits(topic, waited_s, sum(1 for _ in sends))
-        if (frames := self.frames()) and not self._link.closed:
-            self._link.send(frames)
+        if frames := self.last_wait(self._link, self.frames() or None):
+            _send(self._link, frames)
 
     def frames(self) -> bytes:
         """The answers, with the code of each."""
@@ -208,6 +239,15 @@ class _HeldAnswers:
         if not self._code and end_offset > self.flushed_to:
             return ResponseCode.FLUSH_DISK_TIMEOUT
         return self._code
+
+
+def _send(link: Link, frames: bytes) -> None:
+    if not link.closed:
+        link.send(frames)
+
+
+def _at_once(_link: Link, frames: bytes | None) -> bytes | None:
+    return frames
 
 
 _topic_of = itemgetter(2)

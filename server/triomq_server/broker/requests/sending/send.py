@@ -1,7 +1,7 @@
 """Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, and it is stored and answered.
 
 A plain message never waits. If the role or the flush type requires it, `answers` holds the answer until disk and slave
-have the message. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
+have the message, and that of a message that has made its topic until the name servers know it. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
 docs/protocol/messages.md §3.1.
 """
 
@@ -121,6 +121,7 @@ class Sending:
         broker = self._broker
         topic = header.topic
         topic_config = self._topics.get(topic)
+        made = topic_config is None
         if (
             topic_config is None
             or self._restricted
@@ -176,8 +177,8 @@ class Sending:
         many_keys = keys is not None and len(keys) > MANY_KEYS_CHARACTERS
         if many_keys or self._dispatcher.is_far_behind:
             mark = self._dispatcher.mark if many_keys else 0
-            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait, mark)
-        return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait)
+            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait, mark, made=made)
+        return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait, made=made)
 
     def _one_stored(
         self,
@@ -188,15 +189,17 @@ class Sending:
         queue_id: int,
         result: AppendResult,
         wait: str | None,
+        *,
+        made: bool,
     ) -> bytes | None:
-        """Answer a stored message now or later."""
+        """Answer a stored message now or later; `made` if it has made its topic."""
         completion = self._completion
         answer = None
         if not command.flag & 2:
             answer = completion.encode(command, message_id, queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold_one(link, answer, result.end_offset, topic, command.code)
-        return answer
+            return completion.hold_one(link, answer, result.end_offset, topic, command.code, made=made)
+        return completion.when_known(link, answer) if made else answer
 
     def _one_indexed(
         self,
@@ -208,12 +211,14 @@ class Sending:
         result: AppendResult,
         wait: str | None,
         mark: int,
+        *,
+        made: bool,
     ) -> Slices:
         """As `_one_stored`, once the index has read its keys, or most other keys: otherwise keys could arrive faster than
         they are indexed."""
         while self._store.index_more(mark):
             yield
-        return self._one_stored(link, command, topic, message_id, queue_id, result, wait)
+        return self._one_stored(link, command, topic, message_id, queue_id, result, wait, made=made)
 
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
@@ -235,7 +240,9 @@ class Sending:
         return properties.get(WAIT)
 
     def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | Slices | None:
-        topic_config = self._checks.topic(header, self._topics.get(header.topic))
+        known = self._topics.get(header.topic)
+        made = known is None
+        topic_config = self._checks.topic(header, known)
         queue_id = self._checks.queue(link, header.queue_id, topic_config)
         if not command.body:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, "a batch without a body")
@@ -249,24 +256,34 @@ class Sending:
             batch.sys_flag |= MULTI_TAGS
         wait = get_property(header.properties or "", WAIT)
         if len(command.body) > LARGE_BATCH_BYTES:
-            return self._send_large_batch(link, command, batch, wait)
+            return self._send_large_batch(link, command, batch, wait, made=made)
         result = self._store.append_batch(batch)
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
         message_ids = offset_message_ids(batch.store_host, result.message_ids)
         if self._dispatcher.is_far_behind:
-            return self._batch_indexed(link, command, batch, result, message_ids, wait)
-        return self._batch_stored(link, command, batch, result, message_ids, wait)
+            return self._batch_indexed(link, command, batch, result, message_ids, wait, made=made)
+        return self._batch_stored(link, command, batch, result, message_ids, wait, made=made)
 
     def _batch_indexed(
-        self, link: Link, command: Command, batch: NewBatch, result: AppendResult, message_ids: str, wait: str | None
+        self,
+        link: Link,
+        command: Command,
+        batch: NewBatch,
+        result: AppendResult,
+        message_ids: str,
+        wait: str | None,
+        *,
+        made: bool,
     ) -> Slices:
         """Answer a stored batch when the index has caught up."""
         while self._store.index_more():
             yield
-        return self._batch_stored(link, command, batch, result, message_ids, wait)
+        return self._batch_stored(link, command, batch, result, message_ids, wait, made=made)
 
-    def _send_large_batch(self, link: Link, command: Command, batch: NewBatch, wait: str | None) -> Slices:
+    def _send_large_batch(
+        self, link: Link, command: Command, batch: NewBatch, wait: str | None, *, made: bool
+    ) -> Slices:
         """A batch of any number of messages, one batch at a time, since handling it takes much memory."""
         while self._large_batch:
             yield
@@ -282,19 +299,27 @@ class Sending:
             mark = self._dispatcher.mark
             while self._store.index_more(mark):
                 yield
-            return self._batch_stored(link, command, batch, result, ",".join(ids), wait)
+            return self._batch_stored(link, command, batch, result, ",".join(ids), wait, made=made)
         except RefusedError as refused:
             return command.answer(refused.code, refused.remark, fields=self._fields)
         finally:
             self._large_batch = False
 
     def _batch_stored(
-        self, link: Link, command: Command, batch: NewBatch, result: AppendResult, message_ids: str, wait: str | None
+        self,
+        link: Link,
+        command: Command,
+        batch: NewBatch,
+        result: AppendResult,
+        message_ids: str,
+        wait: str | None,
+        *,
+        made: bool,
     ) -> bytes | None:
         """Count a stored batch, and answer it now or later."""
         self._broker.stats.count_put(batch.topic, len(result.message_ids), result.size_bytes)
         completion = self._completion
         answer = completion.answer(command, message_ids, batch.queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold_one(link, answer, result.end_offset, batch.topic, command.code)
-        return answer
+            return completion.hold_one(link, answer, result.end_offset, batch.topic, command.code, made=made)
+        return completion.when_known(link, answer) if made else answer
