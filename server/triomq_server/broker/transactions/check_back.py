@@ -32,6 +32,7 @@ from triomq_server.broker.transactions.decisions import (
     HalfState,
     Limits,
     check_times,
+    checked_out,
     counts_unasked,
     decide,
     immunity_ms,
@@ -225,7 +226,9 @@ class CheckBack:
             return _Handled.STOP
         times = max(state.check_times or 0, 0) + 1
         if action is Action.DISCARD:
-            return self._discard(current, half, {**properties, CHECK_TIMES: str(times)}, limits)
+            # As in Java, only a half message that is too old counts the round in which it is given up.
+            given_up = properties if checked_out(state, limits) else {**properties, CHECK_TIMES: str(times)}
+            return self._discard(current, half, given_up, limits)
         if action is Action.RENEW:
             renewed = {**properties, WAIT: "false"}
             renewed.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))

@@ -86,12 +86,16 @@ def decide(half: HalfState, *, now_ms: int, limits: Limits) -> Action:
     if half.ended:
         return Action.PASS
     age_ms = now_ms - half.born_ms
-    checked_out = half.check_times is not None and half.check_times >= limits.check_max
-    if checked_out or age_ms > limits.reserved_hours * _HOUR_MS:
+    if checked_out(half, limits) or age_ms > limits.reserved_hours * _HOUR_MS:
         return Action.DISCARD
     if half.immunity_ms is not None:
         return Action.RENEW if 0 <= age_ms < min(half.immunity_ms, limits.immunity_max_ms) else Action.CHECK
     return Action.WAIT if 0 <= age_ms < limits.time_out_ms else Action.CHECK
+
+
+def checked_out(half: HalfState, limits: Limits) -> bool:
+    """Whether it has been checked as often as it may be."""
+    return half.check_times is not None and half.check_times >= limits.check_max
 
 
 def counts_unasked(mute_rounds: int) -> bool:

@@ -306,7 +306,7 @@ async def test_after_the_last_check_it_is_given_up_and_can_be_resumed(open_broke
         await trio.sleep(100)
         assert len(producer.asked) == 3
         (given_up,) = await records(peer, GIVEN_UP)
-        assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "4"
+        assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "3", "as often as it was checked, and as Java has it"
         assert given_up.properties["REAL_TOPIC"] == "T1"
         assert "are given up" in caplog.text
         resume = {"msgId": given_up.offset_message_id}
