@@ -6,7 +6,7 @@ other one by the functions that `Joins` is given. The layout of a batch's elemen
 `triomq_protocol.record.layout`; `LAYOUT` repeats it for the test that compares them.
 """
 
-VERSION = 454571768
+VERSION = 988070735
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
