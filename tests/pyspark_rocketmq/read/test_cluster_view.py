@@ -307,3 +307,9 @@ async def test_a_topic_whose_brokers_restart_is_waited_for(
     with pytest.raises(BadOption, match=says):
         await found(waits_s + 1.5)
     assert trio.current_time() - start_s == pytest.approx(waits_s)
+
+
+async def test_only_assigned_queues_are_read(autojump_clock: trio.testing.MockClock) -> None:
+    options = read_options({"namesrv": "h:1", "assign": '{"T2": {"broker-b": [0]}}'}, streaming=True)
+    session = Session(RestartedCluster(0.0), None, None, 0.0)  # type: ignore[arg-type]
+    assert await find_queues(session, options.topics) == {QueueId("T2", "broker-b", 0): True}
