@@ -41,12 +41,15 @@ class ClientKey:
         preference: the brokers to pull from.
         scan: returns how many records a pull answer starts with, and where the last of them ends; None: the SDK
             finds that.
+        files: the versions of the settings' files, so that no client of an older version is used; set by
+            :func:`borrowed`.
     """
 
     settings: ClientSettings
     group: str | None
     preference: str | int = "suggested"
     scan: Callable[[bytes], tuple[int, int]] | None = None
+    files: tuple[tuple[int, int, int] | None, ...] = ()
 
 
 @attrs.frozen
@@ -158,6 +161,21 @@ def client_options(settings: ClientSettings) -> dict[str, Any]:
     return options
 
 
+def _versions(settings: ClientSettings) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes with the content of each file of the settings; None for one that cannot be found."""
+    tls = settings.tls
+    paths = (settings.credentials_file, *((tls.ca, tls.certificate, tls.key) if tls is not None else ()))
+    found: list[tuple[int, int, int] | None] = []
+    for path in filter(None, paths):
+        try:
+            state = os.stat(path)
+        except (OSError, ValueError):
+            found.append(None)
+        else:
+            found.append((state.st_mtime_ns, state.st_size, state.st_ino))
+    return tuple(found)
+
+
 class _Pool:
     """The clients of one process."""
 
@@ -218,14 +236,14 @@ def _own_pool() -> _Pool:
 
 @contextmanager
 def borrowed(key: ClientKey) -> Iterator[PooledClient]:
-    """A client for as long as the block lasts, opened now or left open by an earlier call.
+    """A client for as long as the block lasts, opened now or left open by an earlier call with the same files.
 
     Raises:
         triomq.MQError: an address or the group's name is invalid.
     """
     pool = _own_pool()
     pool.exempt_imports()
-    client = pool.take(key)
+    client = pool.take(attrs.evolve(key, files=_versions(key.settings)))
     try:
         yield client
     finally:

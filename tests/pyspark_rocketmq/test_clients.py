@@ -48,3 +48,28 @@ def test_a_process_that_runs_no_task_is_left_as_it_is(monkeypatch, frozen):
 
     with borrowed(KEY):
         assert not frozen
+
+
+def test_a_client_is_used_as_long_as_its_files_stay_as_they_are(frozen, tmp_path):
+    """An account or a certificate may be replaced while a query runs."""
+    account, ca = tmp_path / "tools.yml", tmp_path / "ca.pem"
+    options = {"namesrv": "h:1", "topic": "T", "credentialsFile": str(account), "tls": "true", "tlsCa": str(ca)}
+    key = ClientKey(read_options(options, streaming=False).client, None)
+
+    def client():
+        with borrowed(key) as found:
+            return found
+
+    found = [client()]
+    account.write_text("accessKey: a")
+    ca.write_text("1")
+    found.append(client())
+    assert client() is found[-1]
+    for changed in (account, ca):
+        replacement = tmp_path / "new"
+        replacement.write_text(changed.read_text())
+        replacement.replace(changed)
+        found.append(client())
+        assert client() is found[-1]
+    assert len(set(map(id, found))) == 4
+    assert {each.key.settings for each in found} == {key.settings}
