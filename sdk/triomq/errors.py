@@ -251,7 +251,7 @@ class BrokerUnavailable(TransientError):
     """The broker does not accept this request in its present state (code 14): a slave, stopping, or out of disk."""
 
     refresh_route = True  # it may have become a slave
-    advice = "use a master that accepts writes, or wait"
+    advice = "use a master that accepts writes, wait, or free space on its disk: its log says why it refuses"
 
 
 class BrokerBusy(TransientError):

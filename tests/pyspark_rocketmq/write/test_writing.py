@@ -22,7 +22,7 @@ from pyspark_rocketmq.rows.batch_elements import ElementEncoder, Elements
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from pyspark_rocketmq.rows.row_messages import RowMessage, RowReader, utf8_rows
 from pyspark_rocketmq.write import sending as sending_module
-from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, wait_replicated
+from pyspark_rocketmq.write.sending import TRIES, RowSender, Sent, cause_of, wait_replicated
 from pyspark_rocketmq.write.writer import BatchWriter, StreamWriter, WrittenRows
 from triomq import Message, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
 from triomq.errors import BrokerUnavailable, RouteNotFound
@@ -305,6 +305,12 @@ async def test_a_failed_write_gives_the_cause_first_and_one_example(monkeypatch:
     assert text.startswith("NoNameServer: "), text
     assert re.search(r"message [0-9A-F]{32} and 127 more, ", text), text
     assert len(text) < 700, text
+
+
+def test_a_full_disk_of_a_broker_is_reported_with_its_cure() -> None:
+    remark = "service not available now. It may be caused by [...] the broker's disk is full [CL:  0.93 CQ:  0.93 INDEX:  0.93]"
+    text = cause_of(BrokerUnavailable("send to topic T", remark=remark, address="b:1"))
+    assert re.search(r"disk is full \[CL:  0.93 .* asked b:1 \(.*free space on its disk: its log says why", text), text
 
 
 def test_a_failed_job_reports_what_remains_and_that_a_new_one_has_other_keys(caplog: pytest.LogCaptureFixture) -> None:
