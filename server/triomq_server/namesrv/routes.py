@@ -144,6 +144,8 @@ class RouteTable:
         self._filter_servers: dict[str, list[str]] = {}
         # Broker name -> when one of its topics was deleted here last, until its master has shown its whole table again.
         self._deleted_at: dict[str, int] = {}
+        # Broker name -> the table that is being recorded, and which of its topics were deleted here since that began.
+        self._recording: dict[str, tuple[dict[str, TopicConfig], set[str]]] = {}
 
     def sizes(self) -> tuple[int, int, int]:
         """How many brokers, names of brokers and topics there are."""
@@ -224,10 +226,15 @@ class RouteTable:
             self._filter_servers.pop(broker.broker_addr, None)
         if takes_topics or shows_again:
             deleted_at = self._deleted_at.get(broker.broker_name)
-            for _ in self._record(broker.broker_name, topics, missing_only=shows_again):
-                yield
-                if self._live.get(broker.broker_addr) is not live or addresses.get(0) != broker.broker_addr:
-                    return None  # it has gone, has registered again, or another master has come
+            recording = self._recording[broker.broker_name] = topics, set()
+            try:
+                for _ in self._record(broker.broker_name, *recording, missing_only=shows_again):
+                    yield
+                    if self._live.get(broker.broker_addr) is not live or addresses.get(0) != broker.broker_addr:
+                        return None  # it has gone, has registered again, or another master has come
+            finally:
+                if self._recording.get(broker.broker_name) is recording:
+                    del self._recording[broker.broker_name]
             # Only now: a registration that is cut off must not count as having brought this version.
             live.data_version = data_version
             # One with a new version may contain a single topic, as a Java broker sends it after a change.
@@ -323,17 +330,19 @@ class RouteTable:
         A producer may make the topic again on a broker between its deletion there and here. Unless the broker's topics
         changed again, the version that is known would hide it for ever.
         """
-        queues = self._topics.get(topic)
-        if queues is None:
-            return
-        names = self._clusters.get(cluster, {}) if cluster else queues
-        for broker_name in [name for name in queues if name in names]:
-            del queues[broker_name]
+        queues = self._topics.get(topic, {})
+        recorded = [name for name, (topics, _) in self._recording.items() if topic in topics]
+        for broker_name in {*queues, *recorded}:
+            if cluster and broker_name not in self._clusters.get(cluster, ()):
+                continue
+            queues.pop(broker_name, None)
             self._own_topics.get(broker_name, {}).pop(topic, None)
+            if broker_name in recorded:
+                self._recording[broker_name][1].add(topic)
             if broker_name in self._brokers and not self._compat_49:
                 self._deleted_at[broker_name] = now_ms
         if not queues:
-            del self._topics[topic]
+            self._topics.pop(topic, None)
 
     def wipe_write_permission(self, broker_name: str) -> Generator[None, None, int]:
         """Let producers see no writable queue on a broker set; in slices, returns the number of its topics."""
@@ -441,18 +450,18 @@ class RouteTable:
         return live is None or live.data_version != data_version
 
     def _record(
-        self, broker_name: str, topics: dict[str, TopicConfig], *, missing_only: bool
+        self, broker_name: str, topics: dict[str, TopicConfig], deleted: set[str], *, missing_only: bool
     ) -> Generator[None, None, None]:
         """Record a set's topics, or only those that it does not have here; permissions that an operator has changed then
-        stay."""
+        stay. Those that are deleted in the meantime are left out: nothing would remove them again."""
         own = self._own_topics.setdefault(broker_name, {})
         space = MOST_TOPICS - sum(map(len, self._own_topics.values())) - sum(map(len, self._gone_topics.values()))
         for number, (topic, config) in enumerate(topics.items(), 1):
-            is_missing = topic not in own
+            is_missing = topic not in own and topic not in deleted
             if is_missing:
                 space -= 1
                 self._check_topic(topic, broker_name, space)
-            if is_missing or not missing_only:
+            if is_missing or (topic in own and not missing_only):
                 self._topics.setdefault(topic, {})[broker_name] = _queue_data(broker_name, config)
                 own[topic] = None
             if not number % TOPICS_PER_SLICE:

@@ -344,6 +344,29 @@ def test_topics_return_only_with_the_whole_table(table) -> None:
     assert table.route("T") is None, "the set was dropped, and has registered whole"
 
 
+@pytest.mark.parametrize("kind", ["first", "changed", "shown again"])
+@pytest.mark.parametrize("cluster", [None, "C", "other"])
+def test_a_topic_that_is_deleted_while_a_table_is_recorded_does_not_return(table, kind, cluster) -> None:
+    """The table may be older than the deletion, and nothing would remove the topic again."""
+    topics = [f"T{number}" for number in range(TOPICS_PER_SLICE + 1)]
+    now = 0
+    if kind != "first":
+        register(table, broker("a"), *topics, "gone")
+    if kind == "shown again":
+        table.delete_topic("gone", now)
+        now = SETTLED_MS
+    recording = register_in_slices(table, broker("a"), *topics, version=2 if kind == "changed" else 1, now=now)
+    next(recording)
+    table.delete_topic(topics[0], now, cluster)
+    table.delete_topic(topics[-1], now, cluster)
+    to_the_end(recording)
+    assert [table.route(topic) is not None for topic in (topics[0], topics[1], topics[-1])] == [
+        cluster == "other", True, cluster == "other"
+    ]  # fmt: skip
+    register(table, broker("a"), topics[-1], version=2 if kind == "changed" else 1, now=now + SETTLED_MS)
+    assert table.route(topics[-1]) is not None, "the broker still has it"
+
+
 def test_write_permission_of_a_set(table) -> None:
     register(table, broker("a"), "T", "U", perm=7)
     register(table, broker("b"), "T", perm=7)
