@@ -188,7 +188,8 @@ class Admin(metaclass=NoPublicConstructor):
         return True
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers.
+        """Delete a topic from all masters of a cluster (by default of all clusters), then from all name servers, for that
+        cluster alone.
 
         A topic that no broker and no name server knows is no error.
 
@@ -210,7 +211,8 @@ class Admin(metaclass=NoPublicConstructor):
                 await self._request(address, request, f"delete topic {topic}")
             except MQError as error:
                 raise with_places(error, masters[:number], masters[number:]) from None
-        header = DeleteTopicFromNamesrvRequest(topic=self._routes.namespace.wrap(topic))
+        # Without the cluster's name the topic would have no route in other clusters either.
+        header = DeleteTopicFromNamesrvRequest(topic=self._routes.namespace.wrap(topic), cluster_name=cluster)
         name_servers = self._name_servers.addresses
         for number, address in enumerate(name_servers):
             request = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)

@@ -13,7 +13,7 @@ from triomq._consumer.puller import PullCall
 from triomq._message.subscription import make_subscription
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.requests import HeartbeatData, UnregisterClientRequest
+from triomq_protocol.requests import DeleteTopicFromNamesrvRequest, HeartbeatData, UnregisterClientRequest
 from triomq_protocol.requests.pull import PullMessageRequest
 
 PULL = RequestCode.PULL_MESSAGE
@@ -685,7 +685,15 @@ async def test_admin(autojump_clock, cluster):
         await client.admin.create_topic("N", brokers=["broker-b"])
         assert len(cluster.broker.requests(RequestCode.UPDATE_AND_CREATE_TOPIC)) == 1
         await client.admin.delete_topic("N")
-        assert cluster.name_server.requests(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+        await client.admin.delete_topic("N", cluster="C")
+        headers = [
+            command.header(DeleteTopicFromNamesrvRequest)
+            for command in cluster.name_server.requests(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+        ]
+        assert headers == [
+            DeleteTopicFromNamesrvRequest(topic="N"),
+            DeleteTopicFromNamesrvRequest(topic="N", cluster_name="C"),  # it stays in other clusters
+        ]
         assert (await client.admin.cluster_info()).cluster_addr_table == {"C": ["broker-a", "broker-b"]}
         for call, what in (
             (client.admin.create_topic("TBW102"), "system topic"),
