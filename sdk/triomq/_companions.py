@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from triomq._admin.topics import Admin
 from triomq._arguments.numbers import check_count, check_seconds
 from triomq._blocking.loop_thread import LoopThread
 from triomq._cluster.identity import UniqueKeys, local_ip, wall_ms
@@ -25,12 +26,22 @@ __all__ = [
     "check_count",
     "check_group",
     "check_seconds",
+    "is_on_broker",
     "local_ip",
     "provider_for",
     "pull_run",
     "scan_with",
     "wall_ms",
 ]
+
+
+def is_on_broker(admin: Admin, address: str, topic: str) -> Awaitable[bool]:
+    """Whether the broker at an address has a topic, whatever the name servers know.
+
+    Raises:
+        MQError: the broker could not be asked, or refused.
+    """
+    return admin._is_on_broker(address, topic)
 
 
 def pull_run(

@@ -21,7 +21,8 @@ from pyspark_rocketmq.options import Topics
 from pyspark_rocketmq.read.holes import goes_on_at, resumes_after_hole
 from pyspark_rocketmq.read.planning import Bounds
 from triomq import Backoff, MessageQueue, MQError, PullConsumer, PullStatus
-from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
+from triomq._companions import is_on_broker
+from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
 from triomq_protocol.flags import PERM_READ
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.record.view import iter_records
@@ -158,31 +159,18 @@ def _listed(queues: Iterable[QueueId]) -> str:
 
 
 async def is_deleted(session: Session, queue: QueueId) -> bool:
-    """Whether the topic of a queue has been deleted from its broker.
+    """Whether the topic of a queue has been deleted from its broker, as its master itself says.
 
-    A master registers with all its topics, so one that is registered without the topic does not have it. A broker that
-    is not registered may have it. It is looked for twice, since another name server may answer in between, which
-    knows fewer brokers.
+    A missing route does not show it. A master may be registered before name servers have all its topics: a broker of
+    RocketMQ whose first registration at a restarted one is that of a single changed topic, or one with very many. And a
+    topic may have been deleted on name servers alone. A master that is not registered may have the topic.
 
     Raises:
-        MQError: no name server answers.
+        MQError: no name server, or not the master, answers.
     """
-    if not await _has_master(session, queue.broker_name):
-        return False
-    try:
-        route = await session.client.admin.route(queue.topic)
-    except BrokerNotFound:
-        return False
-    except RouteNotFound:
-        holders = set()
-    else:
-        holders = {each.broker_name for each in route.queue_datas or []}
-    return queue.broker_name not in holders and await _has_master(session, queue.broker_name)
-
-
-async def _has_master(session: Session, broker_name: str) -> bool:
-    broker = ((await session.client.admin.cluster_info()).broker_addr_table or {}).get(broker_name)
-    return broker is not None and MASTER_ID in (broker.broker_addrs or {})
+    broker = ((await session.client.admin.cluster_info()).broker_addr_table or {}).get(queue.broker_name)
+    master = None if broker is None else (broker.broker_addrs or {}).get(MASTER_ID)
+    return master is not None and not await is_on_broker(session.client.admin, master, queue.topic)
 
 
 async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[QueueId, Bounds]:

@@ -35,7 +35,7 @@ from triomq.errors import (
     RouteNotFound,
 )
 from triomq_protocol import flags
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
@@ -279,6 +279,20 @@ class Admin(metaclass=NoPublicConstructor):
             found_there = (await body_of(TopicStatsTable, answer, each.address, what)).offset_table
             table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
         return TopicStats(table, found.without_master, found.refused)
+
+    async def _is_on_broker(self, address: str, topic: str) -> bool:
+        """Whether the broker itself has a topic, whatever the name servers know.
+
+        Raises:
+            MQError: the broker could not be asked, or refused.
+        """
+        header = GetTopicStatsInfoRequest(topic=self._routes.namespace.wrap(topic))
+        link = await self._links.get(address, patient=False)
+        answer = await link.request(Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        checked(answer, f"statistics of topic {topic}", address)
+        return True
 
     async def without_master(self) -> dict[str, str]:
         """The broker sets whose master is not registered or does not answer: broker name -> why.

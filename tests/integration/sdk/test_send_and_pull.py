@@ -9,6 +9,11 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._companions import is_on_broker
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import DeleteTopicFromNamesrvRequest
+from triomq_protocol.wire.command import Command
+from triomq_server.wire import open_link
 
 
 class Counter:
@@ -124,6 +129,20 @@ async def test_administration(cluster, client):
     assert "made" not in await client.admin.topics()
     with pytest.raises(errors.InvalidCall):
         await client.admin.create_topic("TBW102")
+
+
+async def test_a_broker_says_whether_it_has_a_topic_without_a_route(cluster, client):
+    """Name servers may lack a topic of a registered master, which deletes no message."""
+    await client.admin.create_topic("hidden", queues=1)
+    delete = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequest(topic="hidden"))
+    async with open_link(cluster["namesrv-0"].address) as link:
+        assert (await link.request(delete, 5)).code == 0
+    with pytest.raises(errors.RouteNotFound):
+        await client.admin.route("hidden")
+    master = cluster["broker-a"].address
+    assert await is_on_broker(client.admin, master, "hidden")
+    await client.admin.delete_topic("hidden")
+    assert not await is_on_broker(client.admin, master, "hidden")
 
 
 async def test_refusals_name_the_cause(client):

@@ -4,7 +4,7 @@ that are dictionaries."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +32,9 @@ from pyspark_rocketmq.read.pulling import (
 )
 from pyspark_rocketmq.read.task import check_whole, only_brokers
 from triomq import MessageQueue, MQError, PullResult, PullStatus, ReadPreference
-from triomq.errors import BrokerNotFound, ConnectFailed, QueueIllegal, RouteNotFound, TopicNotFound
+from triomq.errors import ConnectFailed, QueueIllegal, RouteNotFound, TopicNotFound
 from triomq_protocol.record.view import iter_records
-from triomq_protocol.requests.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from triomq_protocol.requests.route import BrokerData, ClusterInfo
 
 PAGE = 32
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -111,26 +111,28 @@ class NameServer:
     """Answers as the administrative calls of a client do.
 
     Args:
-        masters: the broker names whose masters are registered, at each look in turn.
-        holders: the broker names that have the topic; None: the topic is unknown.
+        masters: the broker names whose masters are registered.
+        has_topic: whether the masters have the topic; None: they do not answer.
     """
 
-    def __init__(self, *masters: str, holders: Sequence[str] | None = None) -> None:
-        self._masters = [each.split() for each in masters]
-        self._holders = holders
+    def __init__(self, masters: str, *, has_topic: bool | None = False) -> None:
+        self._masters = masters.split()
+        self._has_topic = has_topic
 
     async def cluster_info(self) -> ClusterInfo:
         await trio.lowlevel.checkpoint()
-        known = self._masters.pop(0) if len(self._masters) > 1 else self._masters[0]
         slave = {"broker-a": BrokerData(broker_name="broker-a", broker_addrs={1: "s:1"})}
-        masters = {name: BrokerData(broker_name=name, broker_addrs={0: "m:1"}) for name in known}
+        masters = {
+            name: BrokerData(broker_name=name, broker_addrs={0: f"{name}:1", 1: "s:1"}) for name in self._masters
+        }
         return ClusterInfo(broker_addr_table=slave | masters)
 
-    async def route(self, topic: str) -> TopicRouteData:
+    async def _is_on_broker(self, address: str, topic: str) -> bool:
         await trio.lowlevel.checkpoint()
-        if self._holders is None:
-            raise (RouteNotFound if any(self._masters) else BrokerNotFound)(f"no route to topic {topic}")
-        return TopicRouteData(queue_datas=[QueueData(broker_name=name) for name in self._holders])
+        assert (address, topic) == ("broker-a:1", "T")
+        if self._has_topic is None:
+            raise ConnectFailed("no connection")
+        return self._has_topic
 
 
 async def pulled(
@@ -350,9 +352,7 @@ class NoRoute(FakeBroker):
         raise RouteNotFound("no route to topic T")
 
 
-@pytest.mark.parametrize(
-    "names", [NameServer("broker-a"), NameServer("broker-a broker-b"), NameServer("broker-a", holders=["broker-b"])]
-)
+@pytest.mark.parametrize("names", [NameServer("broker-a"), NameServer("broker-a broker-b")])
 async def test_a_topic_that_has_been_deleted(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, names: NameServer
 ) -> None:
@@ -363,20 +363,19 @@ async def test_a_topic_that_has_been_deleted(
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "error"),
     [
-        NameServer(""),
-        NameServer("broker-b"),
-        NameServer("broker-b", holders=["broker-b"]),
-        NameServer("broker-a", holders=["broker-a"]),
-        # Another name server answers, which has just been started.
-        NameServer("broker-a", "broker-b"),
+        (NameServer(""), RouteNotFound),
+        (NameServer("broker-b"), RouteNotFound),
+        # The name servers lack the topic of a master that has registered and has it.
+        (NameServer("broker-a", has_topic=True), RouteNotFound),
+        (NameServer("broker-a", has_topic=None), ConnectFailed),
     ],
 )
 async def test_a_topic_whose_broker_is_away_is_no_loss(
-    autojump_clock: trio.testing.MockClock, names: NameServer
+    autojump_clock: trio.testing.MockClock, names: NameServer, error: type[MQError]
 ) -> None:
-    with pytest.raises(RouteNotFound):
+    with pytest.raises(error):
         await pulled(NoRoute(0, 500), 0, 200, names=names, fail_on_data_loss=False)
 
 
