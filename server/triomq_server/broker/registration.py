@@ -116,8 +116,10 @@ class Registration:
         self.chance = chance
         self._servers: dict[str, _NameServer] = {}
         self._reconfigured = trio.Event()
+        self.changes = 0
+        """How many changes there were that name servers should know: the number of the last one."""
         self._unknown: list[Callable[[], None]] = []
-        self._unknown_rounds: list[tuple[_NameServer, int]] = []
+        self._unknown_change = 0
         self._unknown_added = trio.Event()
         self.on_answer: Callable[[RegistrationAnswer], None] = _ignore
         """Called with each answer: slaves learn of their master, masters of ordered topics."""
@@ -126,30 +128,37 @@ class Registration:
 
     def register_soon(self) -> None:
         """Register soon, since something that name servers should know has changed; returns at once."""
+        self.changes += 1
         for server in self._servers.values():
             server.wanted.set()
 
     async def register_now(self) -> None:
         """Register, and wait until every name server that can be reached has answered, registerBrokerTimeoutMills at
         most."""
+        self.register_soon()
         with trio.move_on_after(self.config.register_broker_timeout_mills / 1000):
-            await _wait_for_rounds(self._next_rounds())
+            await self._wait_until_known(self.changes)
 
-    def _next_rounds(self) -> list[tuple[_NameServer, int]]:
-        """The first round at each name server that begins after now."""
-        return [(server, server.begun + 1) for server in self._servers.values()]
+    async def _wait_until_known(self, change: int) -> None:
+        async with trio.open_nursery() as nursery:
+            for server in self._servers.values():
+                nursery.start_soon(server.wait_until_known, change)
 
-    def when_known(self, done: Callable[[], None]) -> bool:
-        """Register soon, and call `done` when every name server that can be reached has answered, KNOWN_WITHIN_S at most
-        after the calls before it.
+    def when_known(self, done: Callable[[], None], change: int) -> bool:
+        """Call `done` when every name server that can be reached knows a change, KNOWN_WITHIN_S at most after the calls
+        before it.
+
+        Args:
+            done: must not raise.
+            change: the number of the change, from `changes`.
 
         Returns:
-            Whether it will be called: not if no name server can be reached now.
+            Whether it will be called: not if all that can be reached know the change, or none can be reached.
         """
-        if not any(server.registered for server in self._servers.values()):
+        if not any(server.lacks(change) for server in self._servers.values()):
             return False
         self._unknown.append(done)
-        self._unknown_rounds = self._next_rounds()
+        self._unknown_change = max(self._unknown_change, change)
         self._unknown_added.set()
         return True
 
@@ -161,7 +170,7 @@ class Registration:
                 self._unknown_added = trio.Event()
                 asked = len(self._unknown)
                 with trio.move_on_after(KNOWN_WITHIN_S):
-                    await _wait_for_rounds(self._unknown_rounds)
+                    await self._wait_until_known(self._unknown_change)
                 self._finish(asked)
         finally:
             self._finish(len(self._unknown))
@@ -257,12 +266,6 @@ class Registration:
                 nursery.start_soon(server.run_until_unlisted)
 
 
-async def _wait_for_rounds(rounds: list[tuple[_NameServer, int]]) -> None:
-    async with trio.open_nursery() as nursery:
-        for server, needed in rounds:
-            nursery.start_soon(server.wait_for, needed)
-
-
 class _NameServer:
     """The task and the link for one name server."""
 
@@ -278,8 +281,7 @@ class _NameServer:
         self.registered = False
         self.last_answer: RegistrationAnswer | None = None
         """The last answer over the present link."""
-        self.begun = self._ended = 0
-        """How many rounds have begun."""
+        self._begun = self._known = 0  # the last change in the table of the round that has begun, and that has ended
         self._round_ended = trio.Event()
 
     async def run_until_unlisted(self) -> None:
@@ -304,15 +306,17 @@ class _NameServer:
                 self._end_round()
             await trio.sleep(self._pauses.next_s() * owner.chance.uniform(0.5, 1.0))
 
-    async def wait_for(self, needed: int) -> None:
-        """Wait for the end of this round, which begins now if it has not, or for the loss of the link."""
-        if self.begun < needed:
-            self.wanted.set()
-        while self.registered and self._ended < needed:
+    def lacks(self, change: int) -> bool:
+        """Whether it can be reached, and does not know a change."""
+        return self.registered and self._known < change
+
+    async def wait_until_known(self, change: int) -> None:
+        """Wait for the end of a round that has a change, or for the loss of the link."""
+        while self.lacks(change):
             await self._round_ended.wait()
 
     def _end_round(self) -> None:
-        self._ended = self.begun
+        self._known = self._begun
         self.tried.set()
         ended, self._round_ended = self._round_ended, trio.Event()
         ended.set()
@@ -332,7 +336,7 @@ class _NameServer:
         forced = True
         while not link.closed:
             self.wanted = trio.Event()
-            self.begun += 1
+            self._begun = self._owner.changes
             answer = await self._register(link, forced=forced or config.force_register)
             self._end_round()
             if answer is not None and config.store.is_slave and answer.master_address is None:

@@ -68,14 +68,19 @@ class SendCompletion:
             return None
         return self.encode(command, message_id, queue_id, queue_offset)
 
-    def when_known(self, link: Link, answer: bytes | None) -> bytes | None:
+    def when_known(self, link: Link, answer: bytes | None, change: int) -> bytes | None:
         """Hold the answer of a send that has made its topic until the name servers know the topic: a client that asks for
         its route in vain may ask again only after half a minute.
+
+        Args:
+            link: the link to answer on.
+            answer: the answer; None if there is none.
+            change: the number of the change that made the topic (`Registration.changes`); 0 if it was there.
 
         Returns:
             The answer if it need not wait after all; the link gets it later otherwise.
         """
-        if answer and self._broker.registration.when_known(partial(_send, link, answer)):
+        if answer and change and self._broker.registration.when_known(partial(_send, link, answer), change):
             return None
         return answer
 
@@ -87,38 +92,38 @@ class SendCompletion:
         topic: str,
         request_code: int,
         *,
-        made: bool,
+        change: int,
     ) -> bytes | None:
         """As `hold`, of one send."""
-        return self.hold(link, answer or b"", [(end_offset, len(answer or b""), topic, request_code)], made=made)
+        return self.hold(link, answer or b"", [(end_offset, len(answer or b""), topic, request_code)], change=change)
 
-    def hold(self, link: Link, answers: bytes, sends: list[HeldSend], *, made: bool = False) -> bytes | None:
+    def hold(self, link: Link, answers: bytes, sends: list[HeldSend], *, change: int = 0) -> bytes | None:
         """Hold the answers of sends until disk and slave have their messages, as the configuration asks.
 
         Args:
             link: the link to answer on.
             answers: success frames, one after the other.
             sends: the sends, in the log's order.
-            made: whether a send has made its topic, and waits for the name servers then (`when_known`).
+            change: as for `when_known`.
 
         Returns:
             The answers of sends that need not wait after all; the link gets the others later.
         """
         if not self._replicate:
-            return self._hold(link, answers, sends, made=made)
+            return self._hold(link, answers, sends, change=change)
         # A slave that is near enough for a message is near enough for those before it.
         slave_ok = self._broker.replication.slave_ok
         near = len(sends)
         if not slave_ok(sends[-1][0]):
             near = bisect_left(sends, True, key=lambda send: not slave_ok(send[0]))
         if near == len(sends):
-            return self._hold(link, answers, sends, replicate=True, made=made)
+            return self._hold(link, answers, sends, replicate=True, change=change)
         cut = 0
         if near:
             cut = sends[near - 1][1]
-            self._hold(link, answers[:cut], sends[:near], replicate=True, made=made)
+            self._hold(link, answers[:cut], sends[:near], replicate=True, change=change)
             sends = [(end, answer_end - cut, topic, code) for end, answer_end, topic, code in sends[near:]]
-        return self._hold(link, answers[cut:], sends, code=ResponseCode.SLAVE_NOT_AVAILABLE, made=made)
+        return self._hold(link, answers[cut:], sends, code=ResponseCode.SLAVE_NOT_AVAILABLE, change=change)
 
     def _hold(
         self,
@@ -128,11 +133,11 @@ class SendCompletion:
         *,
         replicate: bool = False,
         code: int = ResponseCode.SUCCESS,
-        made: bool,
+        change: int,
     ) -> bytes | None:
         """As `hold`, of sends that wait for the same; `code` is the answer if nothing goes wrong."""
         broker = self._broker
-        held = _HeldAnswers(broker, link, answers, sends, code, self.when_known if made else _at_once)
+        held = _HeldAnswers(broker, link, answers, sends, code, partial(self.when_known, change=change))
         held.left = self._flush + replicate
         if not held.left:
             return held.last_wait(link, held.frames() or None)
@@ -244,10 +249,6 @@ class _HeldAnswers:
 def _send(link: Link, frames: bytes) -> None:
     if not link.closed:
         link.send(frames)
-
-
-def _at_once(_link: Link, frames: bytes | None) -> bytes | None:
-    return frames
 
 
 _topic_of = itemgetter(2)

@@ -121,14 +121,17 @@ class Sending:
         broker = self._broker
         topic = header.topic
         topic_config = self._topics.get(topic)
-        made = topic_config is None
+        change = 0
         if (
             topic_config is None
             or self._restricted
             or topic in FORBIDDEN_TOPICS
             or header.sys_flag & TRANSACTION_PREPARED
         ):
-            topic_config = self._checks.topic(header, topic_config)
+            known = topic_config
+            topic_config = self._checks.topic(header, known)
+            if known is None:
+                change = broker.registration.changes
         queue_id = header.queue_id
         if not 0 <= queue_id < topic_config.write_queue_nums:
             queue_id = self._checks.queue(link, queue_id, topic_config)
@@ -177,8 +180,10 @@ class Sending:
         many_keys = keys is not None and len(keys) > MANY_KEYS_CHARACTERS
         if many_keys or self._dispatcher.is_far_behind:
             mark = self._dispatcher.mark if many_keys else 0
-            return self._one_indexed(link, command, record.topic, message_id, queue_id, result, wait, mark, made=made)
-        return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait, made=made)
+            return self._one_indexed(
+                link, command, record.topic, message_id, queue_id, result, wait, mark, change=change
+            )
+        return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait, change=change)
 
     def _one_stored(
         self,
@@ -190,16 +195,16 @@ class Sending:
         result: AppendResult,
         wait: str | None,
         *,
-        made: bool,
+        change: int,
     ) -> bytes | None:
-        """Answer a stored message now or later; `made` if it has made its topic."""
+        """Answer a stored message now or later; `change` is 0 or the number of the change that made its topic."""
         completion = self._completion
         answer = None
         if not command.flag & 2:
             answer = completion.encode(command, message_id, queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold_one(link, answer, result.end_offset, topic, command.code, made=made)
-        return completion.when_known(link, answer) if made else answer
+            return completion.hold_one(link, answer, result.end_offset, topic, command.code, change=change)
+        return completion.when_known(link, answer, change)
 
     def _one_indexed(
         self,
@@ -212,13 +217,13 @@ class Sending:
         wait: str | None,
         mark: int,
         *,
-        made: bool,
+        change: int,
     ) -> Slices:
         """As `_one_stored`, once the index has read its keys, or most other keys: otherwise keys could arrive faster than
         they are indexed."""
         while self._store.index_more(mark):
             yield
-        return self._one_stored(link, command, topic, message_id, queue_id, result, wait, made=made)
+        return self._one_stored(link, command, topic, message_id, queue_id, result, wait, change=change)
 
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
@@ -241,8 +246,8 @@ class Sending:
 
     def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | Slices | None:
         known = self._topics.get(header.topic)
-        made = known is None
         topic_config = self._checks.topic(header, known)
+        change = 0 if known is not None else self._broker.registration.changes
         queue_id = self._checks.queue(link, header.queue_id, topic_config)
         if not command.body:
             raise RefusedError(ResponseCode.SYSTEM_ERROR, "a batch without a body")
@@ -256,14 +261,14 @@ class Sending:
             batch.sys_flag |= MULTI_TAGS
         wait = get_property(header.properties or "", WAIT)
         if len(command.body) > LARGE_BATCH_BYTES:
-            return self._send_large_batch(link, command, batch, wait, made=made)
+            return self._send_large_batch(link, command, batch, wait, change=change)
         result = self._store.append_batch(batch)
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
         message_ids = offset_message_ids(batch.store_host, result.message_ids)
         if self._dispatcher.is_far_behind:
-            return self._batch_indexed(link, command, batch, result, message_ids, wait, made=made)
-        return self._batch_stored(link, command, batch, result, message_ids, wait, made=made)
+            return self._batch_indexed(link, command, batch, result, message_ids, wait, change=change)
+        return self._batch_stored(link, command, batch, result, message_ids, wait, change=change)
 
     def _batch_indexed(
         self,
@@ -274,15 +279,15 @@ class Sending:
         message_ids: str,
         wait: str | None,
         *,
-        made: bool,
+        change: int,
     ) -> Slices:
         """Answer a stored batch when the index has caught up."""
         while self._store.index_more():
             yield
-        return self._batch_stored(link, command, batch, result, message_ids, wait, made=made)
+        return self._batch_stored(link, command, batch, result, message_ids, wait, change=change)
 
     def _send_large_batch(
-        self, link: Link, command: Command, batch: NewBatch, wait: str | None, *, made: bool
+        self, link: Link, command: Command, batch: NewBatch, wait: str | None, *, change: int
     ) -> Slices:
         """A batch of any number of messages, one batch at a time, since handling it takes much memory."""
         while self._large_batch:
@@ -299,7 +304,7 @@ class Sending:
             mark = self._dispatcher.mark
             while self._store.index_more(mark):
                 yield
-            return self._batch_stored(link, command, batch, result, ",".join(ids), wait, made=made)
+            return self._batch_stored(link, command, batch, result, ",".join(ids), wait, change=change)
         except RefusedError as refused:
             return command.answer(refused.code, refused.remark, fields=self._fields)
         finally:
@@ -314,12 +319,12 @@ class Sending:
         message_ids: str,
         wait: str | None,
         *,
-        made: bool,
+        change: int,
     ) -> bytes | None:
         """Count a stored batch, and answer it now or later."""
         self._broker.stats.count_put(batch.topic, len(result.message_ids), result.size_bytes)
         completion = self._completion
         answer = completion.answer(command, message_ids, batch.queue_id, result.queue_offset)
         if completion.waits and waits_for_store(wait):
-            return completion.hold_one(link, answer, result.end_offset, batch.topic, command.code, made=made)
-        return completion.when_known(link, answer) if made else answer
+            return completion.hold_one(link, answer, result.end_offset, batch.topic, command.code, change=change)
+        return completion.when_known(link, answer, change)
