@@ -17,8 +17,9 @@ import msgspec
 import trio
 
 from triomq_protocol.codes import ResponseCode
+from triomq_protocol.errors import BodyError
 from triomq_protocol.requests.registration import DataVersion
-from triomq_protocol.wire.body import JsonCodec
+from triomq_protocol.wire.body import Body, JsonCodec
 from triomq_protocol.wire.command import Command
 from triomq_server.disk.config_files import ConfigFile, damaged
 
@@ -32,7 +33,10 @@ _PAUSE_PER_WRITING = 9
 again and again thus takes no more than a tenth of a processor."""
 
 V = TypeVar("V")
-S = TypeVar("S", bound=msgspec.Struct)
+S = TypeVar("S", bound=Body)
+
+MEMBERS_OF_5 = frozenset({"forbiddenTable"})
+"""Of the files of RocketMQ 5, and without effect here, as on 4.9. Any other unknown member may be a damaged name."""
 
 
 class VersionedTable(ABC, Generic[V]):
@@ -216,6 +220,12 @@ class VersionedTable(ABC, Generic[V]):
         try:
             return msgspec.convert(content, shape, strict=False)
         except msgspec.ValidationError as error:
+            known = {field.encode_name for field in msgspec.structs.fields(shape)} | MEMBERS_OF_5
+            if not isinstance(content, dict) or content.keys() - known:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
+        try:
+            return shape.from_json(content)  # takes what RocketMQ 5 has added to versions, topics and groups
+        except BodyError as error:
             raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
     def _count_change(self) -> None:

@@ -46,10 +46,28 @@ def test_without_auto_creation_only_system_groups_are_made(group: str, known: bo
     assert (table(autoCreateSubscriptionGroup="false").find(group) is not None) == known
 
 
-@pytest.mark.parametrize("text", [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"[1]", b'{"subscriptionGroupTable":{"g":5}}', b'{"subscriptionGroupTable":7}', b'{"subscriptionGroupTabel":{}}'],
+)
 def test_a_file_of_another_shape_stops_the_start_with_its_name(text: bytes) -> None:
     with pytest.raises(ConfigFileDamaged, match=r"table\.json does not hold what it should: .* move it away"):
         table(TextFile(text)).load()
+
+
+def test_a_file_of_rocketmq_5_is_read() -> None:
+    """What it has added to versions and groups has no effect."""
+    text = b"""{
+        "dataVersion": {"counter": 323, "stateVersion": 0, "timestamp": 77}, "forbiddenTable": {},
+        "subscriptionGroupTable": {"g": {
+            "attributes": {}, "consumeMessageOrderly": false, "consumeTimeoutMinute": 15, "groupName": "g",
+            "groupRetryPolicy": {"type": "CUSTOMIZED"}, "groupSysFlag": 0, "retryMaxTimes": 3, "unheardOf": 1
+        }}
+    }"""
+    groups = table(TextFile(text))
+    groups.load()
+    assert groups.version == DataVersion(counter=323, timestamp=77)
+    assert groups.table["g"].retry_max_times == 3
 
 
 def test_no_group_is_made_without_a_name() -> None:
