@@ -81,6 +81,8 @@ class _Waiting:
         self.done = trio.Event()
         self.reply: ReceivedMessage | None = None
         self.error: MQError | None = None
+        self.begun = False
+        """Whether the request may be on its way, or stored."""
         self._clock = clock
 
     def take(self, header: ReplyMessageRequest, body: bytes) -> None:
@@ -145,6 +147,7 @@ class Requests:
             await sender.compress(out)
             with waiting.sending:
                 await self._make_known(out)
+                waiting.begun = True
                 await self._send(message, out, now, waiting)
                 sent = True
             with trio.move_on_at(until):
@@ -166,7 +169,10 @@ class Requests:
     def close(self) -> None:
         """Fail all requests that wait for a reply: no broker finds the client any more."""
         for waiting in list(self._own):
-            waiting.fail(ClientClosed(f"the producer of group {self._sender.group} was closed before the reply came"))
+            error = ClientClosed(f"the producer of group {self._sender.group} was closed before the reply came")
+            if waiting.begun:
+                error.advice = MAY_BE_STORED
+            waiting.fail(error)
 
     async def _send(self, message: Message, out: Outgoing, now: float, waiting: _Waiting) -> None:
         try:

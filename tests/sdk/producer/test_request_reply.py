@@ -247,13 +247,19 @@ async def test_a_reply_that_cannot_be_read_is_refused(autojump_clock, cluster, r
     assert text in caplog.text
 
 
-async def test_closing_fails_those_that_wait(autojump_clock, cluster):
-    async with cluster.client() as client, trio.open_nursery() as nursery:
-        producer = client.producer("G")
+@pytest.mark.parametrize("sent", [True, False])
+async def test_closing_fails_those_that_wait(autojump_clock, cluster, sent):
+    async def never(address):
+        await trio.sleep_forever()
+
+    options = {} if sent else {"dial": never}
+    async with cluster.client(**options) as client, trio.open_nursery() as nursery:
+        producer = client.producer("G", send_timeout_s=60)
 
         async def ask() -> None:
-            with pytest.raises(errors.ClientClosed, match="before the reply came"):
+            with pytest.raises(errors.ClientClosed, match="before the reply came") as caught:
                 await producer.request(ASK, 60)
+            assert ("the outcome is unknown" in str(caught.value)) == sent, "a broker has it, and consumers may"
             assert trio.current_time() - begun == pytest.approx(5, abs=0.1)
 
         begun = trio.current_time()
