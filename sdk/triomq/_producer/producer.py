@@ -479,7 +479,12 @@ class Producer(metaclass=NoPublicConstructor):
         return list((await self._targets.wait_for(lambda: self._targets.of(topic), out)).queues)
 
     async def flush(self) -> None:
-        """Wait until every send accepted so far, and its callback, has ended."""
+        """Wait until every send accepted so far, and its callback, has ended.
+
+        Raises:
+            InvalidCall: an async callback of this producer has called it, and would wait for itself.
+        """
+        self._in_flight.check_not_callback("flush()")
         if self._merging is not None:
             self._merging.flush()
         await self._in_flight.wait_empty()
@@ -491,7 +496,11 @@ class Producer(metaclass=NoPublicConstructor):
         a route or a connection, or would be repeated, raises :class:`~triomq.errors.ClientClosed`.  When cancelled, sends
         still in flight fail with ``ClientClosed``, and async callbacks get 5 s to end.  Checks of transactions get 5 s;
         when cancelled, none.
+
+        Raises:
+            InvalidCall: an async callback of this producer has called it, and would wait for itself.
         """
+        self._in_flight.check_not_callback("aclose()")
         if self._closed:
             await trio.lowlevel.checkpoint()
             return

@@ -553,3 +553,27 @@ async def test_a_callback_that_ends_the_program_is_not_the_last_one_called(autoj
         await send()
     assert len(calls) == 5
     assert producer.in_flight == 0
+
+
+@pytest.mark.parametrize("name", ["flush", "aclose"])
+async def test_a_callback_that_would_wait_for_itself_is_refused(autojump_clock, cluster, caplog, name):
+    """It would never end, and with it neither would the end of its producer."""
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = await warm_up(client)
+
+        async def wait_here(_result, _error):
+            await getattr(producer, name)()
+
+        async def wait_elsewhere(_result, _error):
+            nursery.start_soon(getattr(producer, name))
+            called.set()
+
+        called = trio.Event()
+        with trio.fail_after(60):
+            await producer.send(triomq.Message("T", b"x"), wait_here)
+            await producer.flush()
+            await producer.send(triomq.Message("T", b"x"), wait_elsewhere)
+            await called.wait()
+    (record,) = [each for each in caplog.records if each.exc_info]
+    assert isinstance(record.exc_info[1], errors.InvalidCall)
+    assert f"{name}() waits for all callbacks" in str(record.exc_info[1])
