@@ -99,10 +99,9 @@ async def _look(session: Session, topics: Topics) -> tuple[dict[QueueId, bool], 
     """The queues to be read now, and a topic or a queue that is named and missing."""
     if topics.queues is not None:
         found, missing = await _queues_of(session, sorted({each.topic for each in topics.queues}))
-        if missing is None:
-            missing = min(topics.queues - found.keys(), default=None)
-        if missing is not None:
-            return found, missing
+        lacking = missing or min(topics.queues - found.keys(), default=None)
+        if lacking is not None:
+            return found, lacking
         return {queue: has_master for queue, has_master in found.items() if queue in topics.queues}, None
     if topics.pattern is not None:
         # A topic may be deleted between the list and this query.
