@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -31,9 +30,6 @@ _log = logging.getLogger(__name__)
 HeldSend = tuple[int, int, str, int]
 """Of one stored send: the log offset behind its messages, where its answer ends among those held with it, its topic, and
 the code of the request. The answer of a one-way send is empty."""
-
-
-LastWait = Callable[[Link, bytes | None], bytes | None]
 
 
 def waits_for_store(wait: str | None) -> bool:
@@ -137,10 +133,10 @@ class SendCompletion:
     ) -> bytes | None:
         """As `hold`, of sends that wait for the same; `code` is the answer if nothing goes wrong."""
         broker = self._broker
-        held = _HeldAnswers(broker, link, answers, sends, code, partial(self.when_known, change=change))
+        held = _HeldAnswers(self, broker, link, answers, sends, code, change)
         held.left = self._flush + replicate
         if not held.left:
-            return held.last_wait(link, held.frames() or None)
+            return held.answer()
         now = held.began
         end_offset = sends[-1][0]
         if self._flush:
@@ -190,24 +186,32 @@ class _HeldAnswers:
     Attributes:
         sends: as `SendCompletion.hold` got them.
         left: how many things they wait for.
-        last_wait: holds the answers further, or returns them, when nothing is left.
         flushed_to, replicated_to: what disk and slave had when a wait for them timed out.
         began: trio's time.
     """
 
     __slots__ = (
-        "_answers", "_broker", "_code", "_link", "began", "flushed_to", "last_wait", "left", "replicated_to", "sends"
+        "_answers", "_broker", "_change", "_code", "_completion", "_link", "began", "flushed_to", "left",
+        "replicated_to", "sends",
     )  # fmt: skip
 
     def __init__(
-        self, broker: Broker, link: Link, answers: bytes, sends: list[HeldSend], code: int, last_wait: LastWait
+        self,
+        completion: SendCompletion,
+        broker: Broker,
+        link: Link,
+        answers: bytes,
+        sends: list[HeldSend],
+        code: int,
+        change: int,
     ) -> None:
+        self._completion = completion
         self._broker = broker
         self._link = link
         self._answers = answers
         self._code = code
+        self._change = change
         self.sends = sends
-        self.last_wait = last_wait
         self.left = 0
         self.flushed_to = self.replicated_to = math.inf
         self.began = trio.current_time()
@@ -220,10 +224,14 @@ class _HeldAnswers:
         waited_s = trio.current_time() - self.began
         for topic, sends in groupby(self.sends, key=_topic_of):
             self._broker.stats.count_waits(topic, waited_s, sum(1 for _ in sends))
-        if frames := self.last_wait(self._link, self.frames() or None):
+        if frames := self.answer():
             _send(self._link, frames)
 
-    def frames(self) -> bytes:
+    def answer(self) -> bytes | None:
+        """The answers, unless they wait for the name servers too."""
+        return self._completion.when_known(self._link, self._frames() or None, self._change)
+
+    def _frames(self) -> bytes:
         """The answers, with the code of each."""
         if not self._code and self.flushed_to == self.replicated_to == math.inf:
             return self._answers
