@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 
-def is_on_broker(admin: Admin, address: str, topic: str) -> Awaitable[bool]:
+async def is_on_broker(admin: Admin, address: str, topic: str) -> bool:
     """Whether the broker at an address has a topic, whatever the name servers know.
 
     Raises:
         MQError: the broker could not be asked, or refused.
     """
-    return admin._is_on_broker(address, topic)
+    return await admin._queues_on_broker(address, topic) is not None
 
 
 def pull_run(

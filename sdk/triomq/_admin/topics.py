@@ -154,7 +154,8 @@ class Admin(metaclass=NoPublicConstructor):
         """Create a topic on all masters unless it has a route; an existing topic is not changed.
 
         A send of another client may let a broker create the topic at the same moment, with as many queues as the
-        broker's template has. The topic then has `queues` to write to, and as many to read from as hold messages.
+        broker's template has; or a master has it, and the name servers lack it. The topic then has `queues` to write to,
+        and as many to read from as hold messages.
 
         Args:
             topic: its name.
@@ -177,12 +178,22 @@ class Admin(metaclass=NoPublicConstructor):
         _check_creation(topic, queues)
         template = await self._routes.fetch(DEFAULT_TOPIC)
         last = max((each.write_queue_nums for each in (template and template.queue_datas) or ()), default=0)
+        had: dict[str, int] = {}
+
+        async def look(address: str) -> None:
+            with suppress(MQError):  # the creation fails, too
+                had[address] = await self._queues_on_broker(address, topic) or 0
+
+        # Name servers may lack a topic of a master that has it: the master has registered only in part, or the topic was
+        # deleted on name servers alone.
+        await side_by_side(*(partial(look, address) for address in (await self._masters(None, None))[0]))
         created, error = await self._create(
             self._topic_header(topic, queues, queues, PERM_READ_WRITE), topic, None, None
         )
-        if queues < last:
-            # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
-            await side_by_side(*(partial(self._show_queues, address, topic, queues, last) for address in created))
+        # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
+        await side_by_side(
+            *(partial(self._show_queues, address, topic, queues, max(last, had.get(address, 0))) for address in created)
+        )
         if error is not None:
             raise error
         return True
@@ -280,8 +291,9 @@ class Admin(metaclass=NoPublicConstructor):
             table.update((self._routes.namespace.unwrap_queue(queue), each) for queue, each in found_there.items())
         return TopicStats(table, found.without_master, found.refused)
 
-    async def _is_on_broker(self, address: str, topic: str) -> bool:
-        """Whether the broker itself has a topic, whatever the name servers know.
+    async def _queues_on_broker(self, address: str, topic: str) -> int | None:
+        """How many queues to write to a topic has on a broker, whatever the name servers know; None if the broker
+        does not have the topic.
 
         Raises:
             MQError: the broker could not be asked, or refused.
@@ -290,9 +302,9 @@ class Admin(metaclass=NoPublicConstructor):
         link = await self._links.get(address, patient=False)
         answer = await link.request(Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return False
-        checked(answer, f"statistics of topic {topic}", address)
-        return True
+            return None
+        what = f"statistics of topic {topic}"
+        return len((await body_of(TopicStatsTable, checked(answer, what, address), address, what)).offset_table)
 
     async def without_master(self) -> dict[str, str]:
         """The broker sets whose master is not registered or does not answer: broker name -> why.

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 import triomq
+from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests import DeleteTopicFromNamesrvRequest
+from triomq_protocol.wire.command import Command
 from triomq_server.cluster import open_cluster
+from triomq_server.wire import open_link
 
 MESSAGES = 8
 
@@ -55,3 +59,18 @@ async def test_a_topic_without_messages_gets_its_queues() -> None:
         assert await client.admin.ensure_topic("tasks", queues=1)
         (of_broker,) = (await client.admin.route("tasks")).queue_datas
         assert (of_broker.read_queue_nums, of_broker.write_queue_nums) == (1, 1)
+
+
+async def test_a_topic_that_only_the_name_servers_lack_keeps_its_messages_readable() -> None:
+    async with open_cluster(slaves=0) as cluster, triomq.open_client(cluster.name_servers) as client:
+        await client.admin.create_topic("tasks", queues=16)
+        producer = client.producer("P")
+        for number in range(16):
+            await producer.send(triomq.Message("tasks", b"%d" % number))
+        delete = Command.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequest(topic="tasks"))
+        async with open_link(cluster["namesrv-0"].address) as link:
+            assert (await link.request(delete, 5)).code == 0
+        assert await client.admin.ensure_topic("tasks", queues=8)
+        (of_broker,) = (await client.admin.route("tasks")).queue_datas
+        assert (of_broker.read_queue_nums, of_broker.write_queue_nums) == (16, 8)
+        assert len(await bodies(client, "tasks")) == 16

@@ -127,12 +127,12 @@ class NameServer:
         }
         return ClusterInfo(broker_addr_table=slave | masters)
 
-    async def _is_on_broker(self, address: str, topic: str) -> bool:
+    async def _queues_on_broker(self, address: str, topic: str) -> int | None:
         await trio.lowlevel.checkpoint()
         assert (address, topic) == ("broker-a:1", "T")
         if self._has_topic is None:
             raise ConnectFailed("no connection")
-        return self._has_topic
+        return 1 if self._has_topic else None
 
 
 async def pulled(
