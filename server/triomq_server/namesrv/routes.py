@@ -22,7 +22,7 @@ EXPIRY_MS = 120_000
 
 SETTLED_MS = 10_000
 """How long after the deletion of a topic a registration may be older than the deletion: a broker waits 6 s for the
-answer to one (`registerBrokerTimeoutMills`)."""
+answer to one (`registerBrokerTimeoutMills`). A first registration counts as a deletion."""
 
 TOPICS_PER_SLICE = 2048
 """After how many topics of a registration or a list other requests have their turns."""
@@ -118,8 +118,9 @@ class RouteTable:
     Args:
         compat_49: as in RocketMQ 4.9, a closed connection takes only the first of the brokers along that registered
             over it, and a broker that unregisters removes the entry of its id, even if another broker has taken that
-            id. A set stays in each cluster that a broker of it has ever named, until the set goes. And a deleted topic
-            that a broker has made again stays unknown until the broker's topics change.
+            id. A set stays in each cluster that a broker of it has ever named, until the set goes. And topics that a
+            broker has made again after their deletion, or that its first registration did not contain, stay unknown
+            until the broker's topics change.
     """
 
     def __init__(self, *, compat_49: bool = False) -> None:
@@ -142,8 +143,9 @@ class RouteTable:
         self._lost: dict[str, Hashable] = {}
         self._live: dict[str, LiveBroker] = {}
         self._filter_servers: dict[str, list[str]] = {}
-        # Broker name -> when one of its topics was deleted here last, until its master has shown its whole table again.
-        self._deleted_at: dict[str, int] = {}
+        # Broker name -> since when topics of it may be missing here, until its master has shown its whole table again: one
+        # was deleted here, or the set has registered first, perhaps with a single changed topic.
+        self._incomplete_since: dict[str, int] = {}
         # Broker name -> the table that is being recorded, and which of its topics were deleted here since that began.
         self._recording: dict[str, tuple[dict[str, TopicConfig], set[str]]] = {}
 
@@ -166,7 +168,8 @@ class RouteTable:
         """Record a broker's registration; yields after each slice of a long table, for other work in between.
 
         Topics count only from masters, and only when the data version is new; those not mentioned stay. With the same
-        version come only topics that were deleted here `SETTLED_MS` ago or earlier, and that the broker still has.
+        version come only topics that are missing here, once, `SETTLED_MS` or more after the first registration or after the
+        last deletion of one of the broker's topics.
 
         Args:
             broker: who.
@@ -215,17 +218,16 @@ class RouteTable:
             broker.broker_name,
             broker.cluster_name,
         )
+        if takes_topics and is_first:
+            self._incomplete_since[broker.broker_name] = now_ms
         shows_again = not takes_topics and self._asks_again(broker.broker_addr, broker.broker_name, now_ms)
         self._drop_live(broker.broker_addr)
         self._live[broker.broker_addr] = live
         self._leave_clusters(data)
         self._addresses_of.setdefault(channel, {})[broker.broker_addr] = None
-        if filter_servers:
-            self._filter_servers[broker.broker_addr] = list(filter_servers)
-        elif filter_servers is not None:
-            self._filter_servers.pop(broker.broker_addr, None)
+        self._set_filter_servers(broker.broker_addr, filter_servers)
         if takes_topics or shows_again:
-            deleted_at = self._deleted_at.get(broker.broker_name)
+            incomplete_since = self._incomplete_since.get(broker.broker_name)
             recording = self._recording[broker.broker_name] = topics, set()
             try:
                 for _ in self._record(broker.broker_name, *recording, missing_only=shows_again):
@@ -238,8 +240,8 @@ class RouteTable:
             # Only now: a registration that is cut off must not count as having brought this version.
             live.data_version = data_version
             # One with a new version may contain a single topic, as a Java broker sends it after a change.
-            if shows_again and self._deleted_at.get(broker.broker_name) == deleted_at:
-                del self._deleted_at[broker.broker_name]
+            if shows_again and self._incomplete_since.get(broker.broker_name) == incomplete_since:
+                del self._incomplete_since[broker.broker_name]
         return self._master_of(broker, addresses)
 
     def unregister(self, broker: BrokerIdentity) -> None:
@@ -309,7 +311,7 @@ class RouteTable:
     def check_version(
         self, broker_addr: str, data_version: DataVersion, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Whether the broker should register: this version differs from the one registered, or topics of it were deleted
+        """Whether the broker should register: this version differs from the one registered, or topics of it may be missing
         here; and the registered version.
 
         A broker whose version has not changed counts as alive.
@@ -339,8 +341,8 @@ class RouteTable:
             self._own_topics.get(broker_name, {}).pop(topic, None)
             if broker_name in recorded:
                 self._recording[broker_name][1].add(topic)
-            if broker_name in self._brokers and not self._compat_49:
-                self._deleted_at[broker_name] = now_ms
+            if broker_name in self._brokers:
+                self._incomplete_since[broker_name] = now_ms
         if not queues:
             self._topics.pop(topic, None)
 
@@ -449,6 +451,12 @@ class RouteTable:
         live = self._live.get(broker_addr)
         return live is None or live.data_version != data_version
 
+    def _set_filter_servers(self, broker_addr: str, addresses: list[str] | None) -> None:
+        if addresses:
+            self._filter_servers[broker_addr] = list(addresses)
+        elif addresses is not None:
+            self._filter_servers.pop(broker_addr, None)
+
     def _record(
         self, broker_name: str, topics: dict[str, TopicConfig], deleted: set[str], *, missing_only: bool
     ) -> Generator[None, None, None]:
@@ -468,14 +476,14 @@ class RouteTable:
                 yield
 
     def _asks_again(self, broker_addr: str, broker_name: str, now_ms: int) -> bool:
-        """Whether a master should show its whole table, although its version is known: a topic of it was deleted here.
+        """Whether a master should show its whole table, although its version is known: topics of it may be missing here.
 
-        Registrations that may be older than the deletion do not count. They would bring the topic back for good, as no
+        Registrations that may be older than a deletion do not count. They would bring the topic back for good, as no
         later registration says that it is gone.
         """
-        deleted_at = self._deleted_at.get(broker_name)
+        incomplete_since = self._incomplete_since.get(broker_name)
         data = self._brokers.get(broker_name)
-        if deleted_at is None or data is None or now_ms < deleted_at + SETTLED_MS:
+        if self._compat_49 or incomplete_since is None or data is None or now_ms < incomplete_since + SETTLED_MS:
             return False
         return _addresses(data).get(0) == broker_addr
 
@@ -583,7 +591,7 @@ class RouteTable:
 
     def _drop_set(self, broker_name: str) -> None:
         del self._brokers[broker_name]
-        self._deleted_at.pop(broker_name, None)
+        self._incomplete_since.pop(broker_name, None)
         for cluster in self._clusters_of.pop(broker_name, ()):
             _discard(self._clusters, cluster, broker_name)
         topics = self._own_topics.pop(broker_name, None)

@@ -312,11 +312,13 @@ def test_delete_topic_everywhere_or_in_one_cluster(table) -> None:
 def test_a_deleted_topic_that_a_broker_still_has_returns(cluster, version, age_ms, compat_49, returns) -> None:
     """A producer made it again on the broker, before the name servers were asked to delete it."""
     table = RouteTable(compat_49=compat_49)
-    register(table, broker("a"), "T", "U")
-    register(table, broker("a", 1))
-    register(table, broker("b"), "U", channel="b")
-    table.delete_topic("T", 1000, cluster)
-    now = 1000 + age_ms
+    for shown_at in (0, SETTLED_MS):
+        register(table, broker("a"), "T", "U", now=shown_at)
+        register(table, broker("a", 1), now=shown_at)
+        register(table, broker("b"), "U", channel="b", now=shown_at)
+    deleted_at = SETTLED_MS + 1000
+    table.delete_topic("T", deleted_at, cluster)
+    now = deleted_at + age_ms
     asked = DataVersion(counter=version, timestamp=5)
     assert table.check_version("a-0", asked, now)[0] is returns
     same = DataVersion(counter=1, timestamp=5)
@@ -340,8 +342,23 @@ def test_topics_return_only_with_the_whole_table(table) -> None:
     table.delete_topic("T", now)
     table.unregister(broker("a"))
     register(table, broker("a"), "U", version=2, now=now)
-    register(table, broker("a"), "T", "U", version=2, now=now + SETTLED_MS)
-    assert table.route("T") is None, "the set was dropped, and has registered whole"
+    register(table, broker("a"), "T", "U", version=2, now=now + SETTLED_MS - 1)
+    assert table.route("T") is None, "the set was dropped: its first registration may be older than the deletion"
+
+
+@pytest.mark.parametrize("compat_49", [False, True])
+def test_a_first_registration_may_be_of_a_single_topic(compat_49) -> None:
+    """As that of a Java broker on which a topic is created, just after the name server has started again."""
+    table = RouteTable(compat_49=compat_49)
+    register(table, broker("a"), "new", version=2)
+    register(table, broker("a", 1), version=2)
+    version = DataVersion(counter=2, timestamp=5)
+    assert table.check_version("a-0", version, SETTLED_MS - 1) == (False, version), "it may be older than a deletion"
+    assert table.check_version("a-1", version, SETTLED_MS) == (False, version)
+    assert table.check_version("a-0", version, SETTLED_MS) == (not compat_49, version)
+    register(table, broker("a"), "old", "new", version=2, now=SETTLED_MS)
+    assert (table.route("old") is None) is compat_49
+    assert table.check_version("a-0", version, 2 * SETTLED_MS) == (False, version), "once is enough"
 
 
 @pytest.mark.parametrize("kind", ["first", "changed", "shown again"])
