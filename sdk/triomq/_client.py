@@ -666,7 +666,11 @@ class Client(metaclass=NoPublicConstructor):
 
         Args:
             at_once: fail what is in flight instead of waiting for it.
+
+        Raises:
+            InvalidCall: a callback, a handler or a check has called it, and would wait for itself.
         """
+        self._refuse_callbacks("aclose() of the client")
         self._links.closes_soon = True
         try:
             if at_once:
@@ -686,6 +690,12 @@ class Client(metaclass=NoPublicConstructor):
             if self._sink is not None:
                 sink_once(self._sink, self.statistics)
             self._links.close(ClientClosed("the client is closed"))
+
+    def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
+        """Raise :class:`InvalidCall` if a user's function would wait for its own end."""
+        for member in self._members:
+            if not isinstance(member, PullConsumer):  # its end waits for no callback
+                member._refuse_callbacks(what, task)  # noqa: SLF001
 
     def _check_open(self) -> None:
         if self._closed:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
+import trio
+
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.positions import checked_time_ms
 from triomq._consumer.membership import Membership
@@ -19,6 +21,10 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     """The base of push and lite pull consumers."""
 
     _member: Membership
+
+    def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
+        """Raise :class:`InvalidCall` if a callback or a handler would wait for its own end."""
+        self._member.own_callbacks.refuse(what, task)
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop pulling these queues; without queues, pull nothing, also from queues that are assigned later.

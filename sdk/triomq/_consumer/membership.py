@@ -40,7 +40,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
 from triomq._consumer.group.allocate import AllocateStrategy, check_strategy, sorted_queues
-from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, reporter
+from triomq._consumer.group.callbacks import ConsumerCallbacks, OnQueues, call_at_end, call_with_queues, reporter
 from triomq._consumer.group.positions import (
     COMMIT_BOUNDS_S,
     END_TIMEOUT_S,
@@ -60,6 +60,7 @@ from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, next_version_ms, retry_topic
+from triomq._own_callbacks import OwnCallbacks
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import ClientClosed, InvalidCall, MQError
@@ -179,6 +180,9 @@ class Membership(ABC):
         self._tasks_ended = trio.Event()
         self._rebalancing = trio.CancelScope()
         self._rebalancing_ended = trio.Event()
+        self.own_callbacks = OwnCallbacks(
+            "call it in another task" if lite else "call drain(), which does not wait, or aclose() in another task"
+        )
         self._is_leaving = False
         self._cut_off: set[str] = set()
         self._losses = 0
@@ -506,6 +510,11 @@ class Membership(ABC):
         return True
 
     # --- the end ---------------------------------------------------------------------------------------------
+
+    async def call_with_queues(self, callback: OnQueues | None, queues: Sequence[MessageQueue]) -> None:
+        """Call ``on_assigned`` or ``on_revoked``, and wait for it."""
+        with self.own_callbacks.running():
+            await call_with_queues(callback, queues)
 
     def stop(self) -> None:
         """Stop taking queues and stop pulling."""

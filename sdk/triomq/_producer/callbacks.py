@@ -21,6 +21,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
+from triomq._own_callbacks import OwnCallbacks
 from triomq._producer import compiled
 from triomq._producer.attempts.attempt import Attempt, Attempts
 from triomq._producer.attempts.outgoing import Outgoing, use_properties
@@ -216,6 +217,7 @@ class InFlight:
     Attributes:
         closing: whether no more sends are accepted.
         aborted: whether the accepted sends are given up.
+        own_callbacks: the tasks of async callbacks.
         window: counts them, including plain ones that have joined a batch.
     """
 
@@ -233,7 +235,7 @@ class InFlight:
         self._sends: set[CallbackSend] = set()
         self._latest_callback: tuple[object, SendCallback | None] = None, None
         self._running: set[trio.CancelScope] = set()
-        self._callback_tasks: set[trio.lowlevel.Task] = set()
+        self.own_callbacks = OwnCallbacks()
         self._waiting = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
@@ -272,13 +274,6 @@ class InFlight:
             self._own_loop.refuse()
         if self.closing:
             raise self._closed_error()
-
-    def check_not_callback(self, what: str) -> None:
-        """Raise :class:`InvalidCall` in the task of an async callback: the call would wait for its own end for ever."""
-        if trio.lowlevel.current_task() in self._callback_tasks:
-            raise InvalidCall(
-                f"{what} waits for all callbacks, so a callback cannot wait for it: call it in another task"
-            )
 
     async def wait_empty(self) -> None:
         """Wait until every send and every callback has ended."""
@@ -381,16 +376,13 @@ class InFlight:
             self._spawn(self._run, later, scope, unique_key)
 
     async def _run(self, later: Awaitable[None], scope: trio.CancelScope, unique_key: str) -> None:
-        task = trio.lowlevel.current_task()
-        self._callback_tasks.add(task)
         try:
-            with scope:
+            with self.own_callbacks.running(), scope:
                 await later
         except Exception:
             fields = {"group": self._group, "message_id": unique_key}
             log.exception("the callback of message %s failed", unique_key, extra=fields)
         finally:
-            self._callback_tasks.discard(task)
             self._running.discard(scope)
             self.window.give(0)
             self._waiting.unpark_all()

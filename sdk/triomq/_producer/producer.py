@@ -484,7 +484,7 @@ class Producer(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: an async callback of this producer has called it, and would wait for itself.
         """
-        self._in_flight.check_not_callback("flush()")
+        self._in_flight.own_callbacks.refuse("flush()")
         if self._merging is not None:
             self._merging.flush()
         await self._in_flight.wait_empty()
@@ -498,9 +498,10 @@ class Producer(metaclass=NoPublicConstructor):
         when cancelled, none.
 
         Raises:
-            InvalidCall: an async callback of this producer has called it, and would wait for itself.
+            InvalidCall: an async callback of this producer, or a check of a transaction, has called it, and would wait for
+                itself.
         """
-        self._in_flight.check_not_callback("aclose()")
+        self._refuse_callbacks("aclose()")
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
@@ -520,6 +521,12 @@ class Producer(metaclass=NoPublicConstructor):
                     self._asked.pop(self.group, None)
                     self._sender.close()
                     await self._leave()
+
+    def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
+        """Raise :class:`InvalidCall` if an async callback, or a check of a transaction, would wait for its own end."""
+        self._in_flight.own_callbacks.refuse(what, task)
+        if self._transactions is not None:
+            self._transactions.checks.own_callbacks.refuse(what, task)
 
     def abort(self) -> None:
         """Accept no more messages, and fail all sends with a callback now, each callback once."""

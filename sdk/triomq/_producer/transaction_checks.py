@@ -20,6 +20,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._error_text import named_error
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
+from triomq._own_callbacks import OwnCallbacks
 from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import MessageIllegal, MQError
@@ -90,6 +91,9 @@ class TransactionChecks:
         spawn: starts tasks.
         at_once: the most checks that run at the same time.
         on_end: called with every end that is sent to a broker.
+
+    Attributes:
+        own_callbacks: the tasks in which checks run.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class TransactionChecks:
         self._waiting_bytes = 0
         self._dropping = False
         self._closed = False
+        self.own_callbacks = OwnCallbacks()
         self._running: set[trio.CancelScope] = set()
         self._ended = trio.Event()
         self._lines = PeerLog(log)
@@ -169,7 +174,7 @@ class TransactionChecks:
 
     async def _work(self, scope: trio.CancelScope) -> None:
         try:
-            with scope:
+            with self.own_callbacks.running(), scope:
                 while self._waiting:
                     check = self._waiting.popleft()
                     self._waiting_bytes -= check.size_bytes

@@ -236,6 +236,26 @@ async def test_a_block_may_roll_back_without_an_error(autojump_clock, cluster):
     assert end.commit_or_rollback == 12
 
 
+@pytest.mark.parametrize("what", ["producer", "client"])
+async def test_a_check_that_would_wait_for_itself_is_refused(autojump_clock, cluster, ask, what):
+    refused = []
+
+    async def check(_message):
+        try:
+            await (client if what == "client" else producer).aclose()
+        except errors.InvalidCall as error:
+            refused.append(str(error))
+        return COMMIT
+
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=check)
+        await producer.send(triomq.Message("T", b"x"))
+        await ask()
+        (end,) = await told(cluster.broker)
+    assert "waits for all callbacks" in refused[0]
+    assert end.commit_or_rollback == 8
+
+
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), SystemExit(), BaseExceptionGroup("g", [ValueError("x"), KeyboardInterrupt()])]
 )

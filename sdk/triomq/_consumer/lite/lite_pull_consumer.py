@@ -71,10 +71,15 @@ class LitePullConsumer(AssignedQueues):
             await self._member.start()
 
     async def aclose(self) -> None:
-        """Stop pulling, commit the messages polled before the last poll (with auto-commit), and leave the group."""
+        """Stop pulling, commit the messages polled before the last poll (with auto-commit), and leave the group.
+
+        Raises:
+            InvalidCall: a callback of this consumer has called it, and would wait for itself.
+        """
         if self._member.closed:
             await trio.lowlevel.checkpoint()
             return
+        self._refuse_callbacks("aclose()")
         await self._member.close(math.inf)
 
     async def __aenter__(self) -> Self:

@@ -11,7 +11,6 @@ from typing import Final
 
 import trio
 
-from triomq._consumer.group.callbacks import call_with_queues
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.lite.fetched import PolledMessages
@@ -163,7 +162,7 @@ class LiteMembership(Membership):
             MQError: the start cannot be determined now.
         """
         offset = await self.positions.start(queue)
-        await call_with_queues(self.callbacks.on_assigned, [queue])
+        await self.call_with_queues(self.callbacks.on_assigned, [queue])
         self.engine.start(queue, offset)
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
@@ -175,7 +174,7 @@ class LiteMembership(Membership):
             # A commit in on_revoked does not count either.
             self.positions.forget(queue)
         try:
-            await call_with_queues(self.callbacks.on_revoked, [queue])
+            await self.call_with_queues(self.callbacks.on_revoked, [queue])
         finally:
             if self.auto_commit:
                 await self.positions.persist_at_end([queue])
@@ -186,7 +185,7 @@ class LiteMembership(Membership):
         """Nothing to do: pulls carry their expression."""
 
     async def _revoke_all(self) -> None:
-        await call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
+        await self.call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
 
     async def _release_queues(self) -> None:
         if self.auto_commit:

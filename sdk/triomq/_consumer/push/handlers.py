@@ -17,6 +17,7 @@ from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
+from triomq._own_callbacks import OwnCallbacks
 from triomq.errors import InvalidCall
 
 CHECKPOINT_EVERY: Final = 32
@@ -36,17 +37,25 @@ class Handlers:
         dispatch: gives messages out.
         handler: see :data:`Handler`.
         batch_max: the most messages per call.
+        own_callbacks: knows the tasks in which handlers run.
         hooks: called before and after the handler, and around it; None: no hooks.
     """
 
     def __init__(
-        self, dispatch: Dispatch[Any], handler: Handler, *, batch_max: int, hooks: ConsumeHooks | None = None
+        self,
+        dispatch: Dispatch[Any],
+        handler: Handler,
+        *,
+        batch_max: int,
+        own_callbacks: OwnCallbacks,
+        hooks: ConsumeHooks | None = None,
     ) -> None:
         if not callable(handler):
             raise InvalidCall(f"the handler is {type(handler).__name__}; give an async or a plain function")
         self._dispatch = dispatch
         self._handler: Any = handler
         self._batch_max = batch_max
+        self._own_callbacks = own_callbacks
         self._hooks = hooks or None
         self._by_hand = dispatch.by_hand
 
@@ -63,22 +72,24 @@ class Handlers:
         """
         waiters = self._dispatch.waiters
         limiter = trio.CapacityLimiter(concurrency)
+        run = self._own_callbacks.run
         async with trio.open_nursery() as nursery:
             for _ in range(concurrency):
                 if self.is_async:
-                    nursery.start_soon(self._work)
+                    nursery.start_soon(run, self._work, name=self._work)
                 else:
-                    nursery.start_soon(self._work_in_thread, limiter, concurrency)
+                    nursery.start_soon(run, self._work_in_thread, limiter, concurrency, name=self._work_in_thread)
         if waiters.failure is not None:
             raise waiters.failure
 
     async def call(self, message: HeldMessage) -> None:
         """Call the handler once, for one message; its exceptions propagate."""
         argument = [message] if self._batch_max > 1 else message
-        if self.is_async:
-            await self._handler(argument)
-        else:
-            await trio.to_thread.run_sync(self._call_plain, argument)
+        with self._own_callbacks.running():
+            if self.is_async:
+                await self._handler(argument)
+            else:
+                await trio.to_thread.run_sync(self._call_plain, argument)
 
     # --- async handlers --------------------------------------------------------------------------------------
 

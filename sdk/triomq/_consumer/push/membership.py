@@ -13,7 +13,6 @@ from typing import Final
 import trio
 
 from triomq._consumer.group.allocate import sorted_queues
-from triomq._consumer.group.callbacks import call_with_queues
 from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
@@ -238,7 +237,7 @@ class PushMembership(Membership):
     async def _call_revoked(self, queue: MessageQueue) -> None:
         if queue not in self._revoked_called:
             self._revoked_called.add(queue)  # once, although the consumer may end in the midst of it
-            await call_with_queues(self.callbacks.on_revoked, [queue])
+            await self.call_with_queues(self.callbacks.on_revoked, [queue])
 
     async def _release_queues(self) -> None:
         queues = self.owned_queues()
@@ -279,7 +278,7 @@ class PushMembership(Membership):
                 locks.leaving.discard(queue)
             return False
         self._revoked_called.discard(queue)
-        await call_with_queues(self.callbacks.on_assigned, [queue])
+        await self.call_with_queues(self.callbacks.on_assigned, [queue])
         source = self.engine.start(queue, offset)
         if self._ordered is not None:
             self._ordered.add(source, asked_s)

@@ -100,7 +100,11 @@ class PushConsumer(AssignedQueues):
             raise InvalidCall(f"concurrency is {concurrency}, not at least 1")
         waiters = member.dispatch.waiters
         member.handlers = Handlers(
-            member.dispatch, handler, batch_max=member.push.batch_max, hooks=member.consume_hooks
+            member.dispatch,
+            handler,
+            batch_max=member.push.batch_max,
+            own_callbacks=member.own_callbacks,
+            hooks=member.consume_hooks,
         )
         member.concurrency = concurrency
         self._warn_unless_subscribed("runs a handler")
@@ -194,11 +198,16 @@ class PushConsumer(AssignedQueues):
 
         ``on_revoked`` is called for queues still owned, and gets ``drain_s`` too. When cancelled, this does not wait
         for handlers; the rest is shielded and takes at most 7 s.
+
+        Raises:
+            InvalidCall: a handler or a callback of this consumer has called it, and would wait for itself; a handler can
+                call :meth:`drain`.
         """
         member = self._member
         if member.closed:
             await trio.lowlevel.checkpoint()
             return
+        self._refuse_callbacks("aclose()")
         member.closed = True
         member.drain()
         drain_s = member.push.drain_s
