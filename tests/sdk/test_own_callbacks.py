@@ -150,3 +150,29 @@ async def test_a_send_s_callback(autojump_clock, cluster, what, where):
             # Nothing has begun to close.
             await producer.send(triomq.Message("T", b"x"))
     assert "waits for all callbacks" in calls[0]
+
+
+async def test_a_callback_that_waits_for_another_task_which_closes(autojump_clock, group_cluster, caplog):
+    """That cannot be refused. It is shielded here, so that it ends only after the consumer."""
+    closed = trio.Event()
+
+    async def close():
+        try:
+            await consumer.aclose()
+        finally:
+            closed.set()
+
+    async def wait(_queues):
+        nursery.start_soon(close)
+        with trio.CancelScope(shield=True):
+            await closed.wait()
+
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.lite_pull_consumer("G", callbacks=triomq.ConsumerCallbacks(on_assigned=wait))
+        await consumer.subscribe("T")
+        with trio.fail_after(60):
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.checkpoint_if_cancelled()
+    assert closed.is_set()
+    assert "a callback of consumer group G still runs" in caplog.text

@@ -536,10 +536,18 @@ class Membership(ABC):
         finally:
             with trio.CancelScope(shield=True):
                 await self._leave()
-                self._tasks.cancel()
-                if self.started:
-                    await self._tasks_ended.wait()
-                self._close_offset_file()
+            self._tasks.cancel()
+            await self._wait_for_tasks()
+
+    async def _wait_for_tasks(self) -> None:
+        if self.started:
+            # Not without a limit: a user's callback may wait for this.
+            with trio.move_on_after(END_TIMEOUT_S, shield=True) as scope:
+                await self._tasks_ended.wait()
+            if scope.cancelled_caught:
+                log.warning("a callback of consumer group %s still runs, after the consumer has ended", self.group)
+                return  # the tasks close the file at their end
+        self._close_offset_file()
 
     async def _give_up_queues(self) -> None:
         if self.started:

@@ -197,7 +197,7 @@ class PushConsumer(AssignedQueues):
         """Drain, wait up to ``drain_s`` for handlers, commit the final offsets, and leave the group.
 
         ``on_revoked`` is called for queues still owned, and gets ``drain_s`` too. When cancelled, this does not wait
-        for handlers; the rest is shielded and takes at most 7 s.
+        for handlers; the rest is shielded and takes at most 10 s.
 
         Raises:
             InvalidCall: a handler or a callback of this consumer has called it, and would wait for itself; a handler can
