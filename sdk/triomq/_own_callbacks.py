@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVarTuple, Unpack
+from typing import Final, TypeVarTuple, Unpack
 
 import trio
 
 from triomq.errors import InvalidCall
 
 Args = TypeVarTuple("Args")
+
+_callers: Final[weakref.WeakKeyDictionary[trio.lowlevel.Task, trio.lowlevel.Task]] = weakref.WeakKeyDictionary()
+
+
+def call_for(caller: trio.lowlevel.Task | None) -> None:
+    """Record that the current task runs a call for code that another task waits for, outside of trio."""
+    if caller is not None:
+        _callers[trio.lowlevel.current_task()] = caller
 
 
 class OwnCallbacks:
@@ -61,6 +70,7 @@ class OwnCallbacks:
             opened = self._running.get(at)
             if opened is not None and (nursery is None or nursery in at.child_nurseries[opened:]):
                 return True
-            nursery = at.parent_nursery
-            at = nursery.parent_task if nursery is not None else None
+            caller = _callers.get(at)
+            nursery = at.parent_nursery if caller is None else None
+            at = caller if nursery is None else nursery.parent_task
         return False

@@ -32,7 +32,7 @@ from triomq._admin import servers as _servers
 from triomq._admin import topics as _admin
 from triomq._aio.calls import ClientSession, ClosingProxy, Proxy, async_method, in_asyncio, plain_method
 from triomq._aio.consumers import Delivery, LitePullConsumer, PushConsumer, SharedPulls
-from triomq._aio.guest_run import GuestRun
+from triomq._aio.guest_run import GuestRun, waiting_task
 from triomq._client import ClientOptions
 from triomq._cluster.client_statistics import ClientStatistics
 from triomq._cluster.name_servers import NameServers
@@ -371,7 +371,14 @@ class Client(metaclass=NoPublicConstructor):
     push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
 
     async def aclose(self) -> None:
-        """Flush producers, unregister groups, close links; a second call does nothing."""
+        """Flush producers, unregister groups, close links; a second call does nothing.
+
+        Raises:
+            InvalidCall: a callback, a handler or a check has called it, and would wait for itself.
+        """
+        caller = waiting_task()
+        if caller is not None:
+            self._session.value._refuse_callbacks("aclose() of the client", caller)  # noqa: SLF001
         await self._session.close()
 
 

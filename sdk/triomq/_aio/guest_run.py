@@ -11,15 +11,17 @@ import contextvars
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import outcome
 import trio
 
 from triomq._aio.ticks import Ticks
 from triomq._exception_groups import without_cancels
+from triomq._own_callbacks import call_for
 from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")
@@ -58,6 +60,19 @@ async def wait_all(*futures: asyncio.Future[Any]) -> None:
                 cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+_waiting: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], trio.lowlevel.Task]] = weakref.WeakKeyDictionary()
+"""Task of a user's code -> the task in trio that waits for it."""
+
+
+def waiting_task() -> trio.lowlevel.Task | None:
+    """The task in trio that waits for the current task of the asyncio loop, which runs a callback; None: there is none."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here; the call itself refuses that
+        return None
+    return _waiting.get(task) if task is not None else None
 
 
 class GuestRun:
@@ -321,6 +336,7 @@ class Session(Generic[Value]):
             raise ClientClosed("the event loop is closed")
         waiting = trio.lowlevel.current_task()
         task = self._run.loop.create_task(make(), context=contextvars.copy_context())
+        _waiting[task] = waiting
         raise_cancel: Callable[[], NoReturn] | None = None
 
         def ended(_: object) -> None:
@@ -353,6 +369,7 @@ class Call(Generic[R]):
     def __init__(self, run: GuestRun, function: Callable[[], Awaitable[R]]) -> None:
         self._run = run
         self._function = function
+        self._caller = waiting_task()
         self._scope = trio.CancelScope()
         self._answer: asyncio.Future[None] = run.loop.create_future()
         self._ended = False
@@ -361,6 +378,7 @@ class Call(Generic[R]):
 
     async def serve(self) -> None:
         """Run in trio; the caller gets the result or the exception, whichever it is."""
+        call_for(self._caller)
         try:
             with self._scope:
                 self._end = outcome.Value(await self._function())

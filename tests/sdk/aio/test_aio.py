@@ -856,3 +856,34 @@ def test_a_deadline_ends_its_wait_although_another_was_set_before(run, system_cl
                 await done.wait()
 
     run(main)
+
+
+@pytest.mark.parametrize("what", ["member", "client"])
+@pytest.mark.parametrize("kind", ["lite", "push", "producer"])
+def test_a_callback_that_would_wait_for_itself_is_refused(run, groups, kind, what):
+    refused = []
+
+    async def main():
+        async def close(*_args):
+            try:
+                await (client if what == "client" else member).aclose()
+            except errors.InvalidCall as error:
+                refused.append(str(error))
+            called.set()
+
+        called = asyncio.Event()
+        async with open_client(groups) as client:
+            if kind == "producer":
+                member = client.producer("P")
+                await member.send(triomq.Message("T", b"x"), close)
+            else:
+                make = client.lite_pull_consumer if kind == "lite" else client.push_consumer
+                callbacks = triomq.ConsumerCallbacks(on_assigned=close)
+                member = make("G", callbacks=callbacks)
+                await member.__aenter__()
+                await member.subscribe("T")
+            await called.wait()
+            await member.aclose()
+
+    run(main)
+    assert "waits for all callbacks" in refused[0]
