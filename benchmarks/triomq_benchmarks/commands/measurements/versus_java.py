@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -11,14 +12,19 @@ from rich.console import Console
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
+from triomq_benchmarks.clusters.processes import ChildError, DriverError
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
+from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Plan, compare
 from triomq_benchmarks.versus_java.tables import comparison_json, print_comparison
 
 SIDES = ("start", "broker", "sdk")
+
+FULL_SHARE = 0.75
+"""Used share of a disk from which on a full run may reach the 85 % where brokers delete their oldest log files."""
 
 
 @click.command("versus-java")
@@ -63,8 +69,24 @@ def versus_java(
         sdk_scenarios=tuple(one.name for one in SDK if one.name in scenarios),
     )
     with tempfile.TemporaryDirectory(prefix="triomq-versus-java-") as scratch:
-        comparison = compare(plan, sides or SIDES, java, home or Path(scratch), dim_progress(as_json))
+        place = home or Path(scratch)
+        try:
+            comparison = compare(plan, sides or SIDES, java, place, dim_progress(as_json))
+        except (ChildError, DriverError, LoadError, OSError) as error:
+            raise click.ClickException(f"{error}{_disk_advice(place)}") from error
     if as_json:
         click.echo(comparison_json(comparison))
     else:
         print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
+
+
+def _disk_advice(place: Path) -> str:
+    """What to do if the disk may be the cause: the loads of all scenarios stay in the stores until the end."""
+    disk = shutil.disk_usage(place)
+    share = 1 - disk.free / disk.total
+    if share < FULL_SHARE:
+        return ""
+    return (
+        f"\nThe disk of {place} is {share:.0%} full, and a full run writes tens of GB: from 85 % on, brokers delete their "
+        "oldest files. Free space, give --home on another disk, or choose fewer --body and --scenario."
+    )
