@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import triomq
+from triomq import errors
 from triomq_server.cluster import Cluster, open_cluster
 
 SMALL = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
@@ -84,13 +85,18 @@ async def test_the_slave_has_the_masters_bytes_and_serves_them_when_the_master_i
         assert len(list((tmp_path / "broker-a-s" / "commitlog").iterdir())) > 4, "the log has rolled over several files"
         async with triomq.open_client(cluster.name_servers) as client:
             assert len(await pull_all(client, "orders")) == 400
+            async with client.pull_consumer("readers", read_preference="slave") as reader:
+
+                async def served() -> bool:
+                    try:
+                        return await pull_from(reader, "orders") == bodies
+                    except errors.TopicNotFound:
+                        return False  # it asks the master for its topics when the first message has come
+
+                await until(served)
             await cluster["broker-a"].stop()
             assert not cluster["broker-a"].running
-
-            async def served() -> bool:
-                return await pull_all(client, "orders") == bodies
-
-            await until(served)
+            assert await pull_all(client, "orders") == bodies
 
 
 async def test_either_side_may_be_away_for_a_while(tmp_path: Path) -> None:
