@@ -6,6 +6,7 @@ Both sides are warmed up first, long enough for a JVM to compile what is hot; th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -50,6 +51,7 @@ class Plan:
         loads: names of the loads for the broker's side.
         broker_scenarios: names of scenarios; empty: all.
         starts: number of starts of each broker, for the time to its first answer.
+        keep_stores: whether stores and logs stay after their loads. A broker's loads of one body size write several GB.
     """
 
     bodies: tuple[int, ...] = (1024,)
@@ -60,6 +62,7 @@ class Plan:
     broker_scenarios: tuple[str, ...] = ()
     sdk_scenarios: tuple[str, ...] = ()
     starts: int = 3
+    keep_stores: bool = False
 
 
 @attrs.frozen
@@ -136,10 +139,17 @@ class Single:
 
 @attrs.frozen
 class Comparison:
-    """All figures of a run."""
+    """All figures of a run.
+
+    Attributes:
+        rows: what was measured under loads.
+        singles: what was measured once per broker.
+        failure: why the run ended before all was measured; empty if it did not.
+    """
 
     rows: tuple[Row, ...]
     singles: tuple[Single, ...]
+    failure: str = ""
 
 
 def figures(samples: Sequence[Sample], side: str) -> Figures:
@@ -154,6 +164,15 @@ def figures(samples: Sequence[Sample], side: str) -> Figures:
         p99_us=median(s.p99_us for s in samples),
         all_per_s=tuple(s.per_s for s in samples),
     )
+
+
+@contextmanager
+def _place(home: Path, name: str, plan: Plan) -> Iterator[Path]:
+    place = home / name
+    yield place
+    # Not after a failure: a broker's log may have the cause.
+    if not plan.keep_stores:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 @contextmanager
@@ -195,13 +214,12 @@ def _chosen(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenari
     return chosen
 
 
-def compare_brokers(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
+def compare_brokers(plan: Plan, java: Java, home: Path, progress: Progress) -> Iterator[Row]:
     """Compare our broker with Java's under each load."""
-    rows: list[Row] = []
     scenarios = _chosen(BROKER, plan.broker_scenarios)
     for body_bytes in plan.bodies:
-        place = home / f"brokers-{body_bytes}"
         with (
+            _place(home, f"brokers-{body_bytes}", plan) as place,
             _loads(plan.loads, java, place) as loads,
             open_single_broker(Kind.JAVA, place / "java", java=java) as theirs,
             open_single_broker(Kind.OURS, place / "triomq") as ours,
@@ -212,8 +230,7 @@ def compare_brokers(plan: Plan, java: Java, home: Path, progress: Progress) -> l
                     _warm_up(load, on, scenarios, body_bytes, plan.warm_up_s)
                 for scenario in scenarios:
                     progress(f"broker, {load.name}, {scenario.name}, {body_bytes} B")
-                    rows.append(_broker_row(plan, load, scenario, body_bytes, (ours, theirs)))
-    return rows
+                    yield _broker_row(plan, load, scenario, body_bytes, (ours, theirs))
 
 
 def _broker_row(
@@ -233,13 +250,12 @@ def _broker_row(
     )
 
 
-def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> list[Row]:
+def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> Iterator[Row]:
     """Compare our SDK with the Java client, and with other available clients, all on the real broker."""
-    rows: list[Row] = []
     scenarios = _chosen(SDK, plan.sdk_scenarios)
     for body_bytes in plan.bodies:
-        place = home / f"clients-{body_bytes}"
         with (
+            _place(home, f"clients-{body_bytes}", plan) as place,
             _loads(("triomq", "java-client"), java, place) as known,
             _other_loads(place, progress) as others,
             open_single_broker(Kind.JAVA, place / "java", java=java) as on,
@@ -252,8 +268,7 @@ def compare_clients(plan: Plan, java: Java, home: Path, progress: Progress) -> l
                     _warm_up(load, on, scenarios, body_bytes, plan.warm_up_s)
             for scenario in scenarios:
                 progress(f"clients, {scenario.name}, {body_bytes} B")
-                rows += _client_rows(plan, loads, on, scenario, body_bytes)
-    return rows
+                yield from _client_rows(plan, loads, on, scenario, body_bytes)
 
 
 def _client_rows(plan: Plan, loads: list[Load], on: SingleBroker, scenario: Scenario, body_bytes: int) -> list[Row]:
@@ -280,12 +295,12 @@ def compare_starts(plan: Plan, java: Java, home: Path, progress: Progress) -> li
     starts: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
     idle: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
     loaded: dict[Kind, list[float]] = {Kind.OURS: [], Kind.JAVA: []}
-    with _loads(("raw",), java, home / "starts") as loads:
+    with _place(home, "starts", plan) as place, _loads(("raw",), java, place) as loads:
         # One more than measured: the first finds neither byte code nor jars in the page cache.
         for number in range(plan.starts + 1):
             for kind in (Kind.OURS, Kind.JAVA):
                 progress(f"starting {kind}, {number} of {plan.starts}")
-                with open_single_broker(kind, home / "starts" / f"{kind}-{number}", java=java) as on:
+                with open_single_broker(kind, place / f"{kind}-{number}", java=java) as on:
                     if number == 0:
                         continue
                     starts[kind].append(on.broker.first_answer_s)
@@ -303,12 +318,11 @@ def compare_starts(plan: Plan, java: Java, home: Path, progress: Progress) -> li
     ]
 
 
-def compare(plan: Plan, sides: Sequence[str], java: Java, home: Path, progress: Progress) -> Comparison:
-    """Run the chosen sides: `start`, `broker`, `sdk`."""
-    singles = compare_starts(plan, java, home, progress) if "start" in sides else []
-    rows: list[Row] = []
+def compare(plan: Plan, sides: Sequence[str], java: Java, home: Path, progress: Progress) -> Iterator[Row | Single]:
+    """Run the chosen sides, `start`, `broker`, `sdk`, and yield each figure when it is measured."""
+    if "start" in sides:
+        yield from compare_starts(plan, java, home, progress)
     if "broker" in sides:
-        rows += compare_brokers(plan, java, home, progress)
+        yield from compare_brokers(plan, java, home, progress)
     if "sdk" in sides:
-        rows += compare_clients(plan, java, home, progress)
-    return Comparison(tuple(rows), tuple(singles))
+        yield from compare_clients(plan, java, home, progress)

@@ -70,7 +70,7 @@ def comparison_json(comparison: Comparison) -> str:
         for row in comparison.rows
     ]
     singles = [{**attrs.asdict(one), "ratio": round(one.ratio, 3)} for one in comparison.singles]
-    return _json({"machine": machine_now(), "singles": singles, "rows": rows})
+    return _json({"machine": machine_now(), "singles": singles, "rows": rows, "failure": comparison.failure or None})
 
 
 def _json(value: object) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Self
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from triomq_benchmarks.drivers.driver_processes import Sample
+from triomq_benchmarks.__main__ import bench
+from triomq_benchmarks.commands.measurements import versus_java as command
+from triomq_benchmarks.drivers.driver_processes import LoadError, Sample
+from triomq_benchmarks.versus_java import brokers_and_clients
 from triomq_benchmarks.versus_java import tables as report
-from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Row, Single, figures
+from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Plan, Row, Single, compare_brokers, figures
 
 
 def sample(per_s: float, *, broker_us: float = 10, client_us: float = 20) -> Sample:
@@ -68,3 +76,62 @@ def test_json_is_for_machines(comparison: Comparison) -> None:
     assert output["rows"][0]["ratio"] == 3.0
     assert output["rows"][0]["java"]["per_s"] == pytest.approx(1000)
     assert output["machine"]["cpus"] >= 1
+    assert output["failure"] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause"),
+    [
+        (LoadError("a driver ended"), 1, "not all was measured: a driver ended"),
+        (OSError("no space left"), 1, "not all was measured: no space left"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_was_measured_before_a_failure_is_shown(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, cause: str
+) -> None:
+    def compare(*_args: object):
+        yield from comparison.singles
+        yield from comparison.rows
+        raise error
+
+    monkeypatch.setattr(command, "find_java", lambda: None)
+    monkeypatch.setattr(command, "compare", compare)
+    shown = CliRunner().invoke(bench, ["versus-java"])
+    assert shown.exit_code == code
+    assert "3.00x (>= 1.4)" in shown.stdout
+    assert cause in shown.stderr
+
+    output = json.loads(CliRunner().invoke(bench, ["versus-java", "--json"]).stdout)
+    assert len(output["rows"]) == len(output["singles"]) == 1
+    assert output["failure"].startswith("interrupted" if code == 130 else str(error))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_stores_of_a_body_size_are_deleted_before_the_next_one(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: bool
+) -> None:
+    opened: list[Path] = []
+
+    class Broker:
+        kind = "ours"
+
+        def __init__(self, _kind: object, home: Path, java: object = None) -> None:
+            assert all(each.exists() == keep for each in opened if each.parent != home.parent)
+            opened.append(home)
+            home.mkdir(parents=True)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_error: object) -> None: ...
+
+    load = SimpleNamespace(name="raw", run=lambda *_args: None)
+    monkeypatch.setattr(brokers_and_clients, "open_single_broker", Broker)
+    monkeypatch.setattr(brokers_and_clients, "java_driver", lambda *_args: nullcontext())
+    monkeypatch.setattr(brokers_and_clients, "Load", lambda *_args: load)
+    monkeypatch.setattr(brokers_and_clients, "_broker_row", lambda *_args: comparison.rows[0])
+    plan = Plan(bodies=(128, 1024), loads=("raw",), broker_scenarios=("1 x 1",), keep_stores=keep)
+    assert len(list(compare_brokers(plan, None, tmp_path, lambda _text: None))) == 2
+    assert len(opened) == 4
+    assert all(each.exists() == keep for each in opened)

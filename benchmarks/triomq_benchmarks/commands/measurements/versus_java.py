@@ -18,10 +18,12 @@ from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
-from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Plan, compare
+from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Comparison, Plan, Row, Single, compare
 from triomq_benchmarks.versus_java.tables import comparison_json, print_comparison
 
 SIDES = ("start", "broker", "sdk")
+
+INTERRUPTED = "interrupted"
 
 FULL_SHARE = 0.75
 """Used share of a disk from which on a full run may reach the 85 % where brokers delete their oldest log files."""
@@ -67,26 +69,42 @@ def versus_java(
         loads=loads or LOADS,
         broker_scenarios=tuple(one.name for one in BROKER if one.name in scenarios),
         sdk_scenarios=tuple(one.name for one in SDK if one.name in scenarios),
+        keep_stores=home is not None,
     )
-    with tempfile.TemporaryDirectory(prefix="triomq-versus-java-") as scratch:
+    measured: list[Row | Single] = []
+    failure = ""
+    with tempfile.TemporaryDirectory(prefix="triomq-versus-java-", ignore_cleanup_errors=True) as scratch:
         place = home or Path(scratch)
         try:
-            comparison = compare(plan, sides or SIDES, java, place, dim_progress(as_json))
+            for figure in compare(plan, sides or SIDES, java, place, dim_progress(as_json)):
+                # `extend` promises nothing about what it has added before an error.
+                measured.append(figure)  # noqa: PERF402
+        except KeyboardInterrupt:
+            failure = INTERRUPTED
         except (ChildError, DriverError, LoadError, OSError) as error:
-            raise click.ClickException(f"{error}{_disk_advice(place)}") from error
+            failure = f"{error}{_disk_advice(place)}"
+    comparison = Comparison(
+        rows=tuple(each for each in measured if isinstance(each, Row)),
+        singles=tuple(each for each in measured if isinstance(each, Single)),
+        failure=failure,
+    )
     if as_json:
         click.echo(comparison_json(comparison))
     else:
         print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
+    if failure == INTERRUPTED:
+        sys.exit(130)
+    if failure:
+        raise click.ClickException(f"not all was measured: {failure}")
 
 
 def _disk_advice(place: Path) -> str:
-    """What to do if the disk may be the cause: the loads of all scenarios stay in the stores until the end."""
+    """What to do if the disk may be the cause: the loads of a body size stay in the stores until its last one."""
     disk = shutil.disk_usage(place)
     share = 1 - disk.free / disk.total
     if share < FULL_SHARE:
         return ""
     return (
-        f"\nThe disk of {place} is {share:.0%} full, and a full run writes tens of GB: from 85 % on, brokers delete their "
+        f"\nThe disk of {place} is {share:.0%} full, and the loads of one body size write several GB: from 85 % on, brokers delete their "
         "oldest files. Free space, give --home on another disk, or choose fewer --body and --scenario."
     )
