@@ -1,11 +1,14 @@
 """Sends: codes 10, 310 and 320. A message is checked, its properties are rewritten, and it is stored and answered.
 
 A plain message never waits. If the role or the flush type requires it, `answers` holds the answer until disk and slave
-have the message, and that of a message that has made its topic until the name servers know it. It answers to `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4,
-docs/protocol/messages.md §3.1.
+have the message, and that of a message that has made its topic until the name servers know it. The counterpart in
+RocketMQ is `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4, docs/protocol/messages.md §3.1.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.flags import PERM_WRITE
@@ -179,10 +182,11 @@ class Sending:
         keys = record.keys
         many_keys = keys is not None and len(keys) > MANY_KEYS_CHARACTERS
         if many_keys or self._dispatcher.is_far_behind:
-            mark = self._dispatcher.mark if many_keys else 0
-            return self._one_indexed(
-                link, command, record.topic, message_id, queue_id, result, wait, mark, change=change
+            # Otherwise keys could arrive faster than they are indexed.
+            stored = partial(
+                self._one_stored, link, command, record.topic, message_id, queue_id, result, wait, change=change
             )
+            return self._when_indexed(stored, self._dispatcher.mark if many_keys else 0)
         return self._one_stored(link, command, record.topic, message_id, queue_id, result, wait, change=change)
 
     def _one_stored(
@@ -206,24 +210,11 @@ class Sending:
             return completion.hold_one(link, answer, result.end_offset, topic, command.code, change=change)
         return completion.when_known(link, answer, change)
 
-    def _one_indexed(
-        self,
-        link: Link,
-        command: Command,
-        topic: str,
-        message_id: str,
-        queue_id: int,
-        result: AppendResult,
-        wait: str | None,
-        mark: int,
-        *,
-        change: int,
-    ) -> Slices:
-        """As `_one_stored`, once the index has read its keys, or most other keys: otherwise keys could arrive faster than
-        they are indexed."""
+    def _when_indexed(self, stored: Callable[[], bytes | None], mark: int) -> Slices:
+        """Call `stored` for the answer once the index has read up to `mark`, or, with 0, most of the log."""
         while self._store.index_more(mark):
             yield
-        return self._one_stored(link, command, topic, message_id, queue_id, result, wait, change=change)
+        return stored()
 
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
@@ -266,25 +257,8 @@ class Sending:
         if result.status is not AppendStatus.PUT_OK:
             raise self._checks.not_stored(result.status)
         message_ids = offset_message_ids(batch.store_host, result.message_ids)
-        if self._dispatcher.is_far_behind:
-            return self._batch_indexed(link, command, batch, result, message_ids, wait, change=change)
-        return self._batch_stored(link, command, batch, result, message_ids, wait, change=change)
-
-    def _batch_indexed(
-        self,
-        link: Link,
-        command: Command,
-        batch: NewBatch,
-        result: AppendResult,
-        message_ids: str,
-        wait: str | None,
-        *,
-        change: int,
-    ) -> Slices:
-        """Answer a stored batch when the index has caught up."""
-        while self._store.index_more():
-            yield
-        return self._batch_stored(link, command, batch, result, message_ids, wait, change=change)
+        stored = partial(self._batch_stored, link, command, batch, result, message_ids, wait, change=change)
+        return self._when_indexed(stored, 0) if self._dispatcher.is_far_behind else stored()
 
     def _send_large_batch(
         self, link: Link, command: Command, batch: NewBatch, wait: str | None, *, change: int
