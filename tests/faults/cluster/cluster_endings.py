@@ -14,7 +14,8 @@ import triomq
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.commands.admin import AdminError, change_role, cut
+from triomq_server.admin.asking import AdminError
+from triomq_server.admin.roles import change_role, cut
 from triomq_server.wire import LinkError, OpenLink, open_link
 
 CATCH_UP_LIMIT_S = 90.0

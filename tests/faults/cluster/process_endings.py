@@ -14,7 +14,8 @@ from separate_nodes import SeparateNodes
 
 import triomq
 from triomq_benchmarks.clusters.servers import Kind
-from triomq_server.commands.admin import AdminError, change_role
+from triomq_server.admin.asking import AdminError
+from triomq_server.admin.roles import change_role
 from triomq_server.wire import LinkError, open_link
 
 if TYPE_CHECKING:

@@ -17,9 +17,12 @@ from memory_network import MemoryNetwork
 
 import triomq
 from triomq._cli.messages import run as run_client_command
+from triomq_server.admin.asking import AdminError
+from triomq_server.admin.members import Member
+from triomq_server.admin.replication import replication, slave_state, state_of
+from triomq_server.admin.roles import change_role
 from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import run_node
-from triomq_server.commands.admin import AdminError, Member, _row, change_role, replication, slave_state
 from triomq_server.ports import free_ports
 from triomq_server.wire import open_link
 
@@ -176,7 +179,7 @@ async def test_a_broker_that_hangs_is_reported_in_a_line(autojump_clock: trio.te
     async with trio.open_nursery() as nursery:
         listeners = list(await network.listen("127.0.0.1", 80))
         nursery.start_soon(trio.serve_listeners, serve, listeners)
-        row = await _row(Member("a", 0, "127.0.0.1:80"), partial(open_link, dial=network.dial))
+        row = await state_of(Member("a", 0, "127.0.0.1:80"), partial(open_link, dial=network.dial))
         assert row.error == (
             "it does not answer within 5 s: it may be a name server, or hang: look at its process and its log"
         )
@@ -187,7 +190,7 @@ async def test_a_broker_that_hangs_is_reported_in_a_line(autojump_clock: trio.te
 async def test_a_port_on_which_nothing_listens_is_no_broker_that_hangs() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        row = await _row(Member("a", 0, f"127.0.0.1:{unused.getsockname()[1]}"), open_link)
+        row = await state_of(Member("a", 0, f"127.0.0.1:{unused.getsockname()[1]}"), open_link)
     assert row.error is not None
     assert not row.may_run
 

@@ -24,6 +24,7 @@ from triomq._cli import options as _options
 from triomq._cli.doctor import progress_on
 from triomq_command import overview
 from triomq_command.running import exit_code_of
+from triomq_server.admin.asking import AdminError
 from triomq_server.commands import admin
 
 
@@ -434,7 +435,7 @@ def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monk
 def test_a_log_is_cut_only_after_a_look_and_a_yes(capsys, monkeypatch):
     async def slave_to_cut(_name_servers, broker, _open_link):
         if broker == "nobody":
-            raise admin.AdminError("nobody is not a broker")
+            raise AdminError("nobody is not a broker")
         return "127.0.0.1:2"
 
     async def cut(_name_servers, address, _open_link):

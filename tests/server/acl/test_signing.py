@@ -16,6 +16,8 @@ from triomq_protocol.requests.route import GetRouteInfoRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.acl.accounts import AclError
 from triomq_server.acl.signing import ToolAccount, read_tool_account, signed_command, signing
+from triomq_server.admin.members import Member
+from triomq_server.admin.replication import state_of
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS
 from triomq_server.commands import account as account_options
 from triomq_server.commands import admin
@@ -131,7 +133,7 @@ def test_admin_signs_what_it_sends(asked: list[Command], tmp_path: Path, name: s
 async def test_a_look_at_a_slave_is_signed(asked: list[Command]) -> None:
     account = ToolAccount("operator", "s")
     opener = account_options.opener_given()  # type: ignore[attr-defined]
-    row = await admin._row(admin.Member("b", 0, "127.0.0.1:2"), signing(opener, account))
+    row = await state_of(Member("b", 0, "127.0.0.1:2"), signing(opener, account))
     assert row.error == "refused"
     assert [(each.code, is_signed(each, account)) for each in asked] == [(HA_STATUS, True)]
 

@@ -18,9 +18,10 @@ from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.registration import RegisterBrokerBody, RegisterBrokerRequest
 from triomq_protocol.requests.route import ClusterInfo
 from triomq_protocol.wire.command import Command
+from triomq_server.admin.asking import AdminError
+from triomq_server.admin.roles import change_role
 from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaStatus
 from triomq_server.broker.lifecycle import serve_broker
-from triomq_server.commands.admin import AdminError, change_role
 from triomq_server.config import BrokerConfig, NamesrvConfig, load_properties
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.store import MessageStore

@@ -20,7 +20,7 @@ from triomq_protocol.requests.registration import TopicConfigTable
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.command import Command
-from triomq_server.commands.store_repair import Outcome, repair
+from triomq_server.admin.store_repair import Outcome, repair
 from triomq_server.config import StoreConfig
 from triomq_server.disk import StoreLocked
 from triomq_server.replication.log_copy import READ_LOG

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from triomq_server.admin.members import Member
+from triomq_server.admin.outages import outage_text
+from triomq_server.admin.replication import Row, _hidden, slave_state
 from triomq_server.broker.admin.ha import FollowingState, HaStatus, SlaveState
-from triomq_server.commands.admin import Member, Row, _hidden, outage_text, slave_state
 
 
 def slave(relation: str, end: int = 100, *, connected: bool = True) -> Row:

@@ -1,0 +1,1 @@
+"""What `triomq admin` does: states of a cluster, changes of roles, the repair of a store from another broker."""
