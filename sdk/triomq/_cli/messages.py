@@ -14,9 +14,11 @@ import trio
 
 from triomq import Client, Message, MessageQueue, MQError, PullConsumer, PullStatus, SendResult
 from triomq._cli.accounts import accounts
+from triomq._cli.consume import consume
 from triomq._cli.dead_letters import dlq
 from triomq._cli.doctor import doctor
-from triomq._cli.groups import consume, groups, offsets
+from triomq._cli.groups import groups
+from triomq._cli.offsets import offsets
 from triomq._cli.options import (
     checked_queue,
     filter_of,

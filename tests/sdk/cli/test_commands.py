@@ -18,8 +18,8 @@ import pytest
 import triomq
 from triomq import errors
 from triomq._admin import servers as _servers
-from triomq._cli import groups, topics
 from triomq._cli import messages as _commands
+from triomq._cli import offsets, topics
 from triomq._cli import options as _options
 from triomq._cli.doctor import progress_on
 from triomq_command import overview
@@ -423,7 +423,7 @@ def test_offsets_are_asked_about_only_after_a_look_at_what_there_is(capsys, monk
             raise click.ClickException("no route to topic nope")
 
     looks = []
-    monkeypatch.setattr(groups, "with_client", with_client)
+    monkeypatch.setattr(offsets, "with_client", with_client)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     code, out, err = run(capsys, "offsets", "reset", "G", "nope", "earliest")
     assert (code, "Move" in out, "no route" in err) == (1, False, True)

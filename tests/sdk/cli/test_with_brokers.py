@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from triomq._cli import groups
+from triomq._cli import consume
 from triomq._cli.topics import order_warning
 from triomq_command import running
 from triomq_protocol.codes import RequestCode
@@ -58,7 +58,7 @@ def test_a_group_that_waits_for_its_topic_logs_it(command_line, monkeypatch):
     async def nothing(*_arguments, **_options):
         return 0
 
-    monkeypatch.setattr(groups, "_print_all", nothing)
+    monkeypatch.setattr(consume, "_print_all", nothing)
     code, _, err = command_line("consume", "NEW", "-g", "G")
     assert code == 0
     assert "waiting for topic NEW: RouteNotFound: " in err
@@ -164,7 +164,7 @@ def test_messages_of_a_leaving_reader_are_committed(command_line, monkeypatch):
     for number in range(10):
         broker.store("T", 0, b"m%d" % number)
     pipe = ClosedPipe(3)
-    monkeypatch.setattr(groups, "print_received", pipe)
+    monkeypatch.setattr(consume, "print_received", pipe)
     monkeypatch.setattr(running.os, "dup2", lambda *_: None)
     with open(os.devnull, "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(running.sys, "stdout", stdout)

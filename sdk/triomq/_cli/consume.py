@@ -1,0 +1,239 @@
+"""``consume``: prints the messages of a topic as they come, with a group or without."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+
+import click
+
+from triomq import Client, LitePullConsumer, MessageQueue, QueueBounds, ReceivedMessage, StartFrom
+from triomq._cli.options import (
+    MS_FROM,
+    body_text,
+    checked_queue,
+    filter_of,
+    json_option,
+    moment,
+    name_servers_option,
+    print_received,
+    printable,
+    queue_of,
+    row_of,
+    time_of,
+    with_client,
+)
+from triomq.errors import BrokerNotFound, RouteNotFound
+from triomq_protocol.names import TOOLS_GROUP
+
+TAIL_GROUP = TOOLS_GROUP
+"""The group without ``--group``: brokers always have it, and it commits nothing."""
+
+
+END_S = 2.0
+"""The time without a message after which a topic counts as read to its end, for ``--until-end``, in seconds."""
+
+
+class StartingOffsets:
+    """An offset store that only sets where to start, and keeps nothing."""
+
+    def __init__(self, starts: Mapping[MessageQueue, int]) -> None:
+        self._starts = starts
+
+    async def read(self, queue: MessageQueue, /) -> int | None:
+        """The offset to start at."""
+        return self._starts.get(queue)
+
+    async def commit(self, _offsets: Mapping[MessageQueue, int], /) -> None:
+        """Do nothing."""
+
+
+@click.command()
+@click.argument("topic")
+@name_servers_option
+@click.option(
+    "-g", "--group", help="Share the topic with this consumer group, and commit. Default: read only, commit nothing."
+)
+@click.option("--from", "start", metavar="earliest|latest|TIME|OFFSET",
+              help="Where to start: TIME is 2026-11-21T12:00 or ms since 1970; with --group only if it has no offset. "
+              "Default: latest; with --until-end earliest.")  # fmt: skip
+@click.option("--tags", help="Only messages with these tags: a || b.")
+@click.option("--sql", help="Only messages whose properties match this SQL92 expression.")
+@click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue; not with --group.")
+@click.option("-m", "--max", "--count", "most", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--until-end", is_flag=True, help=f"Stop when nothing has come for {END_S:g} s.")
+@click.option("--format", "template", metavar="TEXT",
+              help="A line per message: '{stored} {broker}:{queue} {offset} {tags} {body}'.")  # fmt: skip
+@json_option
+def consume(
+    topic: str,
+    name_servers: str,
+    group: str | None,
+    start: str | None,
+    tags: str | None,
+    sql: str | None,
+    queue: str | None,
+    most: int | None,
+    until_end: bool,
+    template: str | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC as they come, until Ctrl-C.
+
+    Fields of --format are topic, broker, queue, offset, message_id, stored, stored_ms, tags, keys, properties,
+    reconsume_times and body.
+    """
+    if queue and group:
+        raise click.UsageError("give either --queue or --group: a group's queues are shared out by its members")
+    expression = filter_of(tags, sql)
+    only = queue_of(topic, queue) if queue else None
+    if start is None:
+        # From the latest offset on there is nothing until a message is sent.
+        start = "earliest" if until_end else "latest"
+    begin = _start_from(start) if group else None
+    since_ms = _since_ms(start)
+    show = _printer(template, as_json=as_json)
+
+    async def work(client: Client) -> None:
+        if group:
+            assert begin is not None
+            await _check_there(client, topic, until_end=until_end)
+            async with client.lite_pull_consumer(group, start_from=begin) as consumer:
+                await consumer.subscribe(topic, expression)
+                printed = await _print_all(consumer, show, most, until_end=until_end)
+            if not printed:
+                _say_nothing_came(topic, f"for group {group}, which starts at {start} where it has no offset")
+            return
+        async with client.pull_consumer(TAIL_GROUP) as looker:
+            queues = await looker.fetch_queues(topic)
+        if only is not None:
+            queues = [checked_queue(only, queues)]
+        starts = await _starts(client.bounds, queues, start)
+        async with client.lite_pull_consumer(
+            TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
+        ) as consumer:
+            await consumer.assign(queues, expression)
+            printed = await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
+        if not printed:
+            _say_nothing_came(topic, f"from {start} on")
+
+    with_client(name_servers, work)
+
+
+async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
+    """Raise if a group's consumer would wait for servers silently, or take an outage for the topic's end."""
+    try:
+        async with client.pull_consumer(TAIL_GROUP) as looker:
+            queues = await looker.fetch_queues(topic)
+    except RouteNotFound as error:
+        if until_end or isinstance(error, BrokerNotFound):
+            raise
+        click.echo(f"waiting for topic {topic}: {error.reason}", err=True)
+        return
+    if until_end:
+        await _starts(client.bounds, queues, "latest")
+
+
+async def _print_all(
+    consumer: LitePullConsumer,
+    show: Callable[[ReceivedMessage], None],
+    most: int | None,
+    *,
+    until_end: bool,
+    since_ms: int = 0,
+) -> int:
+    """Print messages until there are no more, or up to `most`; returns how many were printed."""
+    printed = 0
+    left = most if most is not None else sys.maxsize
+    while left > 0:
+        batch = await consumer.poll(END_S)
+        # The last message before a time is the nearest to it if there is none after it.
+        wanted = [message for message in batch if message.stored_ms >= since_ms]
+        for message in wanted[:left]:
+            try:
+                show(message)
+            except OSError:
+                # The output's reader has closed it, as `head` does: the messages it got are consumed, the others are
+                # delivered again.
+                if consumer.auto_commit:
+                    await consumer.seek(message.queue, message.queue_offset)
+                raise
+        printed += len(wanted[:left])
+        left -= len(wanted)
+        if not batch and until_end:
+            return printed
+    if left < 0 and consumer.auto_commit:
+        # The last answer had more messages than were printed: those are delivered again.
+        last = batch[left - 1]
+        await consumer.seek(last.queue, last.queue_offset + 1)
+    return printed
+
+
+def _say_nothing_came(topic: str, start: str) -> None:
+    click.echo(f"no message of topic {topic} came within {END_S:g} s, {start}", err=True)
+
+
+def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessage], None]:
+    if template is None:
+        return functools.partial(print_received, as_json=as_json)
+    if as_json:
+        raise click.UsageError("give either --format or --json")
+    _filled_in(template, SAMPLE_ROW)
+
+    def show(message: ReceivedMessage) -> None:
+        row = row_of(message) | {"body": body_text(message), "stored": moment(message.stored_ms)}
+        row["tags"] = printable(message.tags or "")
+        row["properties"] = _Properties({name: printable(value) for name, value in message.properties.items()})
+        click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))
+
+    return show
+
+
+class _Properties(dict[str, str]):
+    """Properties of a message; a missing name is empty, since other messages may have it."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+SAMPLE_ROW: Mapping[str, object] = {
+    "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "stored_ms": 0, "tags": "", "keys": "",
+    "properties": _Properties(), "reconsume_times": 0, "body": "", "stored": "",
+}  # fmt: skip
+"""The values with which --format is tried before any broker is asked for messages: every field, with its type."""
+
+
+def _filled_in(template: str, row: Mapping[str, object]) -> str:
+    try:
+        return template.format(**row)
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        known = ", ".join(row)
+        raise click.UsageError(f"--format {template!r} cannot be filled in: {error}; fields: {known}") from None
+
+
+def _start_from(text: str) -> StartFrom:
+    if text in ("earliest", "latest"):
+        return "earliest" if text == "earliest" else "latest"
+    if text.isdecimal() and int(text) < MS_FROM:
+        raise click.UsageError("an offset as --from needs --queue; a group starts at earliest, latest or a time")
+    return time_of(text)
+
+
+def _since_ms(start: str) -> int:
+    is_time = start not in ("earliest", "latest") and not (start.isdecimal() and int(start) < MS_FROM)
+    return time_of(start) if is_time else 0
+
+
+async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
+    for queue in queues:
+        if start == "earliest":
+            found[queue] = await bounds.min_offset(queue)
+        elif start == "latest":
+            found[queue] = await bounds.max_offset(queue)
+        elif start.isdecimal() and int(start) < MS_FROM:
+            found[queue] = int(start)
+        else:
+            found[queue] = await bounds.offset_by_time(queue, time_of(start))
+    return found
