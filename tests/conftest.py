@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -24,9 +27,34 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Pause garbage collection: it took half of the time of collecting tests, and nearly all objects made here stay."""
     gc.disable()
+    with _first_or_after_the_first():
+        return (yield)
+
+
+@contextmanager
+def _first_or_after_the_first() -> Iterator[None]:
+    """Let one worker of a run collect, then all others.
+
+    In a new environment most of what collecting costs is compiling: all workers would compile the same modules at once.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None:
+        yield
+        return
+    path = Path(gettempdir(), f"triomq-collecting-{run}")
+    with path.open("wb") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            flock(file, LOCK_SH)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def pytest_collection_finish() -> None:
