@@ -34,6 +34,7 @@ from triomq_protocol.wire.fastjson import (
     MAX_TOLERANT_BYTES,
     ObjectKey,
     dumps,
+    dumps_in_slices,
     dumps_pretty,
     dumps_standard,
     java_double,
@@ -213,6 +214,34 @@ def test_pretty_form() -> None:
         '{\n\t"a":{},\n\t"list":[\n\t\t1,\n\t\t{\n\t\t\t"x":"y"\n\t\t}\n\t],\n\t"offsets":{0:1,3:2\n\t},\n\t"q":{{\n'
         '\t\t\t"brokerName":"b",\n\t\t\t"queueId":1,\n\t\t\t"topic":"T"\n\t\t}:{\n\t\t\t"n":1\n\t\t}\n\t}\n}'
     )
+
+
+@given(
+    st.builds(
+        TopicConfig,
+        topic_name=st.none()
+        | st.text()
+        | st.sampled_from(["%RETRY%G", "a,", ',"a', ":null", "a\\", "\x0b", "\x7f", "\ud800", "ü"]),
+        topic_filter_type=st.text(),
+        perm=st.integers(-(1 << 70), 1 << 70),
+        order=st.booleans(),
+    )
+)
+def test_a_flat_body_is_written_as_the_map_of_its_members(topic: TopicConfig) -> None:
+    names = zip(topic.__struct_encode_fields__, topic.__struct_fields__, strict=True)
+    members = {name: value for name, field in names if (value := getattr(topic, field)) is not None}
+    for written, wanted in ((topic, members), ({"T": [topic]}, {"T": [members]})):
+        assert dumps(written) == dumps(wanted) == in_slices(written)
+        assert dumps_pretty(written) == dumps_pretty(wanted)
+
+
+def in_slices(value: object) -> bytes:
+    slices = dumps_in_slices(value)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return bytes(end.value)
 
 
 def test_what_has_no_json_form_is_refused() -> None:

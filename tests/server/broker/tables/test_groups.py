@@ -108,7 +108,12 @@ async def test_invented_groups_end_at_the_limit_and_an_administrators_do_not() -
 class BackgroundFile(TextFile):
     """A file whose writing in the background takes 0.3 s."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[float] = []
+
     async def in_background(self, chore: Callable[[], None]) -> None:
+        self.begun.append(trio.current_time())
         await trio.sleep(0.3)
         chore()
 
@@ -128,6 +133,21 @@ async def test_an_invented_group_is_written_beside_the_requests_and_not_again_an
         assert 3 <= file.saves <= 4
         await trio.sleep(5)
         assert "g99" in json.loads(file.text)["subscriptionGroupTable"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_name_servers_learn_of_an_invented_group_before_a_thread_encodes_the_table(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    file = BackgroundFile()
+    groups = table(file)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(groups.write_changes)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        groups.find("g")
+        await trio.sleep(1)
+        assert 0.01 < file.begun[0] - began < 0.1
         nursery.cancel_scope.cancel()
 
 
