@@ -27,8 +27,8 @@ SMALL_TABLE = 256
 """The largest table, in entries, for which an operator's change is on the disk before its request is answered."""
 
 _DELAY_S = 0.02
-"""Before a write that no request waits for: meanwhile the name servers learn of the change. A worker thread that encodes
-a table takes turns of 5 ms from the loop."""
+"""Before a write of more than SMALL_TABLE entries that no request waits for: meanwhile the name servers learn of the
+change. A worker thread that encodes a table takes turns of 5 ms from the loop."""
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_PER_WRITING = 9
@@ -154,8 +154,9 @@ class VersionedTable(ABC, Generic[V]):
         try:
             while True:
                 await self._wanted.wait()
-                with trio.move_on_after(_DELAY_S):
-                    await self._urgent.wait()
+                if len(self.table) > SMALL_TABLE:
+                    with trio.move_on_after(_DELAY_S):
+                        await self._urgent.wait()
                 self._wanted, self._urgent = trio.Event(), trio.Event()
                 began = trio.current_time()
                 await self._persist_in_background()

@@ -17,6 +17,7 @@ from triomq_protocol.names import SYSTEM_GROUPS
 from triomq_protocol.requests.admin import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq_protocol.requests.registration import DataVersion
 from triomq_server.broker.tables.groups import GroupTable
+from triomq_server.broker.tables.versioned_table import SMALL_TABLE
 from triomq_server.config import BrokerConfig
 from triomq_server.disk.config_files import ConfigFileDamaged
 
@@ -136,11 +137,13 @@ async def test_an_invented_group_is_written_beside_the_requests_and_not_again_an
         nursery.cancel_scope.cancel()
 
 
-async def test_name_servers_learn_of_an_invented_group_before_a_thread_encodes_the_table(
+async def test_name_servers_learn_of_an_invented_group_before_a_thread_encodes_a_long_table(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     file = BackgroundFile()
     groups = table(file)
+    for number in range(SMALL_TABLE):
+        groups.find(f"g{number}")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(groups.write_changes)
         await trio.testing.wait_all_tasks_blocked()
