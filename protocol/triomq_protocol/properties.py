@@ -93,13 +93,25 @@ def append_property(text: str, name: str, value: str) -> str:
     return f"{text}\x02{name}\x01{value}"
 
 
-def broker_properties(text: str | None, cluster: str) -> str:
+def broker_properties(text: str | None, cluster: str, values: Mapping[str, str] | None = None) -> str:
     """The properties a broker stores for a plain message: WAIT removed, CLUSTER appended, the rest unchanged, in order.
 
-    A CLUSTER sent by the client is replaced. Java writes the same set in HashMap order; no reader relies on it.
+    A CLUSTER sent by the client is replaced. Segments without name or value, and all but the last of one name, are left
+    out: not all clients skip them. Java writes the same set in HashMap order; no reader relies on it.
+
+    Args:
+        text: as sent.
+        cluster: the value of CLUSTER.
+        values: what `decode_properties` gives for it, if the caller has that already.
     """
     if not text:
         return f"CLUSTER\x01{cluster}"
+    if values is None:
+        values = decode_properties(text)
+    if len(values) <= text.count("\x02", 0, -1):
+        text = encode_properties(values)
+        if not text:
+            return f"CLUSTER\x01{cluster}"
     if "WAIT\x01" in text:
         text = _cut(text, "WAIT\x01")
     if "CLUSTER\x01" in text:

@@ -6,14 +6,14 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 1059482413
+VERSION = 1200923149
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 include "big_endian.pxi"
 include "headers.pxi"
@@ -44,6 +44,7 @@ cdef enum:
     PROPERTIES_MOST = 32767
     TOPIC_MOST = 127
     ALLOWED_SYS_FLAGS = 0x701   # compression; anything else is for Python
+    NAMES_MOST = 32         # of a message; more are for Python
     ELEMENT_FLAG_AT = 12
     ELEMENT_BODY_LENGTH_AT = 16
     ELEMENT_BODY_AT = 20
@@ -287,8 +288,14 @@ cdef struct Properties:
 cdef bint read_properties(const char* at, int size, Properties* p, bint plain_message) noexcept nogil:
     """Read a property string; false if it asks for something special, or is not ASCII.
 
-    Of a plain message WAIT and CLUSTER are not stored as they were sent; the elements of a batch keep them.
+    Of a plain message WAIT and CLUSTER are not stored as they were sent, nor segments without name or value and all but
+    the last of one name, which are left to Python; the elements of a batch keep them.
     """
+    cdef int[NAMES_MOST] names
+    cdef int[NAMES_MOST] name_sizes
+    cdef int count = 0
+    cdef int n
+    cdef const char* sign
     cdef int start = 0
     cdef int end, length, kept = 0
     cdef const char* segment
@@ -310,6 +317,16 @@ cdef bint read_properties(const char* at, int size, Properties* p, bint plain_me
         segment = at + start
         length = end - start
         dropped = False
+        if plain_message and (length or end < size):
+            sign = <const char*>memchr(segment, 1, length)
+            if sign == NULL or sign == segment or sign == segment + length - 1 or count == NAMES_MOST:
+                return False
+            names[count] = start
+            name_sizes[count] = <int>(sign - segment)
+            for n in range(count):
+                if name_sizes[n] == name_sizes[count] and memcmp(at + names[n], segment, name_sizes[n]) == 0:
+                    return False
+            count += 1
         if length > 4:
             if begins(segment, length, b"TAGS\x01", 5):
                 if length > 5:

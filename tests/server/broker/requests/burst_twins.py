@@ -139,7 +139,7 @@ class Twins:
         for text, often in (
             ("WAIT\x01true", 0.6), ("TAGS\x01TagA", 0.5), ("KEYS\x01k1 k2", 0.2), ("CLUSTER\x01other", 0.03),
             ("WAIT\x01", 0.03), ("WAIT\x01false", 0.05), ("WAIT\x01TRUE", 0.03), ("TAGS\x01", 0.03), ("", 0.1), ("DELAY\x013", 0.03), ("TRAN_MSG\x01true", 0.03),
-            ("a\x01b", 0.3), ("XWAIT\x01x", 0.03), ("WAIT", 0.03), ("TAGS\x01Tag\x01B", 0.03), ("KEYS\x01 ", 0.03),
+            ("a\x01b", 0.3), ("a\x01c", 0.03), ("\x01v", 0.03), ("none", 0.03), ("XWAIT\x01x", 0.03), ("WAIT", 0.03), ("TAGS\x01Tag\x01B", 0.03), ("KEYS\x01 ", 0.03),
             ("q\x01say \"hi\" \\ / \n\t", 0.05), ("TAGS\x01ü", 0.02), ("UNIQ_KEY\x01short", 0.03), ("DELAY\x010", 0.02),
         ):  # fmt: skip
             if chance.random() < often and (self.odd or often > 0.1):

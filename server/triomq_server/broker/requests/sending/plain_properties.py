@@ -66,7 +66,7 @@ class PlainProperties:
             or text.count(MARK) != 1
         ):
             return
-        before, _, after = broker_properties(text, self._cluster).partition(MARK + unique_key)
+        before, _, after = broker_properties(text, self._cluster, values).partition(MARK + unique_key)
         if len(self.shapes) >= _SHAPES_MAX:
             self.shapes.clear()
         self.shapes[text[:at] + text[at + KEY_CHARACTERS :]] = Shape(

@@ -229,7 +229,7 @@ class Sending:
             special_record(record, properties, self._broker.config, dead=dead)
             return wait
         self._plain.learn(text, properties)
-        record.properties = utf8(broker_properties(text, self._cluster))
+        record.properties = utf8(broker_properties(text, self._cluster, properties))
         record.tags = properties.get(TAGS)
         record.keys = properties.get(KEYS)
         record.uniq_key = properties.get(UNIQ_KEY)

@@ -193,6 +193,29 @@ async def test_properties_of_plain_messages(open_broker: Any, sent: str | None, 
     assert record.properties == {**kept, "CLUSTER": "C1"}
 
 
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("a\x01b\x02c\x01", b"a\x01b\x02CLUSTER\x01C1"),
+        ("a\x01\x02c\x01d", b"c\x01d\x02CLUSTER\x01C1"),
+        ("\x01v\x02c\x01d", b"c\x01d\x02CLUSTER\x01C1"),
+        ("abc\x02\x02c\x01d\x02", b"c\x01d\x02CLUSTER\x01C1"),
+        ("c\x01d\x02c\x01e", b"c\x01e\x02CLUSTER\x01C1"),
+        ("c\x01", b"CLUSTER\x01C1"),
+        (f"UNIQ_KEY\x01{'A' * 32}\x02c\x01", b"UNIQ_KEY\x01" + b"A" * 32 + b"\x02CLUSTER\x01C1"),
+        ("\x02".join(f"p{number}\x01v" for number in range(40)), None),
+    ],
+)
+async def test_nothing_without_name_or_value_is_stored(open_broker: Any, sent: str, kept: bytes | None) -> None:
+    """Twice: the second time the shape of a unique key's properties is known."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for offset in range(2):
+            assert (await peer.put(properties=sent)).code == 0
+            body = (await peer.pull(offset=offset)).body
+            assert body.endswith(kept or sent.encode() + b"\x02CLUSTER\x01C1")
+
+
 @pytest.mark.parametrize("key", ["k1", "k2", "7F0000017ADB5FFD2B27682054930000"])
 async def test_messages_are_found_by_their_keys(open_broker: Any, key: str) -> None:
     query = {"topic": "T1", "key": key, "maxNum": "5", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
