@@ -13,7 +13,7 @@ from triomq_protocol.errors import ProtocolError
 from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.names import KEYS, REPLY_TO_CLIENT, TAGS, UNIQ_KEY
-from triomq_protocol.properties import append_property, broker_properties, get_property, remove_property
+from triomq_protocol.properties import decode_properties, encode_properties, get_property
 from triomq_protocol.record.layout import TRANSACTION_MASK
 from triomq_protocol.requests.send import (
     ReplyMessageRequest,
@@ -64,8 +64,8 @@ async def _handle_reply(
 
 async def _push(broker: Broker, link: Link, command: Command, header: SendRequest, queue_id: int) -> str | None:
     """Hand the reply to the client that waits for it (code 326); returns what went wrong."""
-    properties = header.properties or ""
-    client_id = get_property(properties, REPLY_TO_CLIENT)
+    properties = decode_properties(header.properties)
+    client_id = properties.get(REPLY_TO_CLIENT)
     if client_id is None:
         return f"reply message properties[{REPLY_TO_CLIENT}] is null"
     channel = broker.clients.producer_channel(client_id)
@@ -81,7 +81,7 @@ async def _push(broker: Broker, link: Link, command: Command, header: SendReques
         sys_flag=header.sys_flag,
         born_timestamp=header.born_timestamp,
         flag=header.flag,
-        properties=append_property(remove_property(properties, PUSH_REPLY_TIME), PUSH_REPLY_TIME, str(now_ms)),
+        properties=encode_properties(properties | {PUSH_REPLY_TIME: str(now_ms)}),
         reconsume_times=header.reconsume_times or 0,
         unit_mode=header.unit_mode,
         born_host=link.peer,
@@ -114,7 +114,7 @@ def _store(
             header.topic,
             queue_id,
             command.body,
-            utf8(broker_properties(text, broker.config.broker_cluster_name)),
+            utf8(text),  # unlike those of other messages, as they were sent
             header.flag,
             sys_flag,
             header.born_timestamp,

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from triomq_protocol.codes import RequestCode
-from triomq_protocol.properties import decode_properties
+from triomq_protocol.properties import decode_properties, encode_properties
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
 from triomq_protocol.requests.send import ReplyMessageRequest
@@ -52,6 +52,20 @@ async def test_a_reply_is_pushed_and_stored(open_broker: Any, code: int) -> None
     (record,) = iter_records(kept.body)
     assert record.body == b"pong"
     assert answer.fields == {"msgId": record.offset_message_id, "queueId": "0", "queueOffset": "0", **REGION}
+
+
+async def test_a_reply_is_stored_as_it_was_sent_and_pushed_without_empty_properties(open_broker: Any) -> None:
+    sent = f"{REPLY}\x02WAIT\x01true\x02CLUSTER\x01C2\x02a\x01\x02b\x01x\x02b\x01y\x02PUSH_REPLY_TIME\x01x"
+    async with open_broker() as broker:
+        requester, replier = await broker.peer(), await broker.peer()
+        await register_producer(requester)
+        await replier.send(replier.put_request("C1_REPLY_TOPIC", b"pong", code=325, properties=sent))
+        pushed = (await answer_push(requester)).header(ReplyMessageRequest)
+        assert (await replier.receive()).code == 0
+        kept = await replier.pull("C1_REPLY_TOPIC")
+    assert kept.body.endswith(b"pong\x0eC1_REPLY_TOPIC" + len(sent).to_bytes(2, "big") + sent.encode())
+    want = decode_properties(sent) | {"PUSH_REPLY_TIME": str(pushed.store_timestamp)}
+    assert pushed.properties == encode_properties(want)
 
 
 async def test_the_push_has_the_fields_of_a_real_one(open_broker: Any, vectors: Path) -> None:
