@@ -158,8 +158,8 @@ def _time_span(broker: Broker, group: str, topic: str, queue_id: int) -> QueueTi
     consumed_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
     delay_ms = 0
     if consumed < high:
-        next_ms = store.store_time_at(topic, queue_id, max(consumed, low))
-        delay_ms = broker.clock() - next_ms if next_ms >= 0 else 0
+        next_ms = store.store_time_at(topic, queue_id, consumed if broker.compat_49 else max(consumed, low))
+        delay_ms = broker.clock() - next_ms if next_ms >= 0 or broker.compat_49 else 0
     return QueueTimeSpan(
         message_queue=MessageQueue(topic, broker.config.broker_name, queue_id),
         min_time_stamp=first_ms,

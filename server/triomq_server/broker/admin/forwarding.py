@@ -265,14 +265,16 @@ def _reset_target(broker: Broker, header: ResetOffsetRequest, queue_id: int) -> 
     if header.queue_id is not None and header.queue_id >= 0 and header.offset is not None and header.offset >= 0:
         return min(header.offset, broker.store.queue_bounds(header.topic, queue_id)[1])
     committed = broker.offsets.query(header.group, header.topic, queue_id)
-    if committed < 0 and header.queue_id is None:
+    if committed == -1 and header.queue_id is None:
         return None
     if header.timestamp == -1:
         target = broker.store.queue_bounds(header.topic, queue_id)[1]
     else:
         target = broker.store.offset_by_time(header.topic, queue_id, header.timestamp)
     target = max(target, 0)
-    return target if header.is_force or committed < 0 else min(target, committed)
+    if header.is_force or committed == -1:
+        return target
+    return min(target, committed if broker.compat_49 else max(committed, 0))
 
 
 def _body_for_cpp(targets: dict[MessageQueue, int]) -> Generator[None, None, bytes]:

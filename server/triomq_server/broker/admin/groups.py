@@ -41,17 +41,15 @@ def register(handlers: Handlers, broker: Broker) -> None:
 
 
 async def update_group(broker: Broker, _link: Link, command: Command) -> Command:
-    """200: create a group, or replace its whole configuration; no body, no effect."""
+    """200: create a group, or replace its whole configuration."""
     if broker.is_slave:
         return command.answer(ResponseCode.SYSTEM_ERROR, SLAVE_REMARK)
-    if command.body:
-        group = SubscriptionGroupConfig.decode(command.body)
-        refusal = _refusal(group)
-        if refusal is not None:
-            return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
-        broker.groups.put(group)
-        return await broker.groups.answer_when_saved(command)
-    return command.answer()
+    group = SubscriptionGroupConfig.decode(command.body or b"{}")
+    refusal = _refusal(group)
+    if refusal is not None:
+        return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
+    broker.groups.put(group)
+    return await broker.groups.answer_when_saved(command)
 
 
 async def update_groups(broker: Broker, _link: Link, command: Command) -> Command:

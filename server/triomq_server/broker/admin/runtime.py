@@ -243,7 +243,7 @@ def view_consume_queue(broker: Broker, _link: Link, command: Command) -> Generat
         return command.answer(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
     entries: list[ConsumeQueueEntry] = []
     body = QueryConsumeQueueBody(min_queue_index=low, max_queue_index=high, queue_data=entries)
-    if header.consumer_group:
+    if header.consumer_group is not None:
         body.subscription_data = broker.clients.subscription(header.consumer_group, topic)
         offline = f"{header.consumer_group}@{topic} is not online!"
         body.filter_data = offline if body.subscription_data is None else "null"

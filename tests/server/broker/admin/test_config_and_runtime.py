@@ -393,5 +393,6 @@ async def test_entries_stop_at_the_end_and_groups_may_be_offline(desk: Any) -> N
     assert len(body.queue_data) == 1
     assert body.filter_data == "G@TopicLive is not online!"
     assert "filterData" not in loads((await entries(desk, 1)).body)
+    assert loads((await entries(desk, 1, group="")).body)["filterData"] == "@TopicLive is not online!"
     answer = await entries(desk, 2)
     assert (answer.code, answer.remark, answer.body) == (0, "Index 2 of 0@TopicLive is not exist!", b"")

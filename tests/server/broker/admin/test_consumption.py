@@ -188,6 +188,19 @@ async def test_time_span_of_a_group_that_lags(desk: Any) -> None:
     assert await span() == (NOW_MS - 5000, NOW_MS - 1000, NOW_MS - 1000, 0)
 
 
+@pytest.mark.parametrize(("compat", "empty", "negative"), [("safe", 0, 5000), ("4.9", NOW_MS + 1, NOW_MS + 1)])
+async def test_how_late_4_9_takes_a_group_without_a_next_message(
+    desk: Any, config: BrokerConfig, compat: str, empty: int, negative: int
+) -> None:
+    config.store.compat = compat
+    add_topic(desk, "T", 2)
+    desk.store("T", 1, NOW_MS - 5000)
+    desk.broker.offsets.commit("G", "T", 1, -5)
+    answer = await desk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequest(topic="T", group="G"))
+    spans = QueryConsumeTimeSpanBody.decode(answer.body).consume_time_span_set
+    assert [span.delay_time for span in spans] == [empty, negative]
+
+
 async def test_time_span_of_an_empty_and_of_an_unknown_topic(desk: Any) -> None:
     add_topic(desk, "T", 1)
     answer = await desk.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequest(topic="T", group="G"))

@@ -24,6 +24,7 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import loads
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.config import BrokerConfig
 
 ASK_INFO = GetConsumerRunningInfoRequest(consumer_group="CG_live", client_id="127.0.0.1@c1", jstack_enable=False)
 
@@ -263,6 +264,30 @@ async def test_a_group_that_has_read_nothing_yet_can_be_reset(desk: Any, client_
     await join(desk, client_link())
     header = ResetOffsetRequest(topic="TopicLive", group="CG_live", timestamp=-1, is_force=True)
     assert (await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("compat", "timestamp", "force", "expected"),
+    [
+        ("safe", -1, True, [7, 10, 6, 6]),
+        ("safe", -1, False, [0, 3, 0, 3]),
+        ("safe", 2000, False, [0, 1, 0, 1]),
+        ("4.9", -1, True, [7, 10, 6, 6]),
+        ("4.9", -1, False, [-5, 3, -2, 3]),
+        ("4.9", 2000, False, [-5, 1, -2, 1]),
+    ],
+)
+async def test_a_group_with_negative_offsets_can_be_reset(
+    desk: Any, client_link: Any, config: BrokerConfig, compat: str, timestamp: int, force: bool, expected: list[int]
+) -> None:
+    config.store.compat = compat
+    live_topic(desk)
+    for queue_id, offset in enumerate((-5, 3, -2, 3)):
+        desk.broker.offsets.commit("CG_live", "TopicLive", queue_id, offset)
+    await join(desk, client_link())
+    header = ResetOffsetRequest(topic="TopicLive", group="CG_live", timestamp=timestamp, is_force=force)
+    answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    assert list(ResetOffsetBody.decode(answer.body).offset_table.values()) == expected
 
 
 async def test_requesters_in_c_plus_plus_make_members_get_a_list(desk: Any, client_link: Any) -> None:
