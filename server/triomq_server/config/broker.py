@@ -32,6 +32,7 @@ from triomq_server.config.settings import (
     apply,
     clamped,
     interval,
+    kept_for_the_start,
     keys_of,
     refuse_change,
     refuse_out_of_range,
@@ -89,9 +90,9 @@ class BrokerConfig(ServerNetworkConfig):
 
     # Topics, groups, clients.
     auto_create_topic_enable: bool = True
-    default_topic_queue_nums: int = setting(8, least=1, most=1024)
-    cluster_topic_enable: bool = True
-    broker_topic_enable: bool = True
+    default_topic_queue_nums: int = setting(8, least=1, most=1024, at_start=True)
+    cluster_topic_enable: bool = setting(True, at_start=True)
+    broker_topic_enable: bool = setting(True, at_start=True)
     auto_create_subscription_group: bool = True
     max_auto_created_topics: int = setting(20_000, least=0, most=INT32_MOST)
     """Number of topics (with retry topics) beyond which sends no longer create unknown topics; unknown to RocketMQ."""
@@ -101,13 +102,13 @@ class BrokerConfig(ServerNetworkConfig):
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=1 << 20, fixed=True
     )
     """Memory for committed offsets; beyond it, offsets of further queues are refused; unknown to RocketMQ."""
-    trace_topic_enable: bool = False
-    msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name)
+    trace_topic_enable: bool = setting(False, at_start=True)
+    msg_trace_topic_name: str = setting(TRACE_TOPIC, check=unusable_name, at_start=True)
     flush_consumer_offset_interval: int = interval(5000)
     flush_consumer_offset_history_interval: int = 60_000
     notify_consumer_ids_changed_enable: bool = True
     channel_not_active_interval: int = 60_000
-    rebalance_lock_max_live_time: int = interval(60_000, least=1)
+    rebalance_lock_max_live_time: int = interval(60_000, least=1, at_start=True)
     """Lifetime of an ordered consumer's queue lock without a renewal; members rely on theirs for 30000. Java uses the
     system property ``rocketmq.broker.rebalance.lockMaxLiveTime`` for it."""
     long_polling_enable: bool = True
@@ -161,7 +162,7 @@ class BrokerConfig(ServerNetworkConfig):
     send_thread_pool_queue_capacity: int = 10_000
     put_thread_pool_queue_capacity: int = 10_000
     reply_thread_pool_queue_capacity: int = 10_000
-    pull_thread_pool_queue_capacity: int = setting(100_000, most=INT32_MOST)
+    pull_thread_pool_queue_capacity: int = setting(100_000, most=INT32_MOST, at_start=True)
     end_transaction_pool_queue_capacity: int = 100_000
     query_thread_pool_queue_capacity: int = 20_000
     heartbeat_thread_pool_queue_capacity: int = 50_000
@@ -285,7 +286,7 @@ class BrokerConfig(ServerNetworkConfig):
     def update(self, values: Mapping[str, str]) -> list[str]:
         """Change the running configuration (code 25); unknown keys change nothing.
 
-        Values that are read once at startup have no effect, as in RocketMQ. Returns warnings.
+        Returns warnings: among them are the keys that are read once, at the start.
 
         Raises:
             ConfigError: a value cannot be used, contradicts another, takes effect only at startup, or would prevent a
@@ -303,6 +304,9 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.respelled(renamed),
             *findings.misread(misread),
             *findings.without_effect(pair for pair in _without_effect(changed) if pair not in before),
+            *findings.kept_for_the_start(kept_for_the_start(self, changed)),
+            *findings.kept_for_the_start(kept_for_the_start(self.store, changed.store)),
+            *findings.changed_hours(self.store.delete_when, changed.store.delete_when),
             *findings.unknown_at_run_time(spelled.keys() - known - self.extra.keys()),
         ]
         warnings = findings.warnings_of(found, running=True)

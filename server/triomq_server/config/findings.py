@@ -93,6 +93,11 @@ def without_effect(lines: Iterable[tuple[str, str]]) -> list[Finding]:
     return [Finding(key, line, safety=touches_safety(key)) for key, line in lines]
 
 
+def kept_for_the_start(lines: Iterable[tuple[str, str]]) -> list[Finding]:
+    """Report keys whose change does nothing until the next start."""
+    return [Finding(key, line) for key, line in lines]
+
+
 def slaves_sent_elsewhere(broker_ip1: str, broker_ip2: str, *, only_ip1: bool) -> list[Finding]:
     """Report an address for slaves that is RocketMQ's default although one for clients was given.
 
@@ -158,6 +163,11 @@ def hours(delete_when: str) -> list[Finding]:
         return []
     problem = f"deleteWhen={shown(delete_when)}: {shown(wrong[0])!r} is not an hour from 00 to 23"
     return [Finding("deleteWhen", problem, "no file is deleted at it, unless the disk is full")]
+
+
+def changed_hours(before: str, delete_when: str) -> list[Finding]:
+    """The same of a change of a running server, which keeps its hours instead."""
+    return [attrs.evolve(each, safety=True) for each in hours(delete_when)] if delete_when != before else []
 
 
 def name_with_separators(broker_name: str) -> list[Finding]:

@@ -13,6 +13,7 @@ from triomq_server.config.network import ServerNetworkConfig
 from triomq_server.config.settings import (
     Unusable,
     apply,
+    kept_for_the_start,
     keys_of,
     refuse_change,
     refuse_out_of_range,
@@ -100,6 +101,7 @@ class NamesrvConfig(ServerNetworkConfig):
         found = [
             *findings.misread(misread),
             *findings.without_effect(pair for pair in without_effect_lines(changed) if pair not in before),
+            *findings.kept_for_the_start(kept_for_the_start(self, changed)),
             *findings.unknown_at_run_time(values.keys() - known - self.extra.keys()),
         ]
         warnings = findings.warnings_of(found, running=True)

@@ -106,7 +106,7 @@ class ServerNetworkConfig:
     """Maximum number of our one-way requests that wait on one link."""
     server_async_semaphore_value: int = 64
     """Maximum number of our requests that wait for answers, all links together."""
-    server_channel_max_idle_time_seconds: int = setting(120, least=1, most=86_400)
+    server_channel_max_idle_time_seconds: int = setting(120, least=1, most=86_400, at_start=True)
     """A link without a byte in either direction for this many seconds is closed."""
     server_socket_snd_buf_size: int = 0
     """Bytes; 0 keeps the system's default. The same is true of the next key."""
@@ -118,9 +118,9 @@ class ServerNetworkConfig:
     use_epoll_native_selector: bool = False
 
     # Ours, unknown to RocketMQ.
-    max_connections: int = setting(10_000, least=1, most=INT32_MOST)
+    max_connections: int = setting(10_000, least=1, most=INT32_MOST, at_start=True)
     """Maximum number of accepted links; a further one is refused, or replaces one of a host that has more."""
-    link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST)
+    link_output_limit_bytes: int = setting(16_777_216, least=1, most=INT32_MOST, at_start=True)
     """Unsent bytes of one link above which no more is read from it until they have been sent."""
     output_limit_bytes: int = setting(
         factory=lambda: max(128 << 20, usable_memory_bytes() // 8), least=1 << 20, fixed=True
@@ -130,7 +130,7 @@ class ServerNetworkConfig:
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True
     )
     """Bytes of incomplete frames of all links together; beyond this limit, the links with the most are closed."""
-    max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST)
+    max_waiting_requests: int = setting(5_000, least=1, most=INT32_MOST, at_start=True)
     """Maximum number of requests of all links that wait in handlers; further ones are answered with SYSTEM_BUSY."""
     waiting_requests_limit_bytes: int = setting(
         factory=lambda: max(64 << 20, usable_memory_bytes() // 16), least=MAX_FRAME_BYTES, fixed=True

@@ -23,6 +23,7 @@ _LEAST = "triomq.least"
 _MOST = "triomq.most"
 _ONE_OF = "triomq.one_of"
 _FIXED = "triomq.fixed"
+_AT_START = "triomq.at_start"
 _CHECK = "triomq.check"
 _IN_FORCE = "triomq.in_force"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
@@ -68,6 +69,7 @@ def setting(
     most: float | None = None,
     one_of: tuple[str, ...] | None = None,
     fixed: bool = False,
+    at_start: bool = False,
     check: Callable[[str], str | None] | None = None,
     in_force: Callable[[int], int] | None = None,
 ) -> T:
@@ -84,21 +86,30 @@ def setting(
         most: largest accepted number.
         one_of: the accepted texts.
         fixed: whether it takes effect only at startup, and cannot be changed in a running server.
+        at_start: whether a change in a running server is kept, and takes effect at the next start.
         check: returns the reason why a text cannot be used; None if it can.
         in_force: computes the number that is used in place of an accepted one; tools are shown the result.
     """
     metadata = {
-        _KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _CHECK: check, _IN_FORCE: in_force,
+        _KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _AT_START: at_start, _CHECK: check,
+        _IN_FORCE: in_force,
     }  # fmt: skip
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return cast("T", attrs.field(default=default, metadata=metadata))
 
 
-def interval(default: int, *, least: int = 10, most: int = DAY_MS, in_force: Callable[[int], int] | None = None) -> int:
+def interval(
+    default: int,
+    *,
+    least: int = 10,
+    most: int = DAY_MS,
+    at_start: bool = False,
+    in_force: Callable[[int], int] | None = None,
+) -> int:
     """Declare a time in ms between two passes of a task, or until one gives up. Bounded, so that no value makes a task
     spin, or sleep for ever."""
-    return setting(default, least=least, most=most, in_force=in_force)
+    return setting(default, least=least, most=most, at_start=at_start, in_force=in_force)
 
 
 def unusable_if_empty(text: str) -> str | None:
@@ -201,13 +212,25 @@ def apply(
             and _in_force(field, value) != _in_force(field, current)
         ):
             complaint = "it takes effect at the start; write it into the file and restart"
+        no_switch = isinstance(value, bool) and text.lower() not in ("true", "false")
+        if no_switch and running:
+            complaint = "must be true or false"
         if complaint is not None:
             unusable.append(Unusable(key, shown(text), complaint))
         else:
             setattr(target, field.name, value)
-            if isinstance(value, bool) and text.lower() not in ("true", "false"):
+            if no_switch:
                 misread.append(Unusable(key, shown(text), "it means false; only the word true is true"))
     return known, unusable, misread
+
+
+def kept_for_the_start(target: object, changed: object) -> list[tuple[str, str]]:
+    """Each key whose change takes effect at the next start, and the line about it; both have the same class."""
+    return [
+        (key, f"{key}={shown(str(getattr(changed, field.name)))} takes effect at the next start")
+        for key, field in keys_of(type(target)).items()
+        if field.metadata.get(_AT_START) and getattr(target, field.name) != getattr(changed, field.name)
+    ]
 
 
 def out_of_range(target: object) -> list[Unusable]:

@@ -90,12 +90,12 @@ class StoreConfig:
     commit_commit_log_thorough_interval: int = 200
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = 4096
-    check_crc_on_recover: bool = setting(True, key="checkCRCOnRecover")
+    check_crc_on_recover: bool = setting(True, key="checkCRCOnRecover", at_start=True)
     duplication_enable: bool = False
 
     # Index and queries.
-    message_index_enable: bool = True
-    message_index_safe: bool = False
+    message_index_enable: bool = setting(True, at_start=True)
+    message_index_safe: bool = setting(False, at_start=True)
     max_hash_slot_num: int = setting(5_000_000, least=1, most=100_000_000, fixed=True)
     max_index_num: int = setting(20_000_000, least=2, most=100_000_000, fixed=True)
     put_msg_index_hight_water: int = 600_000
@@ -136,10 +136,10 @@ class StoreConfig:
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
     ha_listen_port: int = setting(10_912, least=0, most=65535, fixed=True)
     """A value in a file is replaced by listenPort + 1 (docs/protocol/broker-config.md §1)."""
-    ha_master_address: str | None = setting(None, check=unusable_address)
-    ha_send_heartbeat_interval: int = interval(5000)
-    ha_housekeeping_interval: int = interval(20_000)
-    ha_transfer_batch_size: int = setting(32_768, least=1, most=INT32_MOST)
+    ha_master_address: str | None = setting(None, check=unusable_address, at_start=True)
+    ha_send_heartbeat_interval: int = interval(5000, at_start=True)
+    ha_housekeeping_interval: int = interval(20_000, at_start=True)
+    ha_transfer_batch_size: int = setting(32_768, least=1, most=INT32_MOST, at_start=True)
     ha_slave_fallbehind_max: int = setting(268_435_456)
     slave_timeout: int = interval(3000, least=1)
     enable_dleger_commit_log: bool = setting(False, key="enableDLegerCommitLog")
@@ -151,7 +151,7 @@ class StoreConfig:
     is_enable_batch_push: bool = False
 
     # Delay and transactions.
-    message_delay_level: str = setting(_DELAY_LEVELS)
+    message_delay_level: str = setting(_DELAY_LEVELS, at_start=True)
     """Read at startup; a later change takes effect at the next start."""
     delay_levels_ms: list[int] = attrs.field(init=False, factory=list, metadata={"triomq.skip": True})
     """The delays of `message_delay_level`; level n is entry n - 1."""
@@ -172,7 +172,7 @@ class StoreConfig:
     ha_master_main_address: str | None = setting(None, check=unusable_address)
     """The main address of the broker behind ``haMasterAddress``, used to compare the two logs and to fetch its
     tables; by default that of the set's master at the name servers."""
-    follow_other_master: bool = True
+    follow_other_master: bool = setting(True, at_start=True)
     """Whether a master that finds another live master of its set at startup becomes its slave; with ``compat=4.9`` both
     serve."""
     ha_slave_addresses: str = setting("", check=unusable_networks, fixed=True)

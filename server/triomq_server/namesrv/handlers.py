@@ -391,7 +391,7 @@ class NameServer:
             )
         except OSError as error:
             return _unwritten(command, "the settings are", error)
-        return command.answer()
+        return command.answer(remark="; ".join(warnings) or None)
 
     def get_config(self, _link: Link, command: Command) -> Command:
         """319."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from pathlib import Path
 
 import pytest
 
@@ -305,11 +306,42 @@ def test_the_memory_limit_follows_a_change_of_the_running_configuration() -> Non
 def test_change_at_run_time_reaches_broker_and_store_but_no_unknown_key() -> None:
     config = BrokerConfig()
     warnings = config.update(
-        {"brokerPermission": "4", "fileReservedTime": "1", "colour": "blue", "slaveReadEnable": "1"}
+        {"brokerPermission": "4", "fileReservedTime": "1", "colour": "blue", "messageDelayLevel": "1s 2s"}
     )
     assert (config.broker_permission, config.store.file_reserved_time) == (4, 1)
     assert "colour" not in config.to_properties()
+    assert warnings == ["messageDelayLevel=1s 2s takes effect at the next start"]
+    assert config.update({"messageDelayLevel": "1s 2s", "brokerPermission": "6"}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "problem"),
+    [
+        ("slaveReadEnable", "1", "slaveReadEnable=1: must be true or false"),
+        ("traceOn", "ture", "traceOn=ture: must be true or false"),
+        ("messageIndexEnable", "", "messageIndexEnable=: must be true or false"),
+        ("deleteWhen", "4x", "deleteWhen=4x: '4x' is not an hour from 00 to 23"),
+        ("deleteWhen", "04;24", "deleteWhen=04;24: '24' is not an hour from 00 to 23"),
+    ],
+)
+def test_a_running_server_refuses_what_a_file_is_only_warned_about(key: str, text: str, problem: str) -> None:
+    config, warnings = BrokerConfig.from_properties({key: text})
     assert len(warnings) == 1
+    assert config.update({"fileReservedTime": "1"}) == []
+    running = BrokerConfig()
+    before = running.to_properties()
+    with pytest.raises(ConfigError, match=re.escape(f"no setting has been changed: {problem}")):
+        running.update({key: text, "fileReservedTime": "1"})
+    assert running.to_properties() == before
+
+
+def test_the_page_lists_the_keys_that_wait_for_the_next_start() -> None:
+    classes = (BrokerConfig, StoreConfig, NamesrvConfig)
+    waiting = {key for cls in classes for key, field in keys_of(cls).items() if field.metadata.get("triomq.at_start")}
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
+    listed = page.partition("take effect at the next start;")[2].partition(". One")[0]
+    assert set(re.findall("`([a-zA-Z]+)`", listed)) == waiting
+    assert all(listed.count(f"`{key}`") == 1 for key in waiting)
 
 
 HOSTILE = ["-1", str((1 << 63) - 1), "nan", "inf", "x", "", "9" * 5000, "a\x00b", "a\nb", "a" * 5000]

@@ -73,7 +73,7 @@ class Configuration:
             )
             return command.answer(ResponseCode.SYSTEM_ERROR, remark)
         try:
-            self._update(values, link.peer)
+            warnings = self._update(values, link.peer)
         except ConfigError as error:
             return command.answer(ResponseCode.SYSTEM_ERROR, str(error))
         try:
@@ -81,9 +81,10 @@ class Configuration:
         except OSError as error:
             remark = f"the settings are in force until the broker stops, but its file cannot be written: {error}"
             return command.answer(ResponseCode.SYSTEM_ERROR, remark)
-        return command.answer()
+        return command.answer(remark="; ".join(warnings)[:WARNING_CHARACTERS] or None)
 
-    def _update(self, values: dict[str, str], peer: str) -> None:
+    def _update(self, values: dict[str, str], peer: str) -> list[str]:
+        """Returns the warnings."""
         broker = self._broker
         warnings = broker.config.update(values)
         now = broker.config.to_properties()
@@ -97,6 +98,7 @@ class Configuration:
             changed()
         if "brokerPermission" in values:
             broker.topics.bump()  # its listener registers the broker again, so that routes show the new permission
+        return warnings
 
     async def _save(self) -> None:
         """Write the whole configuration to its file without blocking the traffic: the disk may be slow."""

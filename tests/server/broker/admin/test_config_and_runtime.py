@@ -187,10 +187,15 @@ async def test_settings_that_no_tool_would_send_are_not_read(desk: Any) -> None:
 
 async def test_the_log_shows_changed_settings_on_one_line(desk: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "triomq_server"):
-        body = b"slaveReadEnable=true\nx\\nERROR\\ forged=1\\nERROR forged too\nenableLmq=true\\nERROR forged\n"
+        body = b"slaveReadEnable=true\nx\\nERROR\\ forged=1\\nERROR forged too\ncolour=true\\nERROR forged\n"
         assert (await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)).code == 0
     assert any("slaveReadEnable=true" in record.getMessage() for record in caplog.records)
     assert not any("\n" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_response_names_what_waits_for_the_next_start(desk: Any) -> None:
+    answer = await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxConnections=7\ntraceOn=false\n")
+    assert (answer.code, answer.remark) == (0, "maxConnections=7 takes effect at the next start")
 
 
 async def test_settings_that_are_no_settings(desk: Any) -> None:
