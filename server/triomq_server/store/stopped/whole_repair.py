@@ -71,7 +71,7 @@ class Findings:
         log_begin, log_end: log offsets of the log's start and end.
         problems: all problems, those of the log first.
         queues: number of the first wrong entry of each damaged queue.
-        odd_files: queue files with a wrong length.
+        odd_files: queue files with a wrong length, and directories in their place.
         tail: start of the bytes at the log's end that are not a record; None if there are none.
         deleted: the queues of deleted topics, with their next offsets.
     """
@@ -124,7 +124,7 @@ class _Queues:
             removed.load()
         self._removed = removed.table
         for file in sorted(self._directory.glob("*/*/*")):
-            if file.name.isdecimal() and file.stat().st_size not in (0, self._size):
+            if file.name.isdecimal() and (file.is_dir() or file.stat().st_size not in (0, self._size)):
                 findings.odd_files.append(file)
 
     def check(self, record: LogRecord) -> None:
@@ -155,7 +155,9 @@ class _Queues:
             problems.append(Problem("queue", f"{queue[0]}-{queue[1]}", what, "built again from the log"))
         for file in self._findings.odd_files:
             where = file.relative_to(self._directory.parent)
-            what = f"it has {file.stat().st_size} bytes instead of {self._size}"
+            what = "it is a directory"
+            if not file.is_dir():
+                what = f"it has {file.stat().st_size} bytes instead of {self._size}"
             problems.append(Problem("queue", str(where), what, "moved aside, and built again from the log"))
 
     @staticmethod
@@ -404,7 +406,10 @@ def _put_aside(config: StoreConfig, findings: Findings, aside: _Aside) -> None:
     if findings.tail is not None:
         _keep_tail(list(log_files(Path(config.store_path_commit_log))), findings.tail, root, aside)
     for file in findings.odd_files:
-        aside.copy(file)  # recovery removes it, and reads the next offset from it
+        if file.is_dir():
+            aside.move(file)
+        else:
+            aside.copy(file)  # recovery removes it, and reads the next offset from it
     for (topic, queue_id), number in findings.queues.items():
         _cut_queue(root / "consumequeue" / topic / str(queue_id), number, config.consume_queue_file_bytes, aside)
     if findings.index_is_damaged and (root / "index").is_dir():

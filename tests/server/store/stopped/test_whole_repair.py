@@ -81,6 +81,11 @@ def remove(folder: Path) -> None:
     folder.rmdir()
 
 
+def replace(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 QUEUE = "consumequeue/T/1"
 DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "an entry's log offset": ("queue", lambda root: flip(root / QUEUE / f"{400:020d}", 45)),
@@ -90,6 +95,8 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a torn queue file": ("queue", lambda root: os.truncate(root / QUEUE / f"{400:020d}", 70)),
     "the first queue file": ("queue", lambda root: (root / QUEUE / f"{0:020d}").unlink()),
     "a queue file in the middle": ("queue", lambda root: (root / QUEUE / f"{600:020d}").unlink()),
+    "a directory as the first queue file": ("queue", lambda root: replace(root / QUEUE / f"{0:020d}")),
+    "a directory as a queue file": ("queue", lambda root: replace(root / QUEUE / f"{400:020d}")),
     "the last queue file": ("queue", lambda root: newest(root / QUEUE).unlink()),
     "a queue": ("queue", lambda root: remove(root / QUEUE)),
     "an index header": ("index", lambda root: flip(min((root / "index").iterdir()), 36)),
