@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVarTuple, Unpack
+from typing import Final, TypeVar, TypeVarTuple, Unpack
 
+import attrs
 import trio
 
 from triomq.errors import InvalidCall
 
 Args = TypeVarTuple("Args")
+R = TypeVar("R")
 
 _callers: Final[weakref.WeakKeyDictionary[trio.lowlevel.Task, trio.lowlevel.Task]] = weakref.WeakKeyDictionary()
+_for_threads: Final[weakref.WeakSet[trio.lowlevel.Task]] = weakref.WeakSet()
+"""The tasks in `_callers` whose code runs in a thread of its own."""
 
 
-def call_for(caller: trio.lowlevel.Task | None) -> None:
+def call_for(caller: trio.lowlevel.Task | None, *, in_thread: bool = False) -> None:
     """Record that the current task runs a call for code that another task waits for, outside of trio."""
     if caller is not None:
         _callers[trio.lowlevel.current_task()] = caller
+        if in_thread:
+            _for_threads.add(trio.lowlevel.current_task())
+
+
+def refusal(what: str, *, instead: str = "", in_thread: bool = False) -> InvalidCall:
+    """The error for a callback that would wait for its own end.
+
+    Args:
+        what: the call.
+        instead: what else a callback can call.
+        in_thread: whether the callback runs in a thread, outside of the event loop.
+    """
+    if in_thread:
+        what = what.replace("aclose()", "close()")
+    return InvalidCall(
+        f"{what} waits for all callbacks, so a callback cannot wait for it: {instead}call it in another "
+        f"{'thread' if in_thread else 'task'}"
+    )
+
+
+@attrs.frozen
+class ThreadCaller:
+    """The task that waits for a user's function in a thread, and the trio run in which it waits."""
+
+    task: trio.lowlevel.Task
+    token: trio.lowlevel.TrioToken
+
+
+class _Thread(threading.local):
+    caller: ThreadCaller | None = None
+
+
+# Not a context variable: threads that a function starts, and does not wait for, may copy its context.
+_thread: Final = _Thread()
+
+
+def thread_caller(token: trio.lowlevel.TrioToken) -> trio.lowlevel.Task | None:
+    """The task of a trio run that waits for the user's function which runs in this thread; None: there is none."""
+    caller = _thread.caller
+    return caller.task if caller is not None and caller.token is token else None
+
+
+async def run_in_thread(
+    function: Callable[[Unpack[Args]], R], *args: *Args, limiter: trio.CapacityLimiter | None = None
+) -> R:
+    """Run a user's function in a thread; its calls into the loop are then known to be made for the current task."""
+    caller = ThreadCaller(trio.lowlevel.current_task(), trio.lowlevel.current_trio_token())
+
+    @functools.wraps(function)  # the thread has its name
+    def call() -> R:
+        _thread.caller = caller
+        try:
+            return function(*args)
+        finally:
+            _thread.caller = None
+
+    # Not abandoned when cancelled: a function cannot be stopped, and its effects remain.
+    return await trio.to_thread.run_sync(call, limiter=limiter)
 
 
 class OwnCallbacks:
     """The tasks in which callbacks of one object run that its end waits for.
 
     Args:
-        cure: what a callback can do instead of closing its object.
+        instead: what else a callback can call, as for :func:`refusal`.
     """
 
-    def __init__(self, cure: str = "call it in another task") -> None:
-        self._cure = cure
+    def __init__(self, instead: str = "") -> None:
+        self._instead = instead
         self._running: dict[trio.lowlevel.Task, int] = {}
         """Task -> the number of nurseries that were open in it when the callback began."""
 
@@ -59,8 +123,10 @@ class OwnCallbacks:
             what: the call.
             task: where it was made; default: the current task.
         """
-        if self._running and self._wait_for(task if task is not None else trio.lowlevel.current_task()):
-            raise InvalidCall(f"{what} waits for all callbacks, so a callback cannot wait for it: {self._cure}")
+        if task is None:
+            task = trio.lowlevel.current_task()
+        if self._running and self._wait_for(task):
+            raise refusal(what, instead=self._instead, in_thread=task in _for_threads)
 
     def _wait_for(self, task: trio.lowlevel.Task) -> bool:
         """Whether the callback of a task waits for this task: it is the same one, or in a nursery of the callback's."""

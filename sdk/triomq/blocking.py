@@ -408,7 +408,11 @@ class Client(metaclass=NoPublicConstructor):
     push_consumer = _kept_factory(_client.Client.push_consumer, PushConsumer)
 
     def close(self) -> None:
-        """Flush producers, unregister groups, close links, end the thread."""
+        """Flush producers, unregister groups, close links, end the thread.
+
+        Raises:
+            InvalidCall: a handler, a check or a local transaction has called it, and would wait for itself.
+        """
         self._loop.close()
 
     def __enter__(self) -> Self:

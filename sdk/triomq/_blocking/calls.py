@@ -9,8 +9,9 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
@@ -19,7 +20,8 @@ import trio
 from triomq import _client
 from triomq._blocking.loop_thread import LoopThread
 from triomq._constructors import NoPublicConstructor
-from triomq.errors import ClientClosed
+from triomq._own_callbacks import refusal
+from triomq.errors import ClientClosed, InvalidCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +65,16 @@ class ClientLoop:
             return self._thread
 
     def close(self) -> None:
-        """Close the client and end its thread."""
+        """Close the client and end its thread.
+
+        Raises:
+            InvalidCall: a handler, a check or a local transaction has called it, and would wait for itself.
+        """
+        thread = self._thread
+        if thread is not None and thread.is_worker:
+            with suppress(ClientClosed):
+                thread.call(partial(_refuse_callbacks, thread.session))
+            raise refusal("close() of the client", in_thread=True)
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -79,6 +90,11 @@ class ClientLoop:
         self._thread = None
         if self._finalizer is not None:
             self._finalizer.detach()
+
+
+async def _refuse_callbacks(client: _client.Client) -> None:
+    await trio.lowlevel.checkpoint()
+    client._refuse_callbacks("aclose() of the client")  # noqa: SLF001
 
 
 _loops: weakref.WeakSet[ClientLoop] = weakref.WeakSet()
@@ -156,14 +172,28 @@ class KeptProxy(Proxy[Core]):
     _kept = True
     """Whether it is open, and belongs to no ``with`` block."""
 
+    @contextmanager
+    def _closes(self) -> Iterator[None]:
+        """Its client keeps it no longer, unless a callback has called and is refused."""
+        kept, self._kept = self._kept, False
+        try:
+            yield
+        except InvalidCall:
+            self._kept = kept
+            raise
+
 
 class ClosingProxy(KeptProxy[Closeable]):
     """A proxy for use in ``with``, whose end closes the object; or for use until its client closes."""
 
     def close(self) -> None:
-        """Close it now; a second time does nothing."""
-        self._kept = False
-        self._call(lambda core: core.aclose())
+        """Close it now; a second time does nothing.
+
+        Raises:
+            InvalidCall: a callback or a check has called it, and would wait for itself.
+        """
+        with self._closes():
+            self._call(lambda core: core.aclose())
 
     def __enter__(self) -> Self:
         self._kept = False

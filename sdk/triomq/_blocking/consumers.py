@@ -56,12 +56,11 @@ class _ConsumerProxy(KeptProxy[Core]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._kept = False
-
         async def leave(core: Core) -> None:
             await core.__aexit__(kind, error, trace)
 
-        self._call(leave)
+        with self._closes():
+            self._call(leave)
 
 
 class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
@@ -91,8 +90,8 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
 
     def close(self) -> None:
         """Commit the polled messages, if the consumer does that, and leave the group."""
-        self._kept = False
-        self._call(_lite_pull.LitePullConsumer.aclose)
+        with self._closes():
+            self._call(_lite_pull.LitePullConsumer.aclose)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages; the previous one counts as consumed."""
@@ -263,5 +262,9 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
         return self
 
     def close(self) -> None:
-        """Drain, wait for handlers, commit, and leave the group."""
+        """Drain, wait for handlers, commit, and leave the group.
+
+        Raises:
+            InvalidCall: a handler of this consumer has called it, and would wait for itself; it can call :meth:`drain`.
+        """
         self.__exit__(None, None, None)

@@ -19,6 +19,7 @@ import outcome
 import trio
 
 from triomq._exception_groups import without_cancels
+from triomq._own_callbacks import call_for, thread_caller
 from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")
@@ -64,6 +65,7 @@ class Call(Generic[R]):
         self._running = threading.Lock()
         self._running.acquire()
         self._ended_in_loop: trio.Event | None = None
+        self._caller: trio.lowlevel.Task | None = None
 
     def _begin(self, context: contextvars.Context) -> None:
         """Start to run; called in the loop."""
@@ -83,6 +85,7 @@ class Call(Generic[R]):
     async def serve(self) -> None:
         """Run in the loop's thread; the caller gets the result or the exception, whichever it is."""
         end: outcome.Outcome[R] = outcome.Error(ClientClosed("the client was closed during the call"))
+        call_for(self._caller, in_thread=True)
         try:
             with self._scope:
                 end = outcome.Value(await self._run())
@@ -122,6 +125,7 @@ class Call(Generic[R]):
         Raises:
             trio.RunFinishedError: the loop has ended.
         """
+        self._caller = thread_caller(token)
         # In the caller's context: hooks see its variables, such as a span of a trace.
         token.run_sync_soon(self._begin, contextvars.copy_context())
         while self._end is None:
@@ -252,6 +256,11 @@ class LoopThread(Generic[Session]):
         if threading.current_thread() is self._thread:
             raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
 
+    @property
+    def is_worker(self) -> bool:
+        """Whether the current thread runs a user's function for the loop, which ends only after it."""
+        return thread_caller(self._token) is not None
+
     def call_soon(self, run: Callable[[], object]) -> None:
         """Run a plain function in the loop without waiting for it; does nothing if the loop has ended."""
         try:
@@ -266,9 +275,10 @@ class LoopThread(Generic[Session]):
     def close(self) -> None:
         """Leave the session and end the thread; does nothing in a forked child, to which neither belongs.
 
-        The thread itself, which may hold the last reference to a client that was never closed, does not wait for its end.
+        The thread itself and its worker threads, which may hold the last reference to a client that was never closed, do
+        not wait for its end.
         """
         if not self.is_over:
             self.call_soon(self.stop)
-            if threading.current_thread() is not self._thread:
+            if threading.current_thread() is not self._thread and not self.is_worker:
                 self._thread.join(JOIN_TIMEOUT_S)

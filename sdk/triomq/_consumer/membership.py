@@ -180,9 +180,7 @@ class Membership(ABC):
         self._tasks_ended = trio.Event()
         self._rebalancing = trio.CancelScope()
         self._rebalancing_ended = trio.Event()
-        self.own_callbacks = OwnCallbacks(
-            "call it in another task" if lite else "call drain(), which does not wait, or aclose() in another task"
-        )
+        self.own_callbacks = OwnCallbacks("" if lite else "call drain(), which does not wait, or ")
         self._is_leaving = False
         self._cut_off: set[str] = set()
         self._losses = 0

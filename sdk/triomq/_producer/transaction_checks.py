@@ -20,7 +20,7 @@ from triomq._cluster.spawn import Spawn
 from triomq._error_text import named_error
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
-from triomq._own_callbacks import OwnCallbacks
+from triomq._own_callbacks import OwnCallbacks, run_in_thread
 from triomq._transport.link import Link
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import MessageIllegal, MQError
@@ -50,7 +50,7 @@ async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.Cap
     """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
     if is_async(function):
         return await function(argument)
-    answer = await trio.to_thread.run_sync(function, argument, limiter=limiter)
+    answer = await run_in_thread(function, argument, limiter=limiter)
     return await answer if inspect.isawaitable(answer) else answer
 
 

@@ -437,6 +437,95 @@ def test_push_handlers_run_in_threads(groups):
     assert "MainThread" not in threads
 
 
+@pytest.mark.parametrize("what", ["consumer", "block", "client"])
+def test_a_handler_that_would_wait_for_itself_is_refused(groups, what):
+    refused = []
+    with open_client(groups) as client:
+        consumer = client.push_consumer("G", start_from="earliest")
+        close = {
+            "consumer": consumer.close,
+            "block": lambda: consumer.__exit__(None, None, None),
+            "client": client.close,
+        }
+
+        def handle(_message):
+            if not refused:
+                try:
+                    close[what]()
+                except errors.InvalidCall as error:
+                    refused.append(str(error))
+                else:
+                    refused.append("")
+            consumer.drain()
+
+        with consumer:
+            consumer.subscribe("T")
+            consumer.run(handle, concurrency=1)
+        client.producer("P").send(triomq.Message("T", b"x"), queue=QUEUE)
+    of_client = " of the client" if what == "client" else ""
+    assert refused[0].startswith(f"close(){of_client} waits for all callbacks, so a callback cannot wait for it: ")
+    assert "call drain(), which does not wait, or call it in another thread" in refused[0]
+
+
+def test_a_consumer_whose_callback_was_refused_is_still_kept(groups):
+    with open_client(groups) as client:
+        consumer = client.push_consumer("G", start_from="earliest")
+        consumer._call(lambda core: core.__aenter__())
+        consumer.subscribe("T")
+
+        def handle(_message):
+            with contextlib.suppress(errors.InvalidCall):
+                consumer.close()
+            consumer.drain()
+
+        consumer.run(handle, concurrency=1)
+        assert client.push_consumer("G", start_from="earliest") is consumer
+
+
+@pytest.mark.parametrize("how", ["called", "thread"])
+def test_a_local_transaction_closes_its_client_in_another_thread_only(system_cluster, how):
+    refused = []
+
+    def close():
+        try:
+            client.close()
+        except errors.InvalidCall as error:
+            refused.append(str(error))
+
+    def execute(_transaction):
+        if how == "called":
+            close()
+        else:
+            threads.append(threading.Thread(target=close))
+            threads[0].start()
+        return triomq.TransactionState.COMMIT
+
+    threads = []
+    with open_client(system_cluster) as client:
+        producer = client.producer("P", transactions=lambda _: triomq.TransactionState.UNKNOWN)
+        with contextlib.suppress(errors.ClientClosed):  # in the other thread it was closed meanwhile
+            producer.send_in_transaction(triomq.Message("T", b"x"), execute)
+        for thread in threads:
+            thread.join()
+    text = "close() of the client waits for all callbacks, so a callback cannot wait for it: call it in another thread"
+    assert [each.split(" (")[0] for each in refused] == ([text] if how == "called" else [])
+
+
+def test_a_client_is_collected_in_a_worker_thread_which_does_not_wait_for_its_end(system_cluster, monkeypatch):
+    client, loops, joined = open_client(system_cluster), loop_threads(), []
+    producer = client.producer("P", transactions=lambda _: triomq.TransactionState.UNKNOWN)
+
+    def execute(_transaction):
+        with monkeypatch.context() as patch:
+            patch.setattr(loops[0], "join", joined.append)
+            client._loop._finalizer()
+
+    with contextlib.suppress(errors.ClientClosed):
+        producer.send_in_transaction(triomq.Message("T", b"x"), execute)
+    assert not joined
+    loops[0].join()
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Outcome])
 def test_an_exception_that_ends_a_program_is_raised_by_run_and_leaves_the_client_open(groups, kind):
     def handle(_message):

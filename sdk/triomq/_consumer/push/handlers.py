@@ -17,7 +17,7 @@ from triomq._cluster.counters import TopicCalls
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Commit, Dispatch, Later, later_in
 from triomq._message.hooks import ConsumeContext, ConsumeHooks
-from triomq._own_callbacks import OwnCallbacks
+from triomq._own_callbacks import OwnCallbacks, run_in_thread
 from triomq.errors import InvalidCall
 
 CHECKPOINT_EVERY: Final = 32
@@ -89,7 +89,7 @@ class Handlers:
             if self.is_async:
                 await self._handler(argument)
             else:
-                await trio.to_thread.run_sync(self._call_plain, argument)
+                await run_in_thread(self._call_plain, argument)
 
     # --- async handlers --------------------------------------------------------------------------------------
 
@@ -195,8 +195,7 @@ class Handlers:
             current_time = trio.lowlevel.current_clock().current_time
             started_s = current_time()
             context = self._hooks.begin(batch) if self._hooks is not None else None
-            # Not abandoned when cancelled: a function cannot be stopped, and its effects remain.
-            done, error, commits = await trio.to_thread.run_sync(
+            done, error, commits = await run_in_thread(
                 self._call_in_thread, batch, context, current_time, limiter=limiter
             )
             if done:
