@@ -16,10 +16,12 @@ import trio
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, call_with_queues
+from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.rebalance import Rebalance
 from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
+from triomq._own_callbacks import OwnCallbacks
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.consumer")
@@ -50,6 +52,11 @@ class SharedPulls(metaclass=NoPublicConstructor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Give the queues up; callbacks that still run are cancelled, and get 3 s to end.
+
+        Raises:
+            InvalidCall: a callback of this share has called it, and would wait for itself.
+        """
         await self._share.end()
 
     def __aiter__(self) -> Self:
@@ -109,6 +116,8 @@ class Share:
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
         self._entered = False
+        self._left = False
+        self._own_callbacks = OwnCallbacks()
         self._failure: Exception | None = None
 
     def assignment(self) -> list[MessageQueue]:
@@ -128,11 +137,23 @@ class Share:
         self._spawn(self._keep_sharing)
 
     async def end(self) -> None:
-        """End that task, and give up all queues."""
+        """End that task, and give up all queues; does nothing if it was not started, or has ended.
+
+        Raises:
+            InvalidCall: a callback has called it.
+        """
+        self._own_callbacks.refuse("__aexit__() of a share")
+        if not self._entered or self._left:
+            await trio.lowlevel.checkpoint()
+            return
+        self._left = True
         self._scope.cancel()
         self._ended()
-        with trio.CancelScope(shield=True):
+        # Not without a limit: a user's callback may wait for this, or be shielded.
+        with trio.move_on_after(END_TIMEOUT_S, shield=True) as scope:
             await self._stopped.wait()
+        if scope.cancelled_caught:
+            log.warning("a callback of a share still runs, after the share has ended")
         queues = list(self._due)
         self._due.clear()
         await call_at_end(lambda: call_with_queues(self._callbacks.on_revoked, queues))
@@ -194,7 +215,10 @@ class Share:
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue."""
         self._forget(queue)
-        await call_with_queues(self._callbacks.on_assigned, [queue])
+        with self._own_callbacks.running():
+            await call_with_queues(self._callbacks.on_assigned, [queue])
+        if self._left:
+            return False  # the callback has outlasted the share
         self._due[queue] = trio.current_time()
         self._changed.set()
         return True
@@ -203,7 +227,8 @@ class Share:
         """Give a queue up."""
         self._due.pop(queue, None)
         try:
-            await call_with_queues(self._callbacks.on_revoked, [queue])
+            with self._own_callbacks.running():
+                await call_with_queues(self._callbacks.on_revoked, [queue])
         finally:
             self._lose(queue)
         return True

@@ -179,3 +179,53 @@ async def test_a_consumer_of_a_client_that_is_connected_already_begins_at_once(a
                 await consumer.subscribe("T")
                 await anext(consumer)
         assert trio.current_time() - started < 2
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+async def test_a_callback_that_leaves_its_share_is_refused(autojump_clock, group_cluster, name):
+    refused = []
+
+    async def leave(_queues):
+        try:
+            await pulls.__aexit__(None, None, None)
+        except errors.InvalidCall as error:
+            refused.append(str(error))
+
+    async with group_cluster.client() as client, group_cluster.client(instance_name="second") as second:
+        pulls = client.pull_consumer("G").share("T", callbacks=triomq.ConsumerCallbacks(**{name: leave}))
+        with trio.fail_after(120):
+            async with pulls:
+                await until(lambda: pulls.assignment == Q)
+                async with second.pull_consumer("G").share("T") as others:
+                    await until(lambda: len(pulls.assignment) == len(others.assignment) == 2)
+    assert "waits for all callbacks, so a callback cannot wait for it: call it in another task" in refused[0]
+
+
+async def test_a_share_ends_before_a_callback_that_does_not(autojump_clock, group_cluster, caplog):
+    begun, may_end = trio.Event(), trio.Event()
+    went = []
+
+    async def shielded(_queues):
+        begun.set()
+        with trio.CancelScope(shield=True):
+            await may_end.wait()
+
+    callbacks = triomq.ConsumerCallbacks(on_assigned=shielded, on_revoked=went.extend)
+    async with group_cluster.client() as client:
+        async with client.pull_consumer("G").share("T", callbacks=callbacks) as pulls:
+            await begun.wait()
+            left_s = trio.current_time()
+        assert trio.current_time() - left_s < 5
+        assert "a callback of a share still runs" in caplog.text
+        may_end.set()
+        await trio.sleep(1)
+        assert pulls.assignment == went == []
+
+
+async def test_a_share_is_left_twice_or_without_having_been_entered(autojump_clock, group_cluster):
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        with trio.fail_after(60):
+            async with consumer.share("T") as pulls:
+                await pulls.__aexit__(None, None, None)
+            await consumer.share("T").__aexit__(None, None, None)
