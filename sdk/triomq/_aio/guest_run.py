@@ -75,6 +75,17 @@ def waiting_task() -> trio.lowlevel.Task | None:
     return _waiting.get(task) if task is not None else None
 
 
+_callback: Final[contextvars.ContextVar[weakref.ref[asyncio.Task[Any]]]] = contextvars.ContextVar("_callback")
+"""The task that runs a callback, also in the tasks that the callback starts."""
+
+
+def _started_by_callback() -> bool:
+    """Whether a callback that still runs has started the current task, and so may wait for it."""
+    callback = _callback.get(None)
+    task = callback() if callback is not None else None
+    return task is not None and not task.done()
+
+
 class GuestRun:
     """A trio run within an asyncio loop; :meth:`open` begins it.
 
@@ -287,7 +298,7 @@ class Session(Generic[Value]):
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
-        """Leave the context manager and wait for that, even if cancelled.
+        """Leave the context manager and wait for that, even if cancelled: that cancels what it waits for.
 
         Args:
             at_once: fail what is in flight instead of waiting for it.
@@ -295,15 +306,23 @@ class Session(Generic[Value]):
         if self._ended.done():
             return
         running_loop(self._run.loop)
-        self._at_once = self._at_once or at_once
         self._run.ticks.wake()
+        if not self._opened.done() or (at_once and not self._at_once and self._stop.is_set()):
+            self._scope.cancel()  # it opens, or another task closes it and waits for what is in flight
+        self._at_once = self._at_once or at_once
         self._stop.set()
-        if not self._opened.done():
-            self._scope.cancel()
         try:
-            await wait_all(self._ended)
-        finally:
-            await self._run.wait_ended()
+            await asyncio.wait((self._ended,))
+        except asyncio.CancelledError:
+            self._run.ticks.wake()
+            self._scope.cancel()
+            if not _started_by_callback():
+                try:
+                    await wait_all(self._ended)
+                finally:
+                    await self._run.wait_ended()
+            raise
+        await self._run.wait_ended()
 
     async def call(self, run: Callable[[], Awaitable[R]]) -> R:
         """Run an async function in trio and wait for its end; a cancellation is passed on to it.
@@ -335,8 +354,10 @@ class Session(Generic[Value]):
         if self._run.loop.is_closed():
             raise ClientClosed("the event loop is closed")
         waiting = trio.lowlevel.current_task()
-        task = self._run.loop.create_task(make(), context=contextvars.copy_context())
+        context = contextvars.copy_context()
+        task = self._run.loop.create_task(make(), context=context)
         _waiting[task] = waiting
+        context.run(_callback.set, weakref.ref(task))
         raise_cancel: Callable[[], NoReturn] | None = None
 
         def ended(_: object) -> None:

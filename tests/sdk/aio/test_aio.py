@@ -22,6 +22,7 @@ import uvloop
 import triomq
 from triomq import _opening, errors
 from triomq._aio import guest_run, ticks
+from triomq._producer import callbacks as callbacks_of_sends
 from triomq_protocol.codes import RequestCode
 
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
@@ -887,3 +888,83 @@ def test_a_callback_that_would_wait_for_itself_is_refused(run, groups, kind, wha
 
     run(main)
     assert "waits for all callbacks" in refused[0]
+
+
+@pytest.mark.parametrize("where", ["send", "on_assigned", "handler"])
+@pytest.mark.parametrize("when", ["in the block", "at its end"])
+def test_a_callback_that_waits_for_a_task_which_closes_ends_when_the_program_is_cancelled(
+    run, groups, monkeypatch, where, when
+):
+    """That cannot be refused: the callback need not wait for the task."""
+    monkeypatch.setattr(callbacks_of_sends, "CALLBACK_GRACE_S", 0.1)
+    ended = []
+
+    async def main():
+        async def close(*_args):
+            closing = asyncio.create_task(client.aclose())
+            called.set()
+            try:
+                await closing
+            finally:
+                ended.append(where)
+
+        async def use():
+            nonlocal client
+            async with open_client(groups) as client:
+                if where == "send":
+                    await client.producer("P").send(triomq.Message("T", b"x"), close)
+                else:
+                    on_assigned = close if where == "on_assigned" else None
+                    callbacks = triomq.ConsumerCallbacks(on_assigned=on_assigned)
+                    consumer = client.push_consumer("G", callbacks=callbacks, start_from="earliest")
+                    await consumer.__aenter__()
+                    await consumer.subscribe("T")
+                    if where == "handler":
+                        runs.append(asyncio.create_task(consumer.run(close, concurrency=1)))
+                await called.wait()
+                if when == "in the block":
+                    await asyncio.sleep(3600)
+
+        client, called, runs = None, asyncio.Event(), []
+        using = asyncio.create_task(use())
+        await called.wait()
+        await asyncio.sleep(0)
+        using.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.wait({using, *runs})
+        for each in runs:
+            each.exception()
+
+    run(main)
+    assert ended == [where]
+
+
+def test_a_cancelled_end_of_a_client_does_not_wait_for_a_callback(run, system_cluster, monkeypatch):
+    monkeypatch.setattr(callbacks_of_sends, "CALLBACK_GRACE_S", 0.1)
+    ended = []
+
+    async def main():
+        async def endless(*_args):
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append("callback")
+
+        async def use():
+            client = await open_client(system_cluster)
+            await client.producer("P").send(triomq.Message("T", b"x"), endless)
+            closing.set()
+            await client.aclose()
+
+        closing = asyncio.Event()
+        using = asyncio.create_task(use())
+        await closing.wait()
+        await asyncio.sleep(0)
+        using.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.wait({using})
+        ended.append("close")
+        assert using.cancelled()
+
+    run(main)
+    assert ended == ["callback", "close"]
