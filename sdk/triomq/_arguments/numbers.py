@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -11,8 +12,11 @@ from triomq.errors import InvalidCall
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number; True and False are ints in Python, and were meant for something else."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number that a float can have; True and False are ints in Python, and were meant for something
+    else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or value.bit_length() < sys.float_info.max_exp
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:

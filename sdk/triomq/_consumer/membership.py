@@ -157,7 +157,7 @@ class Membership(ABC):
     ) -> None:
         check_group(options.group)
         check_strategy(options.allocate)
-        if options.model not in MODELS:
+        if options.model not in list(MODELS):  # it may be unhashable
             raise InvalidCall(f"no message model {options.model!r}; there are {', '.join(MODELS)}")
         self.group = options.group
         self.callbacks = options.callbacks

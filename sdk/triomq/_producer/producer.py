@@ -14,6 +14,7 @@ from typing import Self, overload
 
 import trio
 
+from triomq._arguments.kinds import check_text
 from triomq._cluster.broker_requests import AskedProducer
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
@@ -475,6 +476,7 @@ class Producer(metaclass=NoPublicConstructor):
         Raises:
             MQError: no name server knows the topic, or none answers.
         """
+        check_text("the topic", topic)
         out = self._sender.unwritten(topic, trio.current_time())
         return list((await self._targets.wait_for(lambda: self._targets.of(topic), out)).queues)
 

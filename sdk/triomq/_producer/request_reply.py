@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 import trio
 
+from triomq._arguments.kinds import check_kind
 from triomq._arguments.numbers import check_seconds
 from triomq._cluster.broker_requests import ReplyTaker
 from triomq._cluster.heartbeats import Heartbeats
@@ -220,6 +221,7 @@ async def send_reply(
     deliver: Deliver | None = None,
 ) -> bool:
     """Reply to a message that asks for it; see :meth:`triomq.Producer.reply`."""
+    check_kind("request", request, ReceivedMessage)
     asked = request.properties
     correlation_id, client_id, cluster = asked.get(CORRELATION_ID), asked.get(REPLY_TO_CLIENT), asked.get(CLUSTER)
     if correlation_id is None or client_id is None:

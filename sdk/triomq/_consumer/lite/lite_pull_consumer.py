@@ -14,16 +14,18 @@ from typing import Final, Self
 
 import trio
 
+from triomq._arguments.kinds import check_text
 from triomq._arguments.numbers import check_wait
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S
 from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.lite.membership import LiteMembership
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.membership import ClientResources, GroupOptions
-from triomq._message.message import MessageQueue, check_offset, check_queue
+from triomq._message.message import MessageQueue, check_name, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import ALL, ClassFilter, Sql, make_subscription
 from triomq.errors import ClientClosed, InvalidCall
+from triomq_protocol.names import MAX_TOPIC_BYTES
 
 POLL_S: Final = 5.0
 """How long a poll waits for messages (``pollTimeoutMillis``)."""
@@ -109,8 +111,9 @@ class LitePullConsumer(AssignedQueues):
             expression: ``"a || b"``, a :class:`triomq.Sql`; default: every message.
 
         Raises:
-            InvalidCall: the expression cannot be used, or queues were assigned before.
+            InvalidCall: topic or expression cannot be used, or queues were assigned before.
         """
+        check_name(topic, "topic", MAX_TOPIC_BYTES)
         self._choose_mode(assigns=False)
         subscription = make_subscription(topic, expression, self._member.clock())
         await self.start()
@@ -128,6 +131,7 @@ class LitePullConsumer(AssignedQueues):
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic, and give its queues up."""
         self._check_open()
+        check_text("the topic", topic)
         self._member.subscriptions.pop(topic, None)
         await self._member.withdraw(topic, look_up=True)
         self._member.rebalance.wake()

@@ -54,6 +54,7 @@ class Rollback(Later):
 
     def __init__(self, *, suspend_s: float | None = None) -> None:
         super().__init__(suspend_s=suspend_s)
+        self.args = ()  # those of the constructor, so that it can be pickled, as when a process raises it
 
 
 class Commit:

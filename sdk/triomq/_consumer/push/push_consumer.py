@@ -12,7 +12,8 @@ from typing import Self
 
 import trio
 
-from triomq._arguments.numbers import check_wait
+from triomq._arguments.kinds import check_text
+from triomq._arguments.numbers import check_count, check_wait
 from triomq._consumer.assigned_queues import AssignedQueues
 from triomq._consumer.membership import ClientResources, GroupOptions
 from triomq._consumer.push.delivery import Delivery
@@ -72,6 +73,7 @@ class PushConsumer(AssignedQueues):
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic; its queues are given up at once."""
         self._member.check_open()
+        check_text("the topic", topic)
         self._member.subscriptions.pop(topic, None)
         await self._member.withdraw(topic)
         self._member.rebalance.wake()
@@ -96,8 +98,7 @@ class PushConsumer(AssignedQueues):
         member.check_open()
         if member.handlers is not None:
             raise InvalidCall("the consumer runs a handler already")
-        if concurrency < 1:
-            raise InvalidCall(f"concurrency is {concurrency}, not at least 1")
+        check_count("concurrency", concurrency, 1)
         waiters = member.dispatch.waiters
         member.handlers = Handlers(
             member.dispatch,
