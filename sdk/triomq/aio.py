@@ -179,11 +179,6 @@ class Producer(ClosingProxy[_producer.Producer]):
                 await self._session.call(lambda: transactions.end(transaction, state))
 
     @property
-    def group(self) -> str:
-        """The producer group."""
-        return self._core.group
-
-    @property
     def in_flight(self) -> int:
         """The number of sends with a callback that have not ended."""
         return self._core.in_flight

@@ -226,8 +226,8 @@ def _leaves(hint: object) -> Iterator[type]:
 
 OF_TRIO_ALONE = {
     "Client": {"bounds"},
-    "LitePullConsumer": {"start", "auto_commit"},
-    "Producer": {"abort", "group"},
+    "LitePullConsumer": {"start"},
+    "Producer": {"abort"},
     "PushConsumer": {"aclose"},
 }
 """What other faces need not have: what their blocks do, what is no use in them, closing by force."""

@@ -41,6 +41,10 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
 class AsyncCloseable(Protocol):
     """An object that :class:`ClosingProxy` can close."""
 
+    @property
+    def group(self) -> str:
+        """The group, with the namespace's prefix."""
+
     async def aclose(self) -> None:
         """Close it."""
 
@@ -58,6 +62,11 @@ Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 class ClosingProxy(Proxy[Closeable]):
     """A proxy for use in ``async with``, whose end closes the object; or for use until its client closes."""
+
+    @property
+    def group(self) -> str:
+        """The group's name as brokers know it, with the namespace's prefix."""
+        return self._core.group
 
     async def aclose(self) -> None:
         """Close it now; a second time does nothing."""

@@ -156,7 +156,15 @@ class Proxy(Generic[Core], metaclass=NoPublicConstructor):
         return self._call(serve)
 
 
-class AsyncCloseable(Protocol):
+class InGroup(Protocol):
+    """A producer or a consumer."""
+
+    @property
+    def group(self) -> str:
+        """The group, with the namespace's prefix."""
+
+
+class AsyncCloseable(InGroup, Protocol):
     """An object that :class:`ClosingProxy` can close."""
 
     async def aclose(self) -> None:
@@ -166,8 +174,17 @@ class AsyncCloseable(Protocol):
 Closeable = TypeVar("Closeable", bound=AsyncCloseable)
 
 
-class KeptProxy(Proxy[Core]):
+Member = TypeVar("Member", bound=InGroup)
+
+
+class KeptProxy(Proxy[Member]):
     """A proxy that its client keeps until it is closed or entered: the same call returns the same one."""
+
+    @property
+    def group(self) -> str:
+        """The group's name as brokers know it, with the namespace's prefix."""
+        # It never changes: the client's thread need not be asked.
+        return self._core.group
 
     _kept = True
     """Whether it is open, and belongs to no ``with`` block."""

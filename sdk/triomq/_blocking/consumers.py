@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import trio
 
-from triomq._blocking.calls import KeptProxy, blocking_method, plain_method
+from triomq._blocking.calls import InGroup, KeptProxy, blocking_method, plain_method
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
@@ -21,7 +20,17 @@ from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
 from triomq.errors import ClientClosed
 
-Core = TypeVar("Core", bound=AbstractAsyncContextManager[Any])
+
+class _Entered(InGroup, Protocol):
+    """A consumer that is used in ``async with``."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Leave the block."""
+
+
+Core = TypeVar("Core", bound=_Entered)
 
 # Messages that callers receive just as they are interrupted, and so never see, are given out again.
 
@@ -87,6 +96,11 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     def assignment(self) -> list[MessageQueue]:
         """The queues that are pulled now, sorted."""
         return self._call_plain(lambda core: core.assignment)
+
+    @property
+    def auto_commit(self) -> bool:
+        """Whether polled messages are committed without a call of ``commit``."""
+        return self._core.auto_commit
 
     def close(self) -> None:
         """Commit the polled messages, if the consumer does that, and leave the group."""

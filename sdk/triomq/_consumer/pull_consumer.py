@@ -70,6 +70,9 @@ class PullConsumer(metaclass=NoPublicConstructor):
     Nothing is committed unless :meth:`commit` is called.
     """
 
+    group: str
+    """The group's name as brokers know it, with the namespace's prefix."""
+
     def __init__(
         self,
         client: ClientResources,

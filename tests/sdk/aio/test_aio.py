@@ -968,3 +968,12 @@ def test_a_cancelled_end_of_a_client_does_not_wait_for_a_callback(run, system_cl
 
     run(main)
     assert ended == ["callback", "close"]
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_groups_have_the_prefix_of_the_namespace(run, system_cluster, kind):
+    async def main():
+        async with open_client(system_cluster, namespace="NS") as client:
+            return getattr(client, kind)("G").group
+
+    assert run(main) == "NS%G"

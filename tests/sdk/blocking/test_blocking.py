@@ -575,3 +575,11 @@ def test_a_share_is_pulled_in_a_plain_loop(groups):
         with pytest.raises(errors.InvalidCall, match="needs a topic"):
             consumer.share()
     assert not loop_threads()
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_groups_have_the_prefix_of_the_namespace(system_cluster, kind):
+    with open_client(system_cluster, namespace="NS") as client:
+        member = getattr(client, kind)("G")
+    assert member.group == "NS%G"
+    assert kind != "lite_pull_consumer" or member.auto_commit

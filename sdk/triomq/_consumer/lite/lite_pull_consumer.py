@@ -43,6 +43,8 @@ class LitePullConsumer(AssignedQueues):
     """
 
     _member: LiteMembership
+    group: str
+    """The group's name as brokers know it, with the namespace's prefix."""
 
     def __init__(
         self,

@@ -38,6 +38,8 @@ class PushConsumer(AssignedQueues):
     """
 
     _member: PushMembership
+    group: str
+    """The group's name as brokers know it, with the namespace's prefix."""
 
     def __init__(
         self, client: ClientResources, options: GroupOptions, push: PushOptions, *, left: Callable[[], object]
