@@ -119,11 +119,14 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
         topic=topic,
         data=data,
         publish_queues=tuple(_publish_queues(topic, data, queue_datas, addresses)),
+        # Each once, also of a broker that is listed twice, as upstream's set: two members would get the same queue.
         subscribe_queues=tuple(
-            MessageQueue(topic, queues.broker_name or "", queue_id)
-            for queues in queue_datas
-            if queues.perm & PERM_READ
-            for queue_id in range(queues.read_queue_nums)
+            dict.fromkeys(
+                MessageQueue(topic, queues.broker_name or "", queue_id)
+                for queues in queue_datas
+                if queues.perm & PERM_READ
+                for queue_id in range(queues.read_queue_nums)
+            )
         ),
         addresses=addresses,
         borrowed=borrowed,

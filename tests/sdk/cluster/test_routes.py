@@ -59,6 +59,8 @@ def shape(queues):
         (route_data(("a", 1, 1, 6), order="b:2:x;a:1:"), [("b", 0), ("b", 1), ("a", 0)], [("a", 0)]),
         (route_data(("a", 1, 1, 6), order=";c;;b:1;b:0"), [("b", 0)], [("a", 0)]),
         (TopicRouteData(), [], []),
+        # Listed twice: two members of a group would get the same queue.
+        (route_data(("a", 2, 1, 6), ("a", 1, 1, 6)), [("a", 0), ("a", 0)], [("a", 0), ("a", 1)]),
     ],
 )
 def test_queues_of_a_route(data, publish, subscribe):
