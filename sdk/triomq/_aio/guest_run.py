@@ -79,11 +79,11 @@ _callback: Final[contextvars.ContextVar[weakref.ref[asyncio.Task[Any]]]] = conte
 """The task that runs a callback, also in the tasks that the callback starts."""
 
 
-def _started_by_callback() -> bool:
-    """Whether a callback that still runs has started the current task, and so may wait for it."""
+def _started_by_callback(session: Session[Any]) -> bool:
+    """Whether a session's callback that still runs has started the current task, and so may wait for it."""
     callback = _callback.get(None)
     task = callback() if callback is not None else None
-    return task is not None and not task.done()
+    return task is not None and not task.done() and task in session.callbacks
 
 
 class GuestRun:
@@ -234,6 +234,7 @@ class Session(Generic[Value]):
 
     Attributes:
         value: the result of entering.
+        callbacks: the tasks that run a user's code for it.
     """
 
     value: Value
@@ -245,6 +246,7 @@ class Session(Generic[Value]):
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
         self._at_once = False
+        self.callbacks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._opened: asyncio.Future[None] = run.loop.create_future()
         self._ended: asyncio.Future[None] = run.loop.create_future()
 
@@ -316,7 +318,7 @@ class Session(Generic[Value]):
         except asyncio.CancelledError:
             self._run.ticks.wake()
             self._scope.cancel()
-            if not _started_by_callback():
+            if not _started_by_callback(self):
                 try:
                     await wait_all(self._ended)
                 finally:
@@ -357,6 +359,7 @@ class Session(Generic[Value]):
         context = contextvars.copy_context()
         task = self._run.loop.create_task(make(), context=context)
         _waiting[task] = waiting
+        self.callbacks.add(task)
         context.run(_callback.set, weakref.ref(task))
         raise_cancel: Callable[[], NoReturn] | None = None
 

@@ -977,3 +977,33 @@ def test_groups_have_the_prefix_of_the_namespace(run, system_cluster, kind):
             return getattr(client, kind)("G").group
 
     assert run(main) == "NS%G"
+
+
+def test_a_handler_waits_for_the_end_of_another_client_even_if_cancelled(run, groups, monkeypatch):
+    """Its cancelled end is waited for, since that client does not wait for the handler."""
+    monkeypatch.setattr(callbacks_of_sends, "CALLBACK_GRACE_S", 0.1)
+    left = []
+
+    async def endless(*_args):
+        await asyncio.sleep(3600)
+
+    async def main():
+        async def handle(_message):
+            other = await open_client(groups, instance_name="other")
+            await other.producer("P").send(triomq.Message("T", b"x"), endless)
+            closing.set()
+            try:
+                await other.aclose()
+            finally:
+                left.append(other._session._ended.done())
+
+        closing = asyncio.Event()
+        async with open_client(groups) as client, client.push_consumer("G", start_from="earliest") as consumer:
+            await consumer.subscribe("T")
+            running = asyncio.create_task(consumer.run(handle, concurrency=1))
+            await closing.wait()
+            running.cancel()
+            await asyncio.wait({running})
+
+    run(main)
+    assert left == [True]
