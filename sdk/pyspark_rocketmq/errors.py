@@ -26,6 +26,12 @@ _IN_OPTIONS: Final = tuple(
         ),
         (r"open_client\(credentials=\.\.\.\)", "the options accessKey and secretKey, or credentialsFile"),
         (r"open_client\(tls=True\), or --tls\b", "the option tls=true"),
+        (r"give that as ca \(--tls-ca\)", "give that in the option tlsCa"),
+        (r"give check_host_name=False \(--tls-any-host-name\)", "set the option tlsCheckHostName=false"),
+        (r"give certificate and key \(--tls-cert, --tls-key\)", "give the options tlsCertificate and tlsKey"),
+        (r"\bca=(?=['\"])", "tlsCa="),
+        (r"\bcertificate=(?=['\"])", "tlsCertificate="),
+        (r"\bkey_password\b", "the option tlsKeyPassword"),
         (r"`route_wait_s` of open_client", "the option rocketmq.route_wait_s"),
     )
 )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import traceback
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError, WriteFailed, in_options
-from triomq import MQError
+from triomq import MQError, plugins
 from triomq._cluster.name_servers import CLOSES_SILENTLY
+from triomq._transport.dialing import tls_failure
 from triomq._transport.link import other_protocol
 from triomq.errors import (
     ACCESS_ADVICE,
@@ -19,7 +22,9 @@ from triomq.errors import (
     AccessRefused,
     Attempt,
     BrokerNotFound,
+    InvalidCall,
     LinkLost,
+    NoNameServer,
     PermissionDenied,
     RequestTimeout,
 )
@@ -58,6 +63,22 @@ def test_a_block_that_succeeds() -> None:
 TLS_SPOKEN = other_protocol(b"\x15\x03\x01")
 
 
+def tls_text(*, verify_code: int | None = None, reason: str = "") -> str:
+    """The SDK's text for a failed handshake."""
+    if verify_code is None:
+        error = ssl.SSLError()
+        error.reason = reason
+        return tls_failure(error)
+    refused = ssl.SSLCertVerificationError()
+    refused.verify_code, refused.verify_message = verify_code, "it is not trusted"
+    return tls_failure(refused)
+
+
+UNTRUSTED = tls_text(verify_code=20)
+WRONG_NAME = tls_text(verify_code=64)
+NO_CLIENT_CERTIFICATE = tls_text(reason="TLSV13_ALERT_CERTIFICATE_REQUIRED")
+
+
 @pytest.mark.parametrize(
     ("error", "says"),
     [
@@ -74,6 +95,9 @@ TLS_SPOKEN = other_protocol(b"\x15\x03\x01")
         (LinkLost(f"pull; {TLS_SPOKEN}"), "the peer speaks TLS: give the option tls=true"),
         (MQError("send", attempts=[Attempt("h:1", LinkLost(f"send; {TLS_SPOKEN}"), 0.1)]), "give the option tls=true"),
         (WriteFailed(f"LinkLost: {TLS_SPOKEN}; 0 rows"), "give the option tls=true; 0 rows"),
+        (NoNameServer(UNTRUSTED), "no authority that is trusted here: give that in the option tlsCa ("),
+        (NoNameServer(WRONG_NAME), "a name in its certificate, or set the option tlsCheckHostName=false ("),
+        (LinkLost(NO_CLIENT_CERTIFICATE), "give the options tlsCertificate and tlsKey, or renew them"),
     ],
 )
 def test_advice_names_options_of_the_data_source(error: Exception, says: str) -> None:
@@ -88,7 +112,18 @@ def _kinds(kind: type[MQError]) -> list[type[MQError]]:
 
 def test_no_advice_of_the_sdk_names_arguments_of_its_own() -> None:
     texts = [kind.advice for kind in _kinds(MQError)] + [advice for _, advice in (*ACCESS_ADVICE, *USER_ADVICE)]
-    texts += [CLOSES_SILENTLY, TLS_SPOKEN or ""]
+    texts += [CLOSES_SILENTLY, TLS_SPOKEN or "", UNTRUSTED, WRONG_NAME, NO_CLIENT_CERTIFICATE]
     shown = [in_options(text) for text in texts]
     assert shown != texts
     assert [text for text in shown if "open_client" in text or "--credentials" in text or "--tls" in text] == []
+
+
+def test_a_tls_file_that_cannot_be_used_is_named_by_its_option(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.pem"
+    with pytest.raises(InvalidCall, match=r"^tlsCa='.*missing.pem' cannot be used"), ShortStack():
+        plugins.tls_dialer(ca=missing)
+    with (
+        pytest.raises(InvalidCall, match=r"^tlsCertificate='.*missing.pem'.*need the option tlsKeyPassword"),
+        ShortStack(),
+    ):
+        plugins.tls_dialer(certificate=missing)
