@@ -7,6 +7,7 @@ is only used.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
@@ -35,9 +36,32 @@ TOPIC_LIMIT_S = 30.0
 ANSWER_LIMIT_S = 10.0
 _PAUSE_S = 0.02
 
+_IN_BENCHMARKS = tuple(
+    (re.compile(theirs), ours)
+    for theirs, ours in (
+        (
+            r"give open_client\(tls=True\), or --tls\b",
+            "benchmarks use plain TCP, so its servers must accept it (tls.server.mode=permissive)",
+        ),
+        (
+            r"give open_client\(credentials=[^,]*\([^)]*\)\), or --credentials-file FILE to a command",
+            "benchmarks sign none, so the brokers must accept this machine's (globalWhiteRemoteAddresses)",
+        ),
+    )
+)
+"""The SDK's advice that these commands have no option for -> what their user can do."""
+
 
 class TargetError(Exception):
     """A target cannot be used; the message names it, the cause and the remedy."""
+
+
+def reason_of(error: BaseException) -> str:
+    """The text of an error of the SDK, with advice that the user of a benchmark can follow."""
+    text = str(error)
+    for pattern, ours in _IN_BENCHMARKS:
+        text = pattern.sub(ours, text)
+    return text
 
 
 @attrs.frozen
@@ -222,7 +246,7 @@ async def _existing(name_servers: str) -> _Existing:
                 info = await client.admin.cluster_info()
     except (triomq.MQError, OSError, trio.TooSlowError) as error:
         raise TargetError(
-            f"no name server answers at {name_servers}: {str(error) or 'there is no answer'}. Is one running there? "
+            f"no name server answers at {name_servers}: {reason_of(error) or 'there is no answer'}. Is one running there? "
             "`triomq cluster` starts a whole cluster, --target ours one for the run"
         ) from error
     nodes = [node for data in (info.broker_addr_table or {}).values() for node in _nodes_of(data)]
@@ -263,7 +287,7 @@ async def prepare_topics(target: RunTarget, workload: Workload, run_number: int)
             with trio.CancelScope(shield=True):
                 await remove_topics(target, tried)
         if isinstance(error, triomq.MQError):
-            raise TargetError(f"the topics of {target.label} could not be prepared: {error}") from error
+            raise TargetError(f"the topics of {target.label} could not be prepared: {reason_of(error)}") from error
         raise
     return names
 
