@@ -69,9 +69,9 @@ def find_ledger(folder: Path) -> LedgerFiles:
     """Find the ledger below a run directory.
 
     Raises:
-        LedgerError: it does not exist, or a file is not ours.
+        LedgerError: it does not exist, or a file is not ours, or a folder cannot be read.
     """
-    found = {kind: tuple(sorted((folder / kind).glob("worker-*.parquet"))) for kind in (ACKNOWLEDGED, CONSUMED)}
+    found = {kind: _files_of(folder / kind) for kind in (ACKNOWLEDGED, CONSUMED)}
     if not any(found.values()):
         raise LedgerError(
             f"{folder} holds no ledger (folders {ACKNOWLEDGED} and {CONSUMED}): was the run made with its audit off?"
@@ -88,6 +88,16 @@ def find_ledger(folder: Path) -> LedgerFiles:
     notes = [f"the ledger of worker {each} has no end: the worker died or was stopped" for each in range(workers)
              if each not in ended]  # fmt: skip
     return LedgerFiles(found[ACKNOWLEDGED], found[CONSUMED], tuple(groups), max(rows.values()), tuple(notes))
+
+
+def _files_of(folder: Path) -> tuple[Path, ...]:
+    """The files of one kind; `glob` finds none in a folder that it cannot read, and all messages would be lost."""
+    try:
+        return tuple(sorted(each for each in folder.iterdir() if each.match("worker-*.parquet")))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise LedgerError(f"the ledger's folder {folder} cannot be read: {error.strerror or error}") from error
 
 
 def _about(path: Path) -> tuple[dict[bytes, bytes], int]:

@@ -86,6 +86,19 @@ def test_a_foreign_file_is_named(tmp_path: Path) -> None:
         audit_folder(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["acknowledged", "consumed"])
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path, kind: str) -> None:
+    with open_ledger(folder_sink(tmp_path), worker=0, workers=1, groups=("g",)) as ledger:
+        ledger.acknowledged(1, "T", "b", 0, 0, 7)
+        ledger.consumed(1, "T", "b", 0, 0, 7, "g")
+    assert audit_folder(tmp_path).clean
+    (tmp_path / kind).rename(tmp_path / "elsewhere")
+    # Permissions do not bind every user that runs tests.
+    (tmp_path / kind).symlink_to(kind)
+    with pytest.raises(LedgerError, match=f"folder .*{kind} cannot be read: Too many levels"):
+        audit_folder(tmp_path)
+
+
 def test_parts_are_bounded_and_positions_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triomq_benchmarks.figures.ledger.BATCH_ROWS", 10)
     monkeypatch.setattr("triomq_benchmarks.figures.ledger.PART_ROWS", 30)
