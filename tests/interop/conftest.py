@@ -2,7 +2,7 @@
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
 cannot be downloaded. Servers run for a whole module unless a test needs to stop one, and not for the session: an idle
-JVM takes about four hundredths of a core, and after half a minute has cost more than its start did. Tests use different
+JVM takes some hundredths of a core, and after half a minute has cost more than its start did. Tests use different
 topic names.
 """
 
