@@ -144,6 +144,36 @@ def read_run(folder: Path) -> RunResult:
         raise RunUnreadableError(f"the run in {folder} is damaged: {said}") from error
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run.
+
+    Raises:
+        RunUnreadableError: the folder cannot be read.
+    """
+    try:
+        (folder / RESULT).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise RunUnreadableError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return True
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders below a folder that hold a run, by name; none if it does not exist.
+
+    Raises:
+        RunUnreadableError: the folder, or one below it, cannot be read: `glob` would leave it out silently.
+    """
+    try:
+        below = sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunUnreadableError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return [each for each in below if is_run(each)]
+
+
 def read_audit(path: Path) -> Mapping[str, object]:
     """Read the file written by an audit.
 

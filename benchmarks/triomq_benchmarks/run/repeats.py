@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
+from triomq_benchmarks.figures.run_files import RunUnreadableError, is_run, read_run, run_folders
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.turns import turns
 from triomq_benchmarks.report.progress import Say
@@ -99,7 +99,7 @@ async def run_rounds(
     """
     for number, side in turns(range(len(SIDES)), rounds):
         folder = plan.run_folder(side, number)
-        if (folder / RESULT).exists():
+        if is_run(folder):
             continue
         news(f"round {number + 1} of {rounds}: {SIDES[side].upper()}, {plan.sides[side].target}")
         try:
@@ -107,7 +107,7 @@ async def run_rounds(
         except OSError as error:
             raise RepeatError(f"{folder.parent} cannot be made: {error.strerror}; give another --out") from error
         await (run or _child)(plan.command(side, number))
-        if not (folder / RESULT).exists():
+        if not is_run(folder):
             raise RepeatError(f"{' '.join(plan.command(side, number))} left no result in {folder}")
 
 
@@ -143,8 +143,8 @@ async def _child(command: Sequence[str]) -> None:
 
 
 def runs_below(folder: Path) -> dict[str, RunResult]:
-    """The runs below a side's folder, by name. Raises RunUnreadableError if there are none, or one is damaged."""
-    found = {each.parent.name: read_run(each.parent) for each in sorted(folder.glob(f"*/{RESULT}"))}
+    """The runs below a side's folder, by name. Raises RunUnreadableError if there are none, or one cannot be read."""
+    found = {each.name: read_run(each) for each in run_folders(folder)}
     if not found:
         raise RunUnreadableError(f"{folder} holds no runs in folders of their own")
     return found

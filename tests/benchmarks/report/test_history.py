@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
 import attrs
+import pytest
 from click.testing import CliRunner, Result
 from made_runs import made_run
 
@@ -17,6 +20,24 @@ from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 
 def history(*arguments: Path | str) -> Result:
     return CliRunner().invoke(bench, ["history", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(run_of_day(1), tmp_path / "a")
+    write_run(run_of_day(2), tmp_path / "b")
+    (tmp_path / "a" / "consumed").mkdir()
+    scandir = os.scandir
+
+    def refused(folder: str) -> object:
+        # Permissions do not bind every user that runs tests.
+        if folder in (str(tmp_path / "b"), str(tmp_path / "a" / "consumed")):
+            raise PermissionError(errno.EACCES, "Permission denied", folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    done = history(tmp_path)
+    assert done.exit_code == 0
+    assert done.stderr == f"left out: {tmp_path / 'b'} cannot be read: Permission denied\n"
 
 
 def run_of_day(day: int, **others: object) -> RunResult:

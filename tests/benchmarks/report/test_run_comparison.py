@@ -12,7 +12,7 @@ from made_runs import made_run
 
 from triomq_benchmarks.__main__ import bench
 from triomq_benchmarks.figures.intervals import IntervalRow
-from triomq_benchmarks.figures.run_files import write_run
+from triomq_benchmarks.figures.run_files import RESULT, write_run
 from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 from triomq_benchmarks.report.run_comparison import (
     STRETCHES,
@@ -205,6 +205,20 @@ def test_no_run_is_no_comparison(tmp_path: Path) -> None:
     done = compare(tmp_path, "a", "nowhere")
     assert done.exit_code == 2
     assert "holds no run" in done.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    written(tmp_path, a=made_run())
+    written(tmp_path / "all", one=made_run())
+    # Permissions do not bind every user that runs tests.
+    (tmp_path / "all" / "two").mkdir()
+    (tmp_path / "all" / "two" / RESULT).symlink_to(RESULT)
+    reason = "all/two cannot be read: Too many levels of symbolic links"
+    for arguments in (["compare", "a", "all/two"], ["compare", "all", "all"], ["report", "all"]):
+        command, *folders = arguments
+        done = CliRunner().invoke(bench, [command, *(str(tmp_path / each) for each in folders)], catch_exceptions=False)
+        assert done.exit_code == (2 if command == "compare" else 1)
+        assert reason in done.stderr
 
 
 def test_a_target_that_is_none_is_wrong_usage() -> None:

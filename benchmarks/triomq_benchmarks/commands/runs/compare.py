@@ -18,7 +18,7 @@ from rich.table import Table
 
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
+from triomq_benchmarks.figures.run_files import RunUnreadableError, is_run, read_run
 from triomq_benchmarks.report.html import figure
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.repeated_comparison import RepeatedComparison, Side, compare_repeats, more_rounds
@@ -180,7 +180,7 @@ def compare(
     if not before or not after:
         _fail("A or B is empty; for the current folder write `.`", EXIT_UNUSABLE)
     try:
-        if repeat is None and (Path(before) / RESULT).exists() | (Path(after) / RESULT).exists():
+        if repeat is None and is_run(Path(before)) | is_run(Path(after)):
             _compare_two(Path(before), Path(after), 0.1 if tolerance is None else tolerance, force, as_json, console)
         folders = Path(before), Path(after)
         if repeat is not None:

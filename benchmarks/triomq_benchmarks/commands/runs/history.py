@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from triomq_benchmarks.commands.named_path import NamedPath
+from triomq_benchmarks.figures.ledger import ACKNOWLEDGED, CONSUMED
 from triomq_benchmarks.figures.run_files import RESULT, RunUnreadableError, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.history import HISTORY, write_history
@@ -21,14 +24,15 @@ from triomq_benchmarks.report.html import ReportUnavailableError
 def history(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write a page over all runs at any depth below DIR: latency, rates, what servers used, status and commit of each.
 
-    Exit code 0: written; a run that is damaged, or of another version's format, is left out and named. 1: there is no run.
+    Exit code 0: written; a run that is damaged, or of another version's format, and a folder that cannot be read are
+    left out and named. 1: there is no run.
     """
     path = out or folders[0] / HISTORY
     runs: dict[str, RunResult] = {}
     for folder in folders:
-        for found in sorted(folder.rglob(RESULT)):
+        for found in sorted(_run_folders(folder)):
             try:
-                runs[_name(found.parent, folder, many=len(folders) > 1)] = read_run(found.parent)
+                runs[_name(found, folder, many=len(folders) > 1)] = read_run(found)
             except RunUnreadableError as error:
                 click.echo(f"left out: {error}", err=True)
     if not runs:
@@ -43,6 +47,18 @@ def history(folders: tuple[Path, ...], out: Path | None) -> None:
         click.echo(f"Error: {path} cannot be written: {error.strerror or error}", err=True)
         sys.exit(1)
     click.echo(str(path))
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    """The folders with a run, at any depth; what cannot be read is named."""
+    for name, below, files in os.walk(folder, onerror=_leave_out):
+        if RESULT in files:
+            below[:] = (each for each in below if each not in (ACKNOWLEDGED, CONSUMED))
+            yield Path(name)
+
+
+def _leave_out(error: OSError) -> None:
+    click.echo(f"left out: {error.filename} cannot be read: {error.strerror or error}", err=True)
 
 
 def _name(run: Path, below: Path, *, many: bool) -> str:

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from triomq_benchmarks.commands.named_path import NamedPath
-from triomq_benchmarks.figures.run_files import AUDIT, RESULT, RunUnreadableError, read_audit, read_run
+from triomq_benchmarks.figures.run_files import AUDIT, RunUnreadableError, is_run, read_audit, read_run, run_folders
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.html import REPORT, ReportUnavailableError, write_report
 
@@ -54,8 +54,7 @@ def _folders(given: Sequence[Path]) -> list[Path]:
     """Those of single runs."""
     found: list[Path] = []
     for folder in given:
-        below = sorted(each.parent for each in folder.glob(f"*/{RESULT}"))
-        found += [folder] if (folder / RESULT).exists() or not below else below
+        found += ([] if is_run(folder) else run_folders(folder)) or [folder]
     return found
 
 
