@@ -211,7 +211,8 @@ class ParquetLedger:
                 else:
                     self._collect(columns[task[0]], task[1])
             except Exception as error:  # noqa: BLE001 - a thread's outermost edge; `check` raises it
-                _log.exception("ledger of worker %d", self._worker)
+                if not isinstance(error, OSError):  # its text names the cause; any other is a defect
+                    _log.exception("ledger of worker %d", self._worker)
                 self._failure = error
         if self._failure is None:
             self._write_rest(columns)

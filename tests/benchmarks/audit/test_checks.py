@@ -127,7 +127,7 @@ def test_flush_writes_what_there_is(tmp_path: Path) -> None:
     assert len(find_ledger(tmp_path).acknowledged) == 2
 
 
-def test_a_full_disk_raises_an_error() -> None:
+def test_a_full_disk_raises_an_error(caplog: pytest.LogCaptureFixture) -> None:
     def full(name: str, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -137,6 +137,7 @@ def test_a_full_disk_raises_an_error() -> None:
 
     with pytest.raises(LedgerError, match=r"worker 4 could not be written.*No space left"):
         write()
+    assert caplog.text == "", "the error says it all, without a traceback"
 
 
 def test_a_repetition_is_no_disorder_and_owners_count_for_themselves() -> None:
