@@ -9,12 +9,9 @@ from types import SimpleNamespace
 from typing import Self
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from triomq_benchmarks.__main__ import bench
-from triomq_benchmarks.commands.measurements import versus_java as command
-from triomq_benchmarks.drivers.driver_processes import LoadError, Sample
+from triomq_benchmarks.drivers.driver_processes import Sample
 from triomq_benchmarks.versus_java import brokers_and_clients
 from triomq_benchmarks.versus_java import tables as report
 from triomq_benchmarks.versus_java.brokers_and_clients import Comparison, Plan, Row, Single, compare_brokers, figures
@@ -77,34 +74,6 @@ def test_json_is_for_machines(comparison: Comparison) -> None:
     assert output["rows"][0]["java"]["per_s"] == pytest.approx(1000)
     assert output["machine"]["cpus"] >= 1
     assert output["failure"] is None
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "cause"),
-    [
-        (LoadError("a driver ended"), 1, "not all was measured: a driver ended"),
-        (OSError("no space left"), 1, "not all was measured: no space left"),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-)
-def test_what_was_measured_before_a_failure_is_shown(
-    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, cause: str
-) -> None:
-    def compare(*_args: object):
-        yield from comparison.singles
-        yield from comparison.rows
-        raise error
-
-    monkeypatch.setattr(command, "find_java", lambda: None)
-    monkeypatch.setattr(command, "compare", compare)
-    shown = CliRunner().invoke(bench, ["versus-java"])
-    assert shown.exit_code == code
-    assert "3.00x (>= 1.4)" in shown.stdout
-    assert cause in shown.stderr
-
-    output = json.loads(CliRunner().invoke(bench, ["versus-java", "--json"]).stdout)
-    assert len(output["rows"]) == len(output["singles"]) == 1
-    assert output["failure"].startswith("interrupted" if code == 130 else str(error))
 
 
 @pytest.mark.parametrize("keep", [False, True])

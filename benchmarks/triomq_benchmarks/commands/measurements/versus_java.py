@@ -95,7 +95,7 @@ def versus_java(
     if failure == INTERRUPTED:
         sys.exit(130)
     if failure:
-        raise click.ClickException(f"not all was measured: {failure}")
+        raise click.ClickException(failure + ("\nWhat is shown was measured before." if measured else ""))
 
 
 def _disk_advice(place: Path) -> str:
