@@ -31,7 +31,7 @@ def test_a_failed_load_is_an_error_that_names_a_full_disk(
 
     monkeypatch.setattr(module, "compare", fails)
     monkeypatch.setattr(module, "find_java", object)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100, free=free))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=200, used=100 - free, free=free))
     done = CliRunner().invoke(bench, ["versus-java", "--home", str(tmp_path)])
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit), "no traceback"
@@ -56,7 +56,7 @@ def test_what_was_measured_before_a_failure_is_shown(
 
     monkeypatch.setattr(module, "find_java", object)
     monkeypatch.setattr(module, "compare", compare)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100, free=100))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=100, used=0, free=100))
     shown = CliRunner().invoke(bench, ["versus-java"])
     assert shown.exit_code == code
     assert "0.10x (<= 0.1)" in shown.stdout
