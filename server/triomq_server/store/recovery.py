@@ -20,7 +20,7 @@ from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
-from triomq_server.store.consume_queue import BLANK_SIZE, ConsumeQueue, ConsumeQueues, QueueGap
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
@@ -261,6 +261,7 @@ class Recovery:
                         extra=queue.log_fields,
                     )
                 queue.damaged = True
+        yield from self._begin_again()
         found = []
         for queue in self._queues:
             if queue.damaged:
@@ -269,6 +270,49 @@ class Recovery:
                 found.append(queue)
                 yield
         return found
+
+    def _begin_again(self) -> Steps:
+        """Let queues whose first files are missing begin with the first record of theirs in the log.
+
+        A file is deleted when the records of all its entries have left the log. So the first file of almost every queue
+        begins with an entry of such a record, and for these the log is not read.
+        """
+        lacking: dict[tuple[str, int], tuple[ConsumeQueue, int]] = {}
+        for compared, queue in enumerate(self._queues, 1):
+            if compared % _QUEUES_PER_STEP == 0:
+                yield
+            if queue.segments.min_offset > queue.start_offset * UNIT_BYTES:
+                offset, size, _ = UNIT.unpack(queue.segments.items[0].peek(0, UNIT_BYTES))
+                if size > 0 and offset > max(self._commitlog.min_offset, queue.removed_before):
+                    lacking[queue.topic, queue.queue_id] = queue, offset
+        end = max((offset for _, offset in lacking.values()), default=0)
+        for record in self._records_between(self._commitlog.min_offset, end) if lacking else ():
+            if record is None:
+                yield
+                continue
+            candidate = lacking.get((record.topic, record.queue_id))
+            if candidate is None or not enters_queue(record.sys_flag):
+                continue
+            queue, offset = candidate
+            if not queue.removed_before <= record.offset < offset:
+                continue
+            del lacking[record.topic, record.queue_id]
+            self._begin_with(queue, record)
+            if not lacking:
+                return
+
+    def _begin_with(self, queue: ConsumeQueue, record: LogRecord) -> None:
+        first = queue.segments.min_offset // UNIT_BYTES
+        if record.queue_offset >= first:
+            return  # RocketMQ has given its records other numbers
+        _log.error(
+            "%s: its files in front of entry %d are missing; built again from the log, from entry %d on",
+            queue, first, record.queue_offset, extra=queue.log_fields,
+        )  # fmt: skip
+        queue.truncate(0)
+        # At once: behind a queue's end, missing entries are found after a kill, too.
+        queue.put(record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False)
+        queue.damaged = True
 
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
         return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import UNIT
+from triomq_server.store.consume_queue import UNIT, ConsumeQueue
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.wire import to_the_end
 
@@ -103,6 +103,77 @@ async def test_a_missing_queue_file_is_built_again(
 ) -> None:
     queue_file(closed, base).unlink()
     await assert_whole(closed, make_record, record_number)
+
+
+@pytest.mark.parametrize("bases", [(0,), (0, 200), (0, 400), (0, 200, 400)])
+@pytest.mark.parametrize("abort", [False, True])
+@pytest.mark.parametrize("empty", [False, True])
+async def test_missing_first_files_of_a_queue_are_built_again(
+    bases: tuple[int, ...], abort: bool, empty: bool, closed: StoreConfig, make_record: MakeRecord, record_number: Any,
+    caplog: Any
+) -> None:  # fmt: skip
+    for base in bases:
+        if empty:
+            queue_file(closed, base).write_bytes(b"")
+        else:
+            queue_file(closed, base).unlink()
+    if abort:
+        file_of(closed, "abort").write_bytes(b"")
+    await assert_whole(closed, make_record, record_number)
+    first = min({0, 200, 400, 600}.difference(bases)) // 20
+    assert f"queue T-0: its files in front of entry {first} are missing" in caplog.text
+
+
+async def test_a_kill_while_first_files_are_built_again_loses_nothing(
+    make_config: MakeConfig, make_record: MakeRecord, record_number: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a start after the kill reads only the end of the log, by the checkpoint's times."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(RECORDS):
+            clock.now += 10_000
+            store.append(make_record(n, queue_id=n % QUEUES if n >= 40 else 1))
+    disk.remove("/store/consumequeue/T/0/00000000000000000000")
+    killed: list[MemoryDisk] = []
+    put = ConsumeQueue.put
+
+    def put_and_kill(queue: ConsumeQueue, *arguments: int, fill: bool) -> bool:
+        done = put(queue, *arguments, fill=fill)
+        killed.append(disk.after_kill())
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "put", put_and_kill)
+        async with open_store(config, disk=disk):
+            pass
+    assert killed
+    for left in [*killed, disk]:
+        async with open_store(config, disk=left) as store:
+            assert await all_numbers(store, record_number) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("per_log_file", [20, 24, 40])
+@pytest.mark.parametrize("abort", [False, True])
+async def test_a_queue_whose_first_messages_have_expired_stays_as_it_is(
+    per_log_file: int, abort: bool, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+    """Its first file begins with an expired message, or (20, 40) with the first of its messages in the log."""
+    async with open_store(make_config(tmp_path / "other")) as store:
+        size_bytes = store.append(make_record(0)).size_bytes
+    config = make_config(tmp_path / "store", mapped_file_size_commit_log=per_log_file * size_bytes + 8)
+    async with open_store(config) as store:
+        for n in range(RECORDS):
+            store.append(make_record(n, queue_id=n % QUEUES))
+    file_of(config, f"commitlog/{0:020d}").unlink()
+    for base in range(0, per_log_file // QUEUES // 10 * 200, 200):
+        queue_file(config, base).unlink()
+    if abort:
+        file_of(config, "abort").write_bytes(b"")
+    files = {file.name: file.stat().st_ino for file in queue_file(config).parent.iterdir()}
+    async with open_store(config) as store:
+        assert store.queue_bounds("T", 0) == (per_log_file // QUEUES, 38)
+    assert {file.name: file.stat().st_ino for file in queue_file(config).parent.iterdir()} == files
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
 async def test_a_missing_queue_is_built_again(closed: StoreConfig, make_record: MakeRecord, record_number: Any) -> None:
