@@ -157,8 +157,11 @@ def main_address_alone(main_address: str | None, ha_address: str | None, *, is_s
 
 
 def hours(delete_when: str) -> list[Finding]:
-    """Report parts of deleteWhen that are not hours of a day. They stay in force: 04 instead would delete files."""
-    wrong = [part for part in delete_when.split(";") if not _HOUR.fullmatch(part.strip())]
+    """Report parts of deleteWhen that are not hours of a day. They stay in force: 04 instead would delete files.
+
+    Java's `split` drops empty parts at the end.
+    """
+    wrong = [part for part in delete_when.rstrip(";").split(";") if not _HOUR.fullmatch(part.strip())]
     if not wrong:
         return []
     problem = f"deleteWhen={shown(delete_when)}: {shown(wrong[0])!r} is not an hour from 00 to 23"

@@ -598,8 +598,9 @@ def test_values_without_their_effect_are_accepted_with_a_warning(values: dict[st
 
 
 def test_hours_are_written_in_either_way() -> None:
-    for hour in ("04", "4", "00; 23;7"):
+    for hour in ("04", "4", "00; 23;7", "04;", "4;5;;"):
         assert BrokerConfig.from_properties({"deleteWhen": hour})[1] == []
+        assert BrokerConfig().update({"deleteWhen": hour}) == []
 
 
 def test_the_error_for_a_number_that_is_too_large_names_the_maximum() -> None:
