@@ -5,6 +5,7 @@ Upstream: the part of ``DefaultMQAdminExtImpl`` about servers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -17,6 +18,7 @@ from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
 from triomq.errors import (
+    REMARK_CHARS_MAX,
     BrokerNotFound,
     BrokerRefused,
     InvalidCall,
@@ -46,6 +48,8 @@ from triomq_protocol.requests.route import (
     WipeWritePermOfBrokerResponse,
 )
 from triomq_protocol.wire.command import Command
+
+log = logging.getLogger("triomq.admin")
 
 Cleaning = Literal["queues", "topics", "log"]
 """Consume queues of messages that have been deleted; topics that have no messages and no route; expired log files."""
@@ -107,6 +111,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     async def set_config(self, broker: str, settings: Mapping[str, str]) -> dict[str, str]:
         """Change settings of a running broker; those that it reads only at its start take effect at the next one.
 
+        What triomq's brokers remark about that is logged as a warning.
+
         Returns:
             The settings with other values than before.
 
@@ -121,7 +127,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         if unknown:
             raise InvalidCall(f"broker {broker} has no setting {', '.join(unknown)}; nothing was changed")
         command = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-        await self._ask(address, command, "the settings")
+        _log_remark(address, await self._ask(address, command, "the settings"))
         after = await self._config_at(address)
         _check_taken("broker", settings, before, after, address)
         return {name: after[name] for name in settings if name in after and after[name] != before[name]}
@@ -241,7 +247,8 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         changed: dict[str, dict[str, str]] = {}
         for address, there in before.items():
             try:
-                await self._ask(address, Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body), "the settings")
+                command = Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+                _log_remark(address, await self._ask(address, command, "the settings"))
                 after = await self._config_at(address, RequestCode.GET_NAMESRV_CONFIG)
                 _check_taken("name server", settings, there, after, address)
             except MQError as error:
@@ -323,6 +330,13 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     async def _ask(self, address: str, command: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
         link = await self._links.get(address, patient=False)
         return checked(await link.request(command, timeout_s), what, address)
+
+
+def _log_remark(address: str, answer: Command) -> None:
+    """Log what a server remarks about settings that it has taken."""
+    if answer.remark:
+        text = "".join(each if each.isprintable() else "?" for each in answer.remark[:REMARK_CHARS_MAX])
+        log.warning("%s has the settings, and remarks: %s", address, text)
 
 
 def _lines_of(settings: Mapping[str, str]) -> bytes:

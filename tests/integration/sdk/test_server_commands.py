@@ -28,6 +28,17 @@ async def test_status_and_settings(call, cluster):
     assert (code, out) == (0, "the broker has these values already\n")
 
 
+async def test_settings_that_take_effect_at_the_next_start(call, cluster, caplog):
+    remark = "has the settings, and remarks: maxConnections=5000 takes effect at the next start"
+    assert (await call("brokers", "set", "broker-a", "maxConnections=5000", "--yes"))[:2] == (
+        0,
+        "maxConnections=5000\n",
+    )
+    assert (await call("name-servers", "set", "maxConnections=5000", "--yes"))[0] == 0
+    lines = [line for line in caplog.messages if remark in line]
+    assert [line.split()[0] for line in lines] == [cluster["broker-a"].address, cluster.name_servers]
+
+
 async def test_mistakes(call, cluster):
     for arguments, status, what in (
         (["brokers", "status", "vm"], 1, "broker vm is not registered; known: broker-a:0, broker-a:1"),
