@@ -772,7 +772,7 @@ class ConsumeQueues:
 
     def has_topic(self, topic: str) -> bool:
         """Whether the topic has any queue on the disk."""
-        return topic not in _NO_NAMES and self._disk.exists(f"{self._directory}/{topic}")
+        return topic not in _NO_NAMES and "/" not in topic and self._disk.exists(f"{self._directory}/{topic}")
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Forget a queue without files; its next use begins at the offset in `removed`."""

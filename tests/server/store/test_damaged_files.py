@@ -124,6 +124,23 @@ async def test_missing_first_files_of_a_queue_are_built_again(
     assert f"queue T-0: its files in front of entry {first} are missing" in caplog.text
 
 
+async def test_a_topic_that_is_named_like_a_directory_of_another_does_not_prevent_a_start(
+    make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """A master of 4.9.7 accepts such names."""
+    config, disk = make_config("/store"), MemoryDisk()
+    async with open_store(make_config("/master"), disk=disk) as master:
+        master.append(make_record(0, topic="T.0"))
+        end = master.append(make_record(1)).end_offset
+        data = bytes(master.commitlog.segments.items[0].buffer[:end])
+    disk.make_directory("/store/consumequeue/T/0")
+    for _ in range(2):
+        async with open_store(config, disk=disk, is_slave=True) as slave:
+            if not slave.log_max_offset:
+                slave.append_raw(data.replace(b"T.0", b"T/0"), 0)
+                slave.notify_arrivals()
+
+
 async def test_a_kill_while_first_files_are_built_again_loses_nothing(
     make_config: MakeConfig, make_record: MakeRecord, record_number: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
