@@ -540,6 +540,8 @@ class ConsumeQueue:
                     next(steps)
             except StopIteration as found:
                 self.segments.truncate(items[-1].base + found.value)
+        else:
+            self.segments.destroy()  # a start takes an empty directory for a queue that has lost its files
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 

@@ -123,6 +123,7 @@ class Recovery:
         self._bridge_missing()
         first = self._first_to_check(segments)
         checked_from = segments[first].base
+        without_files = [queue for queue in self._queues if not queue.segments.items]
         yield from self._recover_queues(None if self._clean and not self._whole else checked_from)
         end, finding = yield from self._check(segments[first:])
         for start, stop in self._damaged:
@@ -134,6 +135,7 @@ class Recovery:
         yield from self._cut_queues(end)
         removed = yield from self._cut_index(end)
 
+        self._doubt(without_files)
         damaged = yield from self._damaged_queues(checked_from)
         built = max(self._queues.max_physical_offset(), self._commitlog.min_offset)
         begin = built if self._clean and not self._whole else checked_from
@@ -144,6 +146,9 @@ class Recovery:
         self._dispatcher.dispatched_offset = end
         yield from self._restore_repaired(end)
         self._keep_numbers(damaged, end)
+        for queue in without_files:
+            if not queue.segments.items and self._queues.get(queue.topic, queue.queue_id) is queue:
+                self._queues.destroy(queue)  # or every start would look for its records
         yield from self._correct_min_offsets()
         self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
 
@@ -226,6 +231,18 @@ class Recovery:
             end,
         )  # fmt: skip
 
+    def _doubt(self, without_files: list[ConsumeQueue]) -> None:
+        """Have a queue whose directory is empty built again. A kill leaves such a one only to a queue with a record in the
+        checked part of the log, which dispatch comes to."""
+        for queue in without_files:
+            if (queue.topic, queue.queue_id) not in self._last_records:
+                self._found_without_files(queue)
+
+    @staticmethod
+    def _found_without_files(queue: ConsumeQueue) -> None:
+        _log.error("%s: it has no files; built again from the log", queue, extra=queue.log_fields)
+        queue.damaged = True
+
     def _damaged_queues(self, checked_from: int) -> Generator[None, None, list[ConsumeQueue]]:
         """Cut queues with wrong entries in front of them; returns all that have to be built again from where they end.
 
@@ -243,7 +260,8 @@ class Recovery:
                 # Without a directory of its topic, the topic has been deleted.
                 if self._clean and self._queues.has_topic(where[0]):
                     queue = self._queues.obtain(*where)
-                    queue.damaged = offset >= queue.removed_before
+                    if offset >= queue.removed_before:
+                        self._found_without_files(queue)
                 continue
             last = queue.last_unit()
             if offset < queue.removed_before or (
@@ -262,6 +280,9 @@ class Recovery:
                     )
                 queue.damaged = True
         yield from self._begin_again()
+        return (yield from self._cut_damaged())
+
+    def _cut_damaged(self) -> Generator[None, None, list[ConsumeQueue]]:
         found = []
         for queue in self._queues:
             if queue.damaged:
@@ -520,10 +541,15 @@ class Recovery:
         filled: set[ConsumeQueue] = set()
         if COMPILED and not damaged:
             begin = yield from self._pass_dispatched(begin, end)
-        while True:
+        again = True
+        while again:
+            again = False
             try:
                 for record in self._records_between(begin, end):
                     if record is not None:
+                        if begin > self._commitlog.min_offset and self._lacks_files(record):
+                            begin, again = self._commitlog.min_offset, True
+                            break
                         queue = self._queues.get(record.topic, record.queue_id)
                         self._dispatcher.dispatch(record, fill=queue in filled)
                         for other in damaged if MULTI_MARK in record.properties else ():
@@ -534,14 +560,29 @@ class Recovery:
                     else:
                         self._dispatcher.update_index()
                         yield
-                break
             except QueueGap as gap:
+                again = True
                 # Entries were lost from before the checkpoint: once per queue, start where it ends.
                 filled.add(gap.queue)
                 lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
                 _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
                 begin = min(begin, lost_from)
         self._dispatcher.update_index()
+
+    def _lacks_files(self, record: LogRecord) -> bool:
+        """Whether a queue without files had entries before the one of this record. Without a directory of its topic, the
+        topic has been deleted."""
+        if not record.queue_offset or not enters_queue(record.sys_flag):
+            return False
+        queue = self._queues.get(record.topic, record.queue_id)
+        if queue is None:
+            if not self._queues.has_topic(record.topic):
+                return False
+            queue = self._queues.obtain(record.topic, record.queue_id)
+        if queue.segments.items or record.queue_offset <= queue.start_offset or record.offset < queue.removed_before:
+            return False
+        self._found_without_files(queue)
+        return True
 
     def _pass_dispatched(self, begin: int, end: int) -> Generator[None, None, int]:
         """Pass over records that have their entries in queues and index, as almost all have when only the process was

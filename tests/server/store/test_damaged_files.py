@@ -124,6 +124,51 @@ async def test_missing_first_files_of_a_queue_are_built_again(
     assert f"queue T-0: its files in front of entry {first} are missing" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("lost", "old"), [("file", False), ("file", True), ("content", False), ("content", True), ("directory", False)]
+)
+@pytest.mark.parametrize("abort", [False, True])
+async def test_a_queue_without_files_is_built_again(
+    lost: str, abort: bool, old: bool, make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
+) -> None:
+    """Of which the part of the log that a start reads has the last messages, or (old) none at all."""
+    sizes = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 4000}
+    config, disk = make_config("/store", **sizes), MemoryDisk()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(150):
+            clock.now += 10_000
+            store.append(make_record(n, queue_id=int(n % 2 == 0 or (old and n >= 60))))
+        bounds = store.queue_bounds("T", 0)
+    if lost == "directory":
+        disk.remove_tree("/store/consumequeue/T/0")
+    elif lost == "file":
+        disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    else:
+        disk.write(f"/store/consumequeue/T/0/{0:020d}", b"")
+    if abort:
+        disk.write("/store/abort", b"")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == bounds
+    assert sum("built again from the log" in line for line in caplog.messages) == 1
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == bounds
+    assert sum("built again from the log" in line for line in caplog.messages) == 1
+
+
+async def test_an_empty_directory_of_a_queue_without_messages_is_removed(
+    make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+    config, disk = make_config("/store"), MemoryDisk()
+    async with open_store(config, disk=disk) as store:
+        store.append(make_record(0))
+    disk.make_directory("/store/consumequeue/T/7")
+    for _ in range(2):
+        async with open_store(config, disk=disk) as store:
+            assert store.queue_bounds("T", 0) == (0, 1)
+            assert not disk.is_directory("/store/consumequeue/T/7")
+    assert sum("queue T-7: it has no files" in line for line in caplog.messages) == 1
+
+
 async def test_a_topic_that_is_named_like_a_directory_of_another_does_not_prevent_a_start(
     make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
