@@ -26,6 +26,7 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
     The broker may run meanwhile; nothing is changed. Exit status 1: there is damage.
     """
     from triomq_server.broker.tables.table_files import refused_files
+    from triomq_server.process.failures import explain
     from triomq_server.store import StoreDamaged
     from triomq_server.store.stopped.checking import check_store as check
 
@@ -42,7 +43,7 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
         report = check(directory, log, progress)
         refused = list(refused_files(directory))
     except (StoreDamaged, OSError) as error:
-        fail(str(error), EXIT_USAGE)
+        fail(explain(error, {"storePathRootDir": str(directory)}) or str(error), EXIT_USAGE)
     if shown >= 0:
         click.echo("\r", nl=False, err=True)
     if as_json:

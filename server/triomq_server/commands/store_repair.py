@@ -61,6 +61,7 @@ def repair_store(
         return
     from triomq_server.admin.store_repair import repair
     from triomq_server.disk import StoreLocked
+    from triomq_server.process.failures import explain
     from triomq_server.store import StoreDamaged
     from triomq_server.wire import error_text
 
@@ -71,7 +72,7 @@ def repair_store(
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:
-        fail(error_text(error), EXIT_USAGE)
+        fail(explain(error, {"storePathRootDir": str(directory)}) or error_text(error), EXIT_USAGE)
     if as_json:
         click.echo(json.dumps([attrs.asdict(one) for one in outcomes]))
     else:

@@ -31,6 +31,7 @@ def repair_from_log(
     """Check the store, ask, repair it, check again, and report. Exits with 1 if damage remains."""
     from triomq_server.disk import RealDisk, StoreLocked
     from triomq_server.disk.access import lock_store
+    from triomq_server.process.failures import explain
     from triomq_server.store import StoreDamaged
 
     config = _settings(directory, log, config_file)
@@ -47,7 +48,7 @@ def repair_from_log(
     except StoreLocked as error:
         fail(f"{error}: stop the broker first", EXIT_USAGE)
     except (StoreDamaged, OSError) as error:
-        fail(str(error), EXIT_USAGE)
+        fail(explain(error, {"storePathRootDir": str(directory)}) or str(error), EXIT_USAGE)
     _report(found, left, aside, repaired=left is not found, as_json=as_json)
     if left.problems:
         sys.exit(EXIT_FAILED)

@@ -87,6 +87,7 @@ class _Entries:
         self._directory = root / "consumequeue"
         self._files: dict[tuple[str, int, int], mmap.mmap | None] = {}
         self._sizes: dict[tuple[str, int], int] = {}
+        self._topics: dict[str, bool] = {}
         self._removed: dict[tuple[str, int], int] = {}
         with suppress(OSError, ValueError, TypeError):
             for topic, queue_id, _, log_offset in json.loads((root / "triomq/removedQueues.json").read_bytes()):
@@ -103,13 +104,19 @@ class _Entries:
         if size is None:
             size = self._sizes[queue] = self._file_size(*queue)
         if not size:
-            return own  # the topic has been deleted
+            return None if self._has_queues(record.topic) else own  # without queues, the topic has been deleted
         at = record.queue_offset * UNIT_BYTES
         buffer = self._buffer(*queue, at - at % size)
         if buffer is None or at % size + UNIT_BYTES > len(buffer):
             return None
         offset, length, _ = UNIT.unpack_from(buffer, at % size)
         return (offset, length) if length else None
+
+    def _has_queues(self, topic: str) -> bool:
+        if topic not in self._topics:
+            is_name = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+            self._topics[topic] = is_name and any((self._directory / topic).glob("*/*"))
+        return self._topics[topic]
 
     def _file_size(self, topic: str, queue_id: int) -> int:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
@@ -216,6 +223,8 @@ def _entry_of(record: LogRecord) -> str:
 def log_files(directory: Path) -> Iterator[Segment]:
     """The files of a log, oldest first, mapped for reading only. Raises StoreDamaged, OSError."""
     names = sorted(name for name in (os.listdir(directory) if directory.is_dir() else ()) if name.isdecimal())
+    if folder := next((name for name in names if (directory / name).is_dir()), None):
+        raise StoreDamaged(f"{directory / folder}: it is a directory, not a file; move it away")
     sizes = {name: size for name in names if (size := (directory / name).stat().st_size)}
     if not sizes:
         raise StoreDamaged(f"{directory} has no log files: give the store's directory, storePathRootDir")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,11 @@ from typing import Any
 
 import pytest
 import trio
+from click import Command
+from click.testing import CliRunner
 
+from triomq_server.commands.store_check import check_store as check_store_command
+from triomq_server.commands.store_repair import repair_store
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, StoreDamaged, open_store
 from triomq_server.store.stopped.checking import check_store
@@ -49,6 +54,35 @@ async def check_in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return await trio.to_thread.run_sync(run)
+
+
+async def test_the_entries_of_a_queue_without_directory_are_missing(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue/T/0")
+    report = check_store(root)
+    assert report.count == 40
+    assert report.damage[0].what == "entry 0 of queue T-0 is missing or points elsewhere"
+
+
+@pytest.mark.parametrize("command", [check_store_command, repair_store])
+@pytest.mark.parametrize(
+    ("path", "directory", "text"),
+    [
+        ("config/topics.json", True, "a directory stands where a file should be; move it away"),
+        (f"commitlog/{0:020d}", True, "it is a directory, not a file; move it away"),
+        ("config", False, "a file stands where a directory should be; move it away"),
+    ],
+)
+async def test_what_stands_in_a_files_place_is_an_error_with_its_cure(
+    command: Command, path: str, directory: bool, text: str, root: Path
+) -> None:
+    shutil.rmtree(root / "index")  # its size is not the default's
+    if path == "config":
+        (root / path).write_bytes(b"")
+    else:
+        (root / path).unlink(missing_ok=True)
+        (root / path).mkdir(parents=True)
+    result = CliRunner().invoke(command, [str(root)])
+    assert (result.exit_code, text in result.output) == (2, True), result.output
 
 
 async def test_a_sound_store_is_sound(root: Path, golden: Any, tmp_path: Path) -> None:
