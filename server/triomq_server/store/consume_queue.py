@@ -291,14 +291,19 @@ class ConsumeQueue:
                     "%s: no entries for offsets %d to %d; left blank",
                     self, self.max_offset, queue_offset - 1, extra=self.log_fields,
                 )  # fmt: skip
-                # Blanks get a log offset that expires together with the last entry's record, so that offsets never decrease.
-                before = max(0, self.max_physical_offset - 1)
-                while self.max_offset < queue_offset:
-                    self.push(before, BLANK_SIZE, 0)
+                self.fill_to(queue_offset)
             else:
                 self._start_at(queue_offset)
         self.push(physical_offset, size_bytes, tags_code)
         return True
+
+    def fill_to(self, number: int) -> None:
+        """Write blanks, so that the next entry has at least this number. OSError when the disk is full."""
+        # They get a log offset that expires together with the last entry's record, so that offsets never decrease.
+        before, end = max(0, self.max_physical_offset - 1), self.max_physical_offset
+        while self.max_offset < number:
+            self.push(before, BLANK_SIZE, 0)
+        self.max_physical_offset = end
 
     def rewrite(self, number: int, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Write an entry again that was damaged or blank."""

@@ -108,6 +108,8 @@ class Recovery:
         self._may_be_torn = may_be_torn
         """Whether the log's last record may lack its last bytes."""
         self._damaged: list[tuple[int, int]] = []
+        self._ends: list[tuple[ConsumeQueue, int]] = []
+        """Queues that begin again, and their ends before: blanks at an end have no records."""
         self._reindex_from = reindex_from
         self._records = 0
         self._last_records: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -145,6 +147,8 @@ class Recovery:
         yield from self._dispatch(begin, end, damaged)
         self._dispatcher.dispatched_offset = end
         yield from self._restore_repaired(end)
+        for queue, number in self._ends:
+            queue.fill_to(number)
         self._keep_numbers(damaged, end)
         for queue in without_files:
             if not queue.segments.items and self._queues.get(queue.topic, queue.queue_id) is queue:
@@ -330,6 +334,7 @@ class Recovery:
             "%s: its files in front of entry %d are missing; built again from the log, from entry %d on",
             queue, first, record.queue_offset, extra=queue.log_fields,
         )  # fmt: skip
+        self._ends.append((queue, queue.max_offset))
         queue.truncate(0)
         # At once: behind a queue's end, missing entries are found after a kill, too.
         queue.put(record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False)

@@ -186,6 +186,24 @@ async def test_a_topic_that_is_named_like_a_directory_of_another_does_not_preven
                 slave.notify_arrivals()
 
 
+async def test_a_queue_that_is_built_again_keeps_its_end(make_config: MakeConfig, make_record: MakeRecord) -> None:
+    """Its last record was damaged, and its entry is blank: groups have consumed that number."""
+    config, disk = make_config("/store"), MemoryDisk()
+    async with open_store(config, disk=disk) as store:
+        for n in range(50):
+            store.append(make_record(n, queue_id=int(n >= 30)))
+        damaged = store.record_offset_at("T", 0, 29)
+    disk.files[f"/store/commitlog/{0:020d}"].buffer[damaged + 108] ^= 4
+    async with open_store(config, disk=disk):
+        pass
+    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    async with open_store(config, disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 30)
+        assert store.append(make_record(50)).queue_offset == 30
+    async with open_store(config, disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 31)
+
+
 async def test_a_kill_while_first_files_are_built_again_loses_nothing(
     make_config: MakeConfig, make_record: MakeRecord, record_number: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
