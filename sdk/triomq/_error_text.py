@@ -1,6 +1,21 @@
-"""The text of errors raised outside this package: by trio, the operating system, libraries, users' code."""
+"""The text of errors raised outside this package, by trio, the operating system, libraries, users' code; and of values in
+errors."""
 
 from __future__ import annotations
+
+from typing import Final
+
+SHOWN_CHARACTERS: Final = 200
+"""The most characters of a value that an error repeats: it may be a whole file's text, given by mistake."""
+
+
+def shown(value: object) -> str:
+    """A caller's value as errors show it: its ``repr``, of which a long one is cut off."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - an int of more than 4,300 digits has none, and a user's method may fail
+        return f"a value of type {type(value).__name__} that has no text"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
 
 
 def error_text(error: BaseException) -> str:

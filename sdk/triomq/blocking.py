@@ -85,7 +85,8 @@ def _kept_factory(
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Kept:
         group = args[0] if args else kwargs.get("group")
         asked = args[1:], {**kwargs, "group": group}
-        key = method.__name__, group
+        # Others are refused, and may be unhashable.
+        key = method.__name__, group if isinstance(group, str) else None
 
         def look() -> Kept | None:
             before = self._kept.get(key)

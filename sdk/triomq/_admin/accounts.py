@@ -18,6 +18,7 @@ from triomq._admin.servers import ServerAdmin
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq._transport.links import Links
@@ -280,14 +281,14 @@ def _joined(kind: str, perms: Mapping[str, str] | None) -> str | None:
     for name, perm in perms.items():
         check_text(f"the name of a {kind}", name)
         if not name or "," in name or "=" in name:
-            raise InvalidCall(f"the {kind} {name!r} cannot have a permission: it is empty or has a comma or =")
+            raise InvalidCall(f"the {kind} {shown(name)} cannot have a permission: it is empty or has a comma or =")
         _check_permission(f"the permission of {kind} {name}", perm)
     return ",".join(f"{name}={perm}" for name, perm in perms.items())
 
 
 def _check_permission(name: str, perm: str) -> None:
     if perm not in list(PERMISSIONS):
-        raise InvalidCall(f"{name} is {perm!r}, none of {', '.join(PERMISSIONS)}")
+        raise InvalidCall(f"{name} is {shown(perm)}, none of {', '.join(PERMISSIONS)}")
 
 
 def _account_of(config: PlainAccessConfig) -> Account:

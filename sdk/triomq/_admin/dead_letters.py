@@ -24,6 +24,7 @@ from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_group
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
@@ -173,7 +174,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             MQError: a message could not be sent; those before it were.
         """
         if to not in ("origin", "group"):
-            raise InvalidCall(f'to is {to!r}, neither "origin" nor "group"')
+            raise InvalidCall(f'to is {shown(to)}, neither "origin" nor "group"')
         if limit is not None:
             check_count("limit", limit, 1)
         check_callback("report", report, plain=True)

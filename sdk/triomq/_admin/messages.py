@@ -21,6 +21,7 @@ from triomq._arguments.numbers import check_count
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_group, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
@@ -219,7 +220,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             place = decode_offset_message_id(offset_message_id)
         except BodyError:
             raise InvalidCall(
-                f"{offset_message_id!r} is not an offset message id, which is 32 or 56 hexadecimal digits; for the id that its "
+                f"{shown(offset_message_id)} is not an offset message id, which is 32 or 56 hexadecimal digits; for the id that its "
                 "sender gave: by_unique_key, `triomq message unique-key TOPIC MESSAGE_ID`"
             ) from None
         host = f"[{place.host}]" if ":" in place.host else place.host
@@ -285,7 +286,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         until_ms = FOR_EVER_MS if end_ms is None else end_ms
         check_count("end_ms", until_ms, 0)
         if start_ms > until_ms:
-            raise InvalidCall(f"start_ms is {start_ms}, after end_ms, {until_ms}")
+            raise InvalidCall(f"start_ms is {shown(start_ms)}, after end_ms, {shown(until_ms)}")
         return await self._query(
             topic, key, max_messages, start_ms, until_ms, unique=False, fits=lambda found: key in found.keys
         )
@@ -607,7 +608,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     ) -> list[ReceivedMessage]:
         check_text("the key", key)
         if not key or " " in key:
-            raise InvalidCall(f"the key is {key!r}; a key has at least one character, and no blanks")
+            raise InvalidCall(f"the key is {shown(key)}; a key has at least one character, and no blanks")
         sets = await self._sets_of(topic)
         header = QueryMessageRequest(
             topic=self._namespace.wrap(topic),

@@ -14,6 +14,7 @@ from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
@@ -135,7 +136,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
     async def clean(self, broker: str, what: Cleaning) -> None:
         """Have a broker delete expired or unused data now, instead of at its usual hour."""
         if what not in list(_CLEANING):
-            raise InvalidCall(f"what is {what!r}, none of {', '.join(_CLEANING)}")
+            raise InvalidCall(f"what is {shown(what)}, none of {', '.join(_CLEANING)}")
         address = await self.address_of(broker)
         await self._ask(address, Command.request(_CLEANING[what]), f"cleaning of {what}", CLEANING_TIMEOUT_S)
 
@@ -371,5 +372,5 @@ def _escaped(value: str) -> str:
         InvalidCall: it contains a line end.
     """
     if "\n" in value or "\r" in value:
-        raise InvalidCall(f"the value {value!r} has a line end")
+        raise InvalidCall(f"the value {shown(value)} has a line end")
     return value.replace("\\", "\\\\")

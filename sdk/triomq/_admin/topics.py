@@ -22,6 +22,7 @@ from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._side_by_side import side_by_side
@@ -476,4 +477,4 @@ def _check_own_topic(topic: str) -> None:
 
 def _check_perm(perm: object) -> None:
     if not isinstance(perm, int) or isinstance(perm, bool) or perm & ~PERM_BITS:
-        raise InvalidCall(f"perm is {perm!r}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")
+        raise InvalidCall(f"perm is {shown(perm)}, not a sum of 4 (read), 2 (write) and 1 (inherit); 6 is the default")

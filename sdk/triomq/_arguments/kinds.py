@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from triomq._arguments.async_functions import is_async
+from triomq._error_text import shown
 from triomq.errors import InvalidCall
 
 
@@ -45,7 +46,7 @@ def check_methods(name: str, value: object, *methods: str, asynchronous: bool = 
     """
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
         kind = f"{'async ' if asynchronous else ''}method{'s' if len(methods) > 1 else ''}"
-        raise InvalidCall(f"{name} is no object with the {kind} {' and '.join(methods)}: {value!r}")
+        raise InvalidCall(f"{name} is no object with the {kind} {' and '.join(methods)}: {shown(value)}")
 
 
 def check_callback(name: str, callback: object, *, plain: bool = False) -> None:

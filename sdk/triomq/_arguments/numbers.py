@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import attrs
 
+from triomq._error_text import shown
 from triomq.errors import InvalidCall
 
 
@@ -23,25 +24,25 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
     """Raise :class:`InvalidCall` unless an argument is a whole number in its range."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise InvalidCall(f"{name} is {value!r}, not a whole number {bounds}")
+        raise InvalidCall(f"{name} is {shown(value)}, not a whole number {bounds}")
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
     """Raise :class:`InvalidCall` unless an argument is a number of seconds above 0, or 0 where that has a meaning."""
     if not _is_number(value) or not (value > 0 or (zero and value == 0)):  # nor nan
-        raise InvalidCall(f"{name} is {value!r}, not a number of seconds {'from' if zero else 'above'} 0")
+        raise InvalidCall(f"{name} is {shown(value)}, not a number of seconds {'from' if zero else 'above'} 0")
 
 
 def check_wait(value: object) -> None:
     """Raise :class:`InvalidCall` unless ``wait_s`` is a number of seconds from 0; infinity is one."""
     if not _is_number(value) or not value >= 0:  # nor nan
-        raise InvalidCall(f"wait_s is {value!r}, not at least 0")
+        raise InvalidCall(f"wait_s is {shown(value)}, not at least 0")
 
 
 def check_share(name: str, value: object) -> None:
     """Raise :class:`InvalidCall` unless an argument is a number from 0 to 1."""
     if not _is_number(value) or not 0 <= value <= 1:
-        raise InvalidCall(f"{name} is {value!r}, not a number from 0 to 1")
+        raise InvalidCall(f"{name} is {shown(value)}, not a number from 0 to 1")
 
 
 def seconds(*, zero: bool = False) -> Callable[[object, attrs.Attribute[Any], object], None]:
@@ -54,7 +55,7 @@ def seconds_between(low: float, high: float) -> Callable[[object, attrs.Attribut
 
     def check(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if not _is_number(value) or not low <= value <= high:
-            raise InvalidCall(f"{attribute.name} is {value!r}, not a number of seconds between {low} and {high}")
+            raise InvalidCall(f"{attribute.name} is {shown(value)}, not a number of seconds between {low} and {high}")
 
     return check
 

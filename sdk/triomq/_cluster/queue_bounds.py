@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.route_wait import RouteWait
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._message.message import OFFSET_MAX, MessageQueue, check_queue
 from triomq.errors import InvalidCall, LinkLost, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -117,7 +118,7 @@ class QueueBounds(metaclass=NoPublicConstructor):
 
 def _check_time_ms(time_ms: object) -> None:
     if not isinstance(time_ms, int) or isinstance(time_ms, bool) or abs(time_ms) > OFFSET_MAX:
-        raise InvalidCall(f"time_ms is {time_ms!r}, not ms since 1970")
+        raise InvalidCall(f"time_ms is {shown(time_ms)}, not ms since 1970")
 
 
 def _checked(offset: int, queue: MessageQueue) -> int:

@@ -16,6 +16,7 @@ import attrs
 import trio
 from cachetools import TTLCache
 
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall
 from triomq_protocol.names import MASTER_ID
@@ -76,13 +77,13 @@ def read_preference_of(value: ReadPreference | str | int) -> Preference:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise InvalidCall(f"read_preference is {value}, and a broker's id is at least 0")
+            raise InvalidCall(f"read_preference is {shown(value)}, and a broker's id is at least 0")
         return OnlyBroker(value)
     try:
         return ReadPreference(value)
     except ValueError:
         known = ", ".join(each.value for each in ReadPreference)
-        raise InvalidCall(f"no read_preference {value!r}; there are {known}, and broker ids") from None
+        raise InvalidCall(f"no read_preference {shown(value)}; there are {known}, and broker ids") from None
 
 
 @attrs.frozen

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 import trio
 
 from triomq._cluster.routes import Routes
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Backoff, Links
 from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer, NotANameServer
@@ -33,7 +34,7 @@ def checked_wait_s(wait_s: float | None) -> float | None:
         InvalidCall: it is negative or not a number.
     """
     if wait_s is not None and not wait_s >= 0:  # nor nan
-        raise InvalidCall(f"route_wait_s is {wait_s}, not None and not a number of seconds from 0 on")
+        raise InvalidCall(f"route_wait_s is {shown(wait_s)}, not None and not a number of seconds from 0 on")
     return wait_s
 
 

@@ -13,6 +13,7 @@ import trio
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.positions import checked_time_ms
 from triomq._consumer.membership import Membership
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_queue, check_whole_offset
 from triomq.errors import InvalidCall
 
@@ -70,7 +71,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
         check_whole_offset(offset)
         low, high = await self._member.bounds.min_offset(queue), await self._member.bounds.max_offset(queue)
         if not low <= offset <= high:
-            raise InvalidCall(f"{queue} has no offset {offset}, only {low} to {high}")
+            raise InvalidCall(f"{queue} has no offset {shown(offset)}, only {low} to {high}")
         self._member.go_to(queue, offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:

@@ -55,6 +55,7 @@ from triomq._consumer.group.rebalance import RETRY_AFTER_S, Members, Rebalance
 from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_elsewhere, offset_file
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
+from triomq._error_text import shown
 from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
@@ -158,7 +159,7 @@ class Membership(ABC):
         check_group(options.group)
         check_strategy(options.allocate)
         if options.model not in list(MODELS):  # it may be unhashable
-            raise InvalidCall(f"no message model {options.model!r}; there are {', '.join(MODELS)}")
+            raise InvalidCall(f"no message model {shown(options.model)}; there are {', '.join(MODELS)}")
         self.group = options.group
         self.callbacks = options.callbacks
         self.subscriptions: dict[str, Subscription] = {}

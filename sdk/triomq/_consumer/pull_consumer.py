@@ -39,6 +39,7 @@ from triomq._consumer.offset_store import OffsetStore
 from triomq._consumer.puller import PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.shared_pulls import Share, SharedPulls
+from triomq._error_text import shown
 from triomq._message.hooks import FilterHook, PullHook, wanted_messages
 from triomq._message.message import MessageQueue, check_group, check_name, check_offset, check_queue
 from triomq._message.pull_result import PullResult, PullStatus
@@ -185,7 +186,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
             check_seconds("suspend_s", suspend_s, zero=True)
             if math.isinf(suspend_s):
                 raise InvalidCall(
-                    f"suspend_s is {suspend_s!r}, not a number of seconds, 0 or more, for which a broker may hold the pull"
+                    f"suspend_s is {shown(suspend_s)}, not a number of seconds, 0 or more, for which a broker may hold the pull"
                 )
         wanted = self._subscription(queue.topic, tags, sql)
         self._lost.discard(queue)  # a caller who pulls a queue that a share has lost is responsible for it
@@ -552,7 +553,7 @@ def _checked(sql: str) -> Sql:
     try:
         parse(sql)
     except Sql92Error as error:
-        raise InvalidCall(f"the SQL92 expression {sql!r} cannot be used: {error}") from error
+        raise InvalidCall(f"the SQL92 expression {shown(sql)} cannot be used: {error}") from error
     return Sql(sql)
 
 

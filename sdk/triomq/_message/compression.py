@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from triomq._arguments.kinds import check_methods
-from triomq._error_text import error_text, named_error
+from triomq._error_text import error_text, named_error, shown
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.record.layout import (
     COMPRESSED,
@@ -137,7 +137,7 @@ def checked_compressor(compressor: Compressor | None) -> Compressor | None:
     flag = getattr(compressor, "sys_flag", None)
     if not isinstance(flag, int) or not flag & COMPRESSED or flag & ~(COMPRESSED | COMPRESSION_MASK):
         raise InvalidCall(
-            f"sys_flag of the compressor {type(compressor).__name__} is {flag!r}; it is that of the compressor in triomq.plugins whose format this "
+            f"sys_flag of the compressor {type(compressor).__name__} is {shown(flag)}; it is that of the compressor in triomq.plugins whose format this "
             "one writes, such as ZlibCompressor.sys_flag"
         )
     return compressor

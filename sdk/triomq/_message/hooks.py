@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar, cast
 import attrs
 from msgspec import structs
 
+from triomq._error_text import shown
 from triomq._message.message import Message, MessageQueue, check_properties
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
@@ -181,7 +182,7 @@ def check_hooks(name: str, hooks: object, *methods: str) -> None:
         raise InvalidCall(f"{name} is {type(hooks).__name__}, not a list of hooks")
     for hook in hooks:
         if isinstance(hook, type) or not any(callable(getattr(hook, method, None)) for method in methods):
-            raise InvalidCall(f"{name} has {hook!r}, which is no object with the method {' or '.join(methods)}")
+            raise InvalidCall(f"{name} has {shown(hook)}, which is no object with the method {' or '.join(methods)}")
 
 
 def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:

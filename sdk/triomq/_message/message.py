@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from triomq._arguments.numbers import check_count
+from triomq._error_text import shown
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES
@@ -133,7 +134,7 @@ def check_name(name: str, kind: str, max_length: int) -> None:
     if len(name) > max_length:
         raise InvalidCall(f"the {kind} has {len(name)} characters, more than {max_length}")
     if not _NAME.match(name):
-        raise InvalidCall(f"the {kind} {name!r} has characters other than % | a-z A-Z 0-9 _ -")
+        raise InvalidCall(f"the {kind} {shown(name)} has characters other than % | a-z A-Z 0-9 _ -")
 
 
 def check_group(group: str) -> None:
@@ -157,7 +158,7 @@ def check_queue(queue: object, cure: str = "") -> None:
 def check_whole_offset(offset: object) -> None:
     """Raise unless it is a whole number."""
     if not isinstance(offset, int) or isinstance(offset, bool):
-        raise InvalidCall(f"the offset is {offset!r}, not a whole number")
+        raise InvalidCall(f"the offset is {shown(offset)}, not a whole number")
 
 
 def check_offset(offset: int) -> None:
@@ -165,7 +166,7 @@ def check_offset(offset: int) -> None:
     check_whole_offset(offset)
     if not 0 <= offset <= OFFSET_MAX:
         raise InvalidCall(
-            f"the offset is {offset}, not at least 0" + (f" and at most {OFFSET_MAX}" if offset > 0 else "")
+            f"the offset is {shown(offset)}, not at least 0" + (f" and at most {OFFSET_MAX}" if offset > 0 else "")
         )
 
 
@@ -182,7 +183,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
         if not _is_clean(name) or not _is_clean(value):
             _check_encodable(f"the property {name!r:.100}", name, value)
             raise InvalidCall(
-                f"the property {name!r} is {value!r:.100}, and needs text that is not blank and free of U+0001 and U+0002"
+                f"the property {shown(name)} is {shown(value)}, and needs text that is not blank and free of U+0001 and U+0002"
             )
 
 
@@ -190,15 +191,15 @@ def check_tag(tag: object) -> None:
     """Raise unless a subscription can select messages with this tag."""
     if not isinstance(tag, str) or not _is_clean(tag):
         _check_encodable("tags", tag)
-        raise InvalidCall(f"tags is {tag!r}, and needs text that is not blank and free of U+0001 and U+0002")
+        raise InvalidCall(f"tags is {shown(tag)}, and needs text that is not blank and free of U+0001 and U+0002")
     if "||" in tag or "&&" in tag:
         raise InvalidCall(
-            f"tags is {tag!r}, but a message has one tag, and no subscription could select this one; "
+            f"tags is {shown(tag)}, but a message has one tag, and no subscription could select this one; "
             "several texts can be properties, for SQL92 expressions"
         )
     if tag[0] <= " " or tag[-1] <= " ":
         raise InvalidCall(
-            f"tags is {tag!r}, but subscriptions are read without blanks at the ends of a tag; write {tag.strip()!r}"
+            f"tags is {shown(tag)}, but subscriptions are read without blanks at the ends of a tag; write {shown(tag.strip())}"
         )
 
 
@@ -206,30 +207,32 @@ def check_keys(keys: object) -> None:
     """Raise unless brokers index exactly these keys."""
     if isinstance(keys, str):
         if " " in keys and keys.strip():
-            raise InvalidCall(f"keys is {keys!r}, but a blank separates keys; give several as keys={keys.split()!r}")
+            raise InvalidCall(
+                f"keys is {shown(keys)}, but a blank separates keys; give several as keys={shown(keys.split())}"
+            )
         if not _is_clean(keys):
             _check_encodable("keys", keys)
-            raise InvalidCall(f"keys is {keys!r}, and needs text that is not blank and free of U+0001 and U+0002")
+            raise InvalidCall(f"keys is {shown(keys)}, and needs text that is not blank and free of U+0001 and U+0002")
         _check_one_line(keys)
         return
     # An iterable that can be read only once, like a generator, would be empty when the message is encoded.
     if not isinstance(keys, list | tuple | Collection) or not all(map(_is_clean, keys)):
         _check_encodable("keys", *(keys if isinstance(keys, Collection) else ()))
         raise InvalidCall(
-            f"keys is {keys!r}, neither one key nor a list of keys; each needs text that is not blank and free of U+0001 "
+            f"keys is {shown(keys)}, neither one key nor a list of keys; each needs text that is not blank and free of U+0001 "
             "and U+0002"
         )
     for key in keys:
         if " " in key:
-            raise InvalidCall(f"the key {key!r} in keys has a blank, which would make several keys of it")
+            raise InvalidCall(f"the key {shown(key)} in keys has a blank, which would make several keys of it")
         _check_one_line(key)
 
 
 def _check_one_line(key: str) -> None:
     if not key.isprintable() and (found := _CONTROL.search(key)):
         raise InvalidCall(
-            f"keys has {key!r} with the control character {found[0]!r}, and a key is one line of text; give several keys "
-            f"as keys={key.split()!r}, and other text as a property"
+            f"keys has {shown(key)} with the control character {shown(found[0])}, and a key is one line of text; give several keys "
+            f"as keys={shown(key.split())}, and other text as a property"
         )
 
 
@@ -238,7 +241,7 @@ def _check_encodable(name: str, *texts: object) -> None:
     for text in texts:
         if isinstance(text, str) and (found := _SURROGATE.search(text)):
             raise InvalidCall(
-                f"{name} has {text!r:.100} with the lone surrogate {found[0]!r}, half a character, which UTF-8 cannot "
+                f"{name} has {shown(text)} with the lone surrogate {shown(found[0])}, half a character, which UTF-8 cannot "
                 "hold; give text that text.encode() takes, and bytes in the body"
             )
 

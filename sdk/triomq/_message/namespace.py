@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from triomq._error_text import shown
 from triomq.errors import InvalidCall
 from triomq_protocol.names import (
     DLQ_PREFIX,
@@ -41,7 +42,9 @@ class Namespace:
 
     def __init__(self, name: str = "") -> None:
         if name and not _NAME.match(name):
-            raise InvalidCall(f"the namespace {name!r} has other characters than letters, digits, '|', '_' and '-'")
+            raise InvalidCall(
+                f"the namespace {shown(name)} has other characters than letters, digits, '|', '_' and '-'"
+            )
         self.name = name
         self._prefix = f"{name}%"
         self.plain: set[str] = set()

@@ -18,6 +18,7 @@ from triomq._arguments.kinds import check_text
 from triomq._cluster.broker_requests import AskedProducer
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
+from triomq._error_text import shown
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message, MessageQueue, check_queue
 from triomq._message.received import ReceivedMessage
@@ -393,7 +394,7 @@ class Producer(metaclass=NoPublicConstructor):
         if not isinstance(half, HalfMessage):
             raise InvalidCall(f"the half message is {type(half).__name__}, not what send_half returns")
         if not isinstance(state, TransactionState):
-            raise InvalidCall(f"the state is {state!r}, neither COMMIT nor ROLLBACK of triomq.TransactionState")
+            raise InvalidCall(f"the state is {shown(state)}, neither COMMIT nor ROLLBACK of triomq.TransactionState")
         if state is TransactionState.UNKNOWN:
             raise InvalidCall("a half message is ended by COMMIT or ROLLBACK; until then its state is UNKNOWN")
         await self._transactional().end_half(half, state)

@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import trio
 
-from triomq._error_text import error_text
+from triomq._error_text import error_text, shown
 from triomq.errors import InvalidCall
 
 
@@ -52,7 +52,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.strip().rpartition(":")
     if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65536:
         hint = "; addresses are separated by ';'" if "," in address else ""
-        raise ValueError(f"{address!r} is not host:port, such as 127.0.0.1:9876{hint}")
+        raise ValueError(f"{shown(address)} is not host:port, such as 127.0.0.1:9876{hint}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

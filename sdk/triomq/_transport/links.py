@@ -19,7 +19,7 @@ from cachetools import LRUCache
 
 from triomq._arguments.kinds import check_text
 from triomq._arguments.numbers import seconds, share
-from triomq._error_text import error_text, named_error
+from triomq._error_text import error_text, named_error, shown
 from triomq._transport.credentials import Credentials
 from triomq._transport.dialing import Dialer
 from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_failed
@@ -42,7 +42,7 @@ DEAD_MAX: Final = 1_000
 
 def _at_least_one(_options: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int | float) or not value >= 1:
-        raise InvalidCall(f"{attribute.name} is {value!r}, not a number of at least 1")
+        raise InvalidCall(f"{attribute.name} is {shown(value)}, not a number of at least 1")
 
 
 @attrs.frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import triomq
 from triomq import plugins
 from triomq._consumer.lite.options import LiteOptions
 from triomq._consumer.push.options import PushOptions
+from triomq._message.message import check_keys, check_offset, check_properties, check_tag
 from triomq.errors import InvalidCall
 
 WHOLE = "not a whole number of at least 1"
@@ -55,3 +57,40 @@ def test_what_cannot_be_used_is_named(kind: type, name: str, bad: Any, form: str
 def test_numbers_of_lite_pull_consumers(name: str) -> None:
     with pytest.raises(InvalidCall, match=f"{name} is 0, {WHOLE}"):
         LiteOptions(**{"auto_commit": True, "batch_max": 1, "held_max": 1, name: 0})
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param("x" * 40_000, "batch_max is 'xxxx", id="text"),
+        pytest.param(10**5_000, "batch_max is a value of type int that has no text, not a whole number", id="int"),
+    ],
+)
+def test_a_long_value_is_not_repeated_whole(value: Any, text: str) -> None:
+    """Python refuses to turn an int of more than 4,300 digits into text: that was raised instead."""
+    with pytest.raises(InvalidCall) as caught:
+        PushOptions(batch_max=value)
+    assert str(caught.value).startswith(text)
+    assert str(caught.value).endswith("not a whole number from 1 to 1024")
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("check", "value"),
+    [
+        (check_keys, " " * 40_000),
+        (check_keys, "a b " * 10_000),
+        (check_keys, ["a b " * 10_000]),
+        (check_keys, ["a\n" * 10_000]),
+        (check_tag, " " * 40_000),
+        (check_tag, "a || b " * 10_000),
+        (check_tag, " " * 40_000 + "a"),
+        (check_properties, {"a" * 40_000: ""}),
+        (check_properties, {"a": "\x01" * 40_000}),
+        pytest.param(check_offset, 10**5_000, id="offset"),
+    ],
+)
+def test_long_texts_of_messages_are_not_repeated_whole(check: Callable[[Any], None], value: Any) -> None:
+    with pytest.raises(InvalidCall) as caught:
+        check(value)
+    assert len(str(caught.value)) < 1000

@@ -92,6 +92,12 @@ def test_a_notebooks_cell_can_be_run_twice(system_cluster, kind):
 
 
 @pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_a_group_that_is_no_text(system_cluster, kind):
+    with open_client(system_cluster) as client, pytest.raises(errors.InvalidCall, match="the group is list, not text"):
+        getattr(client, kind)(["P"])
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
 def test_the_same_call_in_several_threads_gives_one_object(system_cluster, kind):
     made = []
     barrier = threading.Barrier(4)

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import attrs
 
 from triomq._arguments.kinds import check_callback
+from triomq._error_text import shown
 from triomq._message.message import MessageQueue
 from triomq.errors import InvalidCall
 
@@ -233,7 +234,7 @@ def _room(room_of: Callable[[str], str], name: str) -> str:
     room = room_of(name)
     if not room:
         raise InvalidCall(
-            f"the machine room of {name!r} is empty; the resolver must name one for every broker and client"
+            f"the machine room of {shown(name)} is empty; the resolver must name one for every broker and client"
         )
     return room
 

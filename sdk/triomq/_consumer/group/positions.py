@@ -22,6 +22,7 @@ from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, offset_in_doubt
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
+from triomq._error_text import shown
 from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq.errors import InvalidCall, MQError, OffsetIllegal
@@ -80,7 +81,7 @@ def illegal_offset_policy(value: IllegalOffset | str) -> IllegalOffset:
         return IllegalOffset(value)
     except ValueError:
         known = ", ".join(each.value for each in IllegalOffset)
-        raise InvalidCall(f"no illegal_offset policy {value!r}; there are {known}") from None
+        raise InvalidCall(f"no illegal_offset policy {shown(value)}; there are {known}") from None
 
 
 def corrected_offset(policy: IllegalOffset, *, next_offset: int, min_offset: int, max_offset: int) -> int | None:
@@ -138,7 +139,7 @@ def check_start_from(start_from: object) -> StartFrom:
     ):
         checked_time_ms("start_from", start_from)
         return start_from
-    raise InvalidCall(f'start_from is {start_from!r}; use "latest", "earliest", a datetime, or ms since 1970')
+    raise InvalidCall(f'start_from is {shown(start_from)}; use "latest", "earliest", a datetime, or ms since 1970')
 
 
 def checked_time_ms(name: str, moment: object) -> int:
@@ -155,7 +156,7 @@ def checked_time_ms(name: str, moment: object) -> int:
         if moment.tzinfo is None:
             raise InvalidCall(f"{name} has no time zone; use datetime(..., tzinfo=...) or datetime.astimezone()")
     elif not isinstance(moment, int) or isinstance(moment, bool) or not 0 <= moment <= OFFSET_MAX:
-        raise InvalidCall(f"{name} is {moment!r}, neither a datetime nor ms since 1970")
+        raise InvalidCall(f"{name} is {shown(moment)}, neither a datetime nor ms since 1970")
     return time_ms_of(moment)
 
 

@@ -15,7 +15,7 @@ import trio
 
 from triomq._arguments.kinds import check_methods
 from triomq._arguments.numbers import check_count, check_seconds
-from triomq._error_text import named_error
+from triomq._error_text import named_error, shown
 from triomq._message.message import MessageQueue
 from triomq._message.send_result import SendResult
 from triomq._producer.strategies.faults import FaultStrategy, LatencyFaults, choose_plain
@@ -152,7 +152,7 @@ class CheckedFaults:
 
         def check(name: str, queue: object) -> None:
             if queue not in queues:
-                raise InvalidCall(f"{name} chose {queue!r}, which is none of the topic's {len(queues)} queues")
+                raise InvalidCall(f"{name} chose {shown(queue)}, which is none of the topic's {len(queues)} queues")
 
         try:
             return self._calls.strict("choose", lambda: self._faults.choose(queues, last_broker, count, now), check)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from triomq._error_text import named_error
+from triomq._error_text import named_error, shown
 from triomq._message.message import Message, MessageQueue
 from triomq.errors import InvalidCall
 from triomq_protocol.filters.tags import java_hash
@@ -125,5 +125,7 @@ def choose_by_selector(
     except Exception as error:
         raise InvalidCall(f"the queue selector failed: {named_error(error)}") from error
     if chosen not in queues:
-        raise InvalidCall(f"the queue selector chose {chosen!r}, which is none of the topic's {len(queues)} queues")
+        raise InvalidCall(
+            f"the queue selector chose {shown(chosen)}, which is none of the topic's {len(queues)} queues"
+        )
     return chosen
