@@ -247,6 +247,9 @@ class Client(metaclass=NoPublicConstructor):
         self._tracers: dict[str, Tracer] = {}
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._closed = False
+        self._closings = 0
+        """How many calls of `aclose` close members now."""
+        self._ended = trio.Event()
         self.admin = construct(Admin, self._name_servers, self._routes, self._links, self._route_wait)
         self.bounds = construct(QueueBounds, BrokerLinks(self._routes, self._links), self._route_wait)
         self.groups = construct(GroupAdmin, self.admin, self._routes, self._links, self._route_wait)
@@ -672,6 +675,7 @@ class Client(metaclass=NoPublicConstructor):
         """
         self._refuse_callbacks("aclose() of the client")
         self._links.closes_soon = True
+        self._closings += 1
         try:
             if at_once:
                 for member in self._members:
@@ -686,10 +690,16 @@ class Client(metaclass=NoPublicConstructor):
                 for tracer in self._tracers.values():
                     nursery.start_soon(tracer.flush)
         finally:
-            self._closed = True
-            if self._sink is not None:
-                sink_once(self._sink, self.statistics)
-            self._links.close(ClientClosed("the client is closed"))
+            self._closings -= 1
+            # The members that another call closes may still wait for handlers, and commit then.
+            if not self._closings and not self._closed:
+                self._closed = True
+                if self._sink is not None:
+                    sink_once(self._sink, self.statistics)
+                self._links.close(ClientClosed("the client is closed"))
+                self._ended.set()
+        if not self._closed:
+            await self._ended.wait()
 
     def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
         """Raise :class:`InvalidCall` if a user's function would wait for its own end."""

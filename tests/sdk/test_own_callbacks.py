@@ -176,3 +176,28 @@ async def test_a_callback_that_waits_for_another_task_which_closes(autojump_cloc
             await trio.lowlevel.checkpoint_if_cancelled()
     assert closed.is_set()
     assert "a callback of consumer group G still runs" in caplog.text
+
+
+async def test_a_second_end_of_a_client_waits_for_the_first(autojump_clock, group_cluster):
+    """It closed the links, so that the results of handlers which still ran were lost."""
+    group_cluster.broker.store("T", 0, b"x", b"")
+    begun, handled = trio.Event(), []
+
+    async def handle(_message):
+        begun.set()
+        await trio.sleep(2)
+        handled.append(True)
+
+    async with (
+        group_cluster.client() as client,
+        client.push_consumer("G", start_from="earliest") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe("T")
+        nursery.start_soon(consumer.run, handle)
+        await begun.wait()
+        nursery.start_soon(client.aclose)
+        await trio.testing.wait_all_tasks_blocked()
+        await client.aclose()
+        assert handled
+        assert group_cluster.broker.offsets["G", "T", 0] == 1
