@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import ssl
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypedDict, TypeVar
@@ -68,6 +69,7 @@ from triomq._message.hooks import (
 from triomq._message.message import MAX_BODY_BYTES, MessageQueue, check_group, check_topic
 from triomq._message.namespace import Namespace
 from triomq._message.transaction import TransactionCheck, TransactionListener
+from triomq._own_callbacks import OwnCallbacks, RunningCallback, callback_that_started_this
 from triomq._producer.producer import Producer
 from triomq._producer.request_reply import ReplyDesk
 from triomq._producer.sender import Sender, SendSettings
@@ -246,6 +248,8 @@ class Client(metaclass=NoPublicConstructor):
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
         self._tracers: dict[str, Tracer] = {}
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
+        self._waited_for: weakref.WeakSet[OwnCallbacks] = weakref.WeakSet()
+        """The callbacks that the ends of members wait for, also of those that have closed and whose callbacks still run."""
         self._closed = False
         self._closings = 0
         """How many calls of `aclose` close members now."""
@@ -396,6 +400,7 @@ class Client(metaclass=NoPublicConstructor):
             on_transaction_end=send_trace.transaction_ended if send_trace is not None else None,
         )
         self._members.append(producer)
+        self._waited_for.update(producer._waited_for())  # noqa: SLF001
         return producer
 
     def pull_consumer(
@@ -641,6 +646,8 @@ class Client(metaclass=NoPublicConstructor):
 
         consumer = make(left)
         self._members.append(consumer)
+        if not isinstance(consumer, PullConsumer):  # its end waits for no callback
+            self._waited_for.update(consumer._waited_for())  # noqa: SLF001
         return consumer
 
     def statistics(self) -> ClientStatistics:
@@ -703,9 +710,13 @@ class Client(metaclass=NoPublicConstructor):
 
     def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
         """Raise :class:`InvalidCall` if a user's function would wait for its own end."""
-        for member in self._members:
-            if not isinstance(member, PullConsumer):  # its end waits for no callback
-                member._refuse_callbacks(what, task)  # noqa: SLF001
+        for callbacks in self._waited_for:
+            callbacks.refuse(what, task)
+
+    def _callback_that_started_this(self) -> RunningCallback | None:
+        """The callback of this client, still running, that has started the current task and may wait for it."""
+        callback = callback_that_started_this()
+        return callback if callback is not None and callback.of in self._waited_for else None
 
     def _check_open(self) -> None:
         if self._closed:

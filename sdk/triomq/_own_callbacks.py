@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 import weakref
@@ -86,6 +87,29 @@ async def run_in_thread(
     return await trio.to_thread.run_sync(call, limiter=limiter)
 
 
+@attrs.define(eq=False)
+class RunningCallback:
+    """A callback, or several one after the other, in one task.
+
+    Attributes:
+        of: whose end waits for it.
+        is_over: whether it has ended.
+    """
+
+    of: OwnCallbacks
+    is_over: bool = False
+
+
+_starter: Final[contextvars.ContextVar[RunningCallback]] = contextvars.ContextVar("_starter")
+"""The callback that runs here, also in the tasks and threads that it starts."""
+
+
+def callback_that_started_this() -> RunningCallback | None:
+    """The callback that has started the current task, of trio or of asyncio, and may wait for it; None: it has ended."""
+    starter = _starter.get(None)
+    return None if starter is None or starter.is_over else starter
+
+
 class OwnCallbacks:
     """The tasks in which callbacks of one object run that its end waits for.
 
@@ -106,15 +130,25 @@ class OwnCallbacks:
             yield
             return
         self._running[task] = len(task.child_nurseries)
+        callback = RunningCallback(self)
+        token = _starter.set(callback)
         try:
             yield
         finally:
+            _starter.reset(token)
+            callback.is_over = True
             del self._running[task]
 
     async def run(self, function: Callable[[Unpack[Args]], Awaitable[None]], *args: *Args) -> None:
         """Await a function that runs callbacks in the current task."""
         with self.running():
             await function(*args)
+
+    @property
+    def one_started_this(self) -> bool:
+        """Whether one of them, which still runs, has started the current task, and may wait for it."""
+        callback = callback_that_started_this()
+        return callback is not None and callback.of is self
 
     def refuse(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
         """Raise :class:`InvalidCall` if a callback waits for the caller, who is about to wait for the callback.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -46,6 +46,7 @@ from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import LocalTransaction, Transaction, TransactionResult, TransactionState
 from triomq._producer import producer as _producer
 from triomq._producer.strategies.queue_selectors import QueueSelector
+from triomq.errors import ClientClosed
 
 __all__ = [
     "AccountAdmin",
@@ -368,12 +369,22 @@ class Client(metaclass=NoPublicConstructor):
     async def aclose(self) -> None:
         """Flush producers, unregister groups, close links; a second call does nothing.
 
+        In a task that a callback or a handler has started, this does not wait for its end once the client is closed.
+
         Raises:
             InvalidCall: a callback, a handler or a check has called it, and would wait for itself.
         """
         caller = waiting_task()
         if caller is not None:
             self._session.value._refuse_callbacks("aclose() of the client", caller)  # noqa: SLF001
+        callback = self._session.value._callback_that_started_this()  # noqa: SLF001
+        if callback is not None:
+            # The session ends only after the callback, which may wait for this; the client's own end knows that.
+            self._session.leave()
+            with suppress(ClientClosed):
+                await self._session.call(self._session.value.aclose, waits_if_cancelled=False)
+            if not callback.is_over:
+                return
         await self._session.close()
 
 

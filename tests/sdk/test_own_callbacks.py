@@ -178,6 +178,39 @@ async def test_a_callback_that_waits_for_another_task_which_closes(autojump_cloc
     assert "a callback of consumer group G still runs" in caplog.text
 
 
+@pytest.mark.parametrize("what", ["flush", "producer", "client"])
+async def test_a_send_s_callback_that_waits_for_another_task(autojump_clock, group_cluster, what):
+    """The task need not wait for the callback that has started it, and waits for all else."""
+    log = []
+
+    async def other(*_args):
+        await trio.sleep(1)
+        log.append("other")
+
+    async def callback(*_args):
+        done = trio.Event()
+
+        async def end():
+            await {"flush": producer.flush, "producer": producer.aclose, "client": client.aclose}[what]()
+            log.append(what)
+            done.set()
+
+        nursery.start_soon(end)
+        try:
+            await done.wait()
+        finally:
+            log.append("callback")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, group_cluster.client() as client:
+            producer = client.producer("P")
+            await producer.send(triomq.Message("T", b"x"), other)
+            await producer.send(triomq.Message("T", b"x"), callback)
+            await trio.sleep(30)
+    # An end cancels the callback after the 5 s that callbacks get.
+    assert log == (["other", "flush", "callback"] if what == "flush" else ["other", "callback", what])
+
+
 async def test_a_second_end_of_a_client_waits_for_the_first(autojump_clock, group_cluster):
     """It closed the links, so that the results of handlers which still ran were lost."""
     group_cluster.broker.store("T", 0, b"x", b"")

@@ -287,6 +287,11 @@ class Session(Generic[Value]):
         """Start closing."""
         self._stop.set()
 
+    def leave(self) -> None:
+        """Start closing, from asyncio; does not wait for the end."""
+        self._run.ticks.wake()
+        self._stop.set()
+
     async def wait_open(self) -> None:
         """Wait until it is open; if that is cancelled or fails, until all of it has ended."""
         try:
@@ -326,8 +331,12 @@ class Session(Generic[Value]):
             raise
         await self._run.wait_ended()
 
-    async def call(self, run: Callable[[], Awaitable[R]]) -> R:
+    async def call(self, run: Callable[[], Awaitable[R]], *, waits_if_cancelled: bool = True) -> R:
         """Run an async function in trio and wait for its end; a cancellation is passed on to it.
+
+        Args:
+            run: the function.
+            waits_if_cancelled: whether to wait for its end also then.
 
         Raises:
             ClientClosed: the session has ended, or ends meanwhile.
@@ -339,7 +348,7 @@ class Session(Generic[Value]):
         call = Call(self._run, run)
         self._run.ticks.wake()
         self._calls.start_soon(call.serve)
-        return await call.wait()
+        return await call.wait(if_cancelled=waits_if_cancelled)
 
     def check(self) -> None:
         """Raise the errors that :meth:`call` raises before it runs anything."""
@@ -417,8 +426,8 @@ class Call(Generic[R]):
             self._ended = True
             complete(self._answer)
 
-    async def wait(self) -> R:
-        """Wait in a task of the asyncio loop; if that is cancelled, until the call has ended.
+    async def wait(self, *, if_cancelled: bool = True) -> R:
+        """Wait in a task of the asyncio loop; if that is cancelled, until the call has ended, unless that is not wanted.
 
         A call that ends by itself before a cancellation reaches it returns its result, so that no message is lost; the
         task is cancelled at its next wait.
@@ -431,6 +440,8 @@ class Call(Generic[R]):
                 self._answer = self._run.loop.create_future()
                 self._run.ticks.wake()
                 self._scope.cancel()
+                if not if_cancelled:
+                    raise
                 with suppress(asyncio.CancelledError):  # raised below, if the call has no result
                     await wait_all(self._answer)
             if self._end is None:

@@ -15,6 +15,7 @@ from triomq._consumer.group.positions import checked_time_ms
 from triomq._consumer.membership import Membership
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_queue, check_whole_offset
+from triomq._own_callbacks import OwnCallbacks
 from triomq.errors import InvalidCall
 
 
@@ -26,6 +27,10 @@ class AssignedQueues(metaclass=NoPublicConstructor):
     def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
         """Raise :class:`InvalidCall` if a callback or a handler would wait for its own end."""
         self._member.own_callbacks.refuse(what, task)
+
+    def _waited_for(self) -> list[OwnCallbacks]:
+        """The callbacks that the end waits for."""
+        return [self._member.own_callbacks]
 
     def pause(self, *queues: MessageQueue) -> None:
         """Stop pulling these queues; without queues, pull nothing, also from queues that are assigned later.

@@ -276,8 +276,8 @@ class InFlight:
             raise self._closed_error()
 
     async def wait_empty(self) -> None:
-        """Wait until every send and every callback has ended."""
-        while self.window.count:
+        """Wait until every send and every callback has ended; but not for the callback that has started this task."""
+        while self.window.count > self.own_callbacks.one_started_this:
             await self._waiting.park()
         await trio.lowlevel.checkpoint()
 

@@ -33,6 +33,7 @@ from triomq._message.transaction import (
     TransactionResult,
     TransactionState,
 )
+from triomq._own_callbacks import OwnCallbacks
 from triomq._producer.attempts.outgoing import Outgoing, use_properties
 from triomq._producer.batches import check_batch, encode_batch, messages_of
 from triomq._producer.callbacks import AwaitedSend, CallbackSend, InFlight, context_of
@@ -484,6 +485,8 @@ class Producer(metaclass=NoPublicConstructor):
     async def flush(self) -> None:
         """Wait until every send accepted so far, and its callback, has ended.
 
+        In a task that an async callback has started, this does not wait for that callback, which may wait for the task.
+
         Raises:
             InvalidCall: an async callback of this producer has called it, and would wait for itself.
         """
@@ -497,8 +500,8 @@ class Producer(metaclass=NoPublicConstructor):
 
         An awaited send whose request is on its way ends in the task that awaits it, also after this; one that waits for
         a route or a connection, or would be repeated, raises :class:`~triomq.errors.ClientClosed`.  When cancelled, sends
-        still in flight fail with ``ClientClosed``, and async callbacks get 5 s to end.  Checks of transactions get 5 s;
-        when cancelled, none.
+        still in flight fail with ``ClientClosed``, and async callbacks get 5 s to end.  So does a callback that has started
+        the task which calls this.  Checks of transactions get 5 s; when cancelled, none.
 
         Raises:
             InvalidCall: an async callback of this producer, or a check of a transaction, has called it, and would wait for
@@ -527,9 +530,13 @@ class Producer(metaclass=NoPublicConstructor):
 
     def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:
         """Raise :class:`InvalidCall` if an async callback, or a check of a transaction, would wait for its own end."""
-        self._in_flight.own_callbacks.refuse(what, task)
-        if self._transactions is not None:
-            self._transactions.checks.own_callbacks.refuse(what, task)
+        for callbacks in self._waited_for():
+            callbacks.refuse(what, task)
+
+    def _waited_for(self) -> list[OwnCallbacks]:
+        """The callbacks that the end waits for."""
+        checks = [self._transactions.checks.own_callbacks] if self._transactions is not None else []
+        return [self._in_flight.own_callbacks, *checks]
 
     def abort(self) -> None:
         """Accept no more messages, and fail all sends with a callback now, each callback once."""

@@ -1007,3 +1007,57 @@ def test_a_handler_waits_for_the_end_of_another_client_even_if_cancelled(run, gr
 
     run(main)
     assert left == [True]
+
+
+@pytest.mark.parametrize("what", ["flush", "member", "client"])
+def test_a_callback_that_waits_for_a_task_which_closes_gets_an_end(run, system_cluster, monkeypatch, what):
+    monkeypatch.setattr(callbacks_of_sends, "CALLBACK_GRACE_S", 0.1)
+    ended = []
+
+    async def main():
+        async def close(*_args):
+            called.set()
+            try:
+                await asyncio.create_task(
+                    {"flush": producer.flush, "member": producer.aclose, "client": client.aclose}[what]()
+                )
+            finally:
+                ended.append(what)
+
+        called = asyncio.Event()
+        async with asyncio.timeout(60):
+            client = await open_client(system_cluster)
+            producer = client.producer("P")
+            await producer.send(triomq.Message("T", b"x"), close)
+            await called.wait()
+            await client.aclose()
+
+    run(main)
+    assert ended == [what]
+
+
+@pytest.mark.parametrize("when", ["before its consumer ends", "after that"])
+def test_a_handler_in_a_thread_that_waits_for_a_task_which_closes_gets_an_end(run, groups, when):
+    ended = []
+
+    async def main():
+        def close(_message):
+            loop.call_soon_threadsafe(called.set)
+            if when == "after that":
+                closed.wait(60)
+            ended.append(asyncio.run_coroutine_threadsafe(client.aclose(), loop).result(60))
+
+        called, closed, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+        async with open_client(groups) as client:
+            consumer = client.push_consumer("G", start_from="earliest", drain_s=0.1)
+            await consumer.__aenter__()
+            await consumer.subscribe("T")
+            running = asyncio.create_task(consumer.run(close, concurrency=10))
+            await called.wait()
+            if when == "after that":
+                await consumer.aclose()
+                closed.set()
+            await running
+
+    run(main)
+    assert set(ended) == {None}
