@@ -161,7 +161,9 @@ class Share:
     async def next_result(self) -> PullResult:
         """The next result that has messages; see :meth:`SharedPulls.__anext__`."""
         if self._failure is None and (not self._entered or self._scope.cancel_called):
-            raise InvalidCall("a share is used inside its block: `async with consumer.share(topic) as pulls:`")
+            raise InvalidCall(
+                "a share is used inside its block: `async with consumer.share(topic) as pulls:`, or `with` in triomq.blocking"
+            )
         await trio.lowlevel.checkpoint()
         while True:
             if self._failure is not None:

@@ -97,6 +97,14 @@ def test_a_group_that_is_no_text(system_cluster, kind):
         getattr(client, kind)(["P"])
 
 
+def test_a_share_outside_its_block(system_cluster):
+    with (
+        open_client(system_cluster) as client,
+        pytest.raises(errors.InvalidCall, match=r"or `with` in triomq\.blocking"),
+    ):
+        next(client.pull_consumer("G").share("T"))
+
+
 @pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
 def test_the_same_call_in_several_threads_gives_one_object(system_cluster, kind):
     made = []

@@ -69,7 +69,10 @@ class PushConsumer(AssignedQueues):
         self._member.check_open()
         check_name(topic, "topic", MAX_TOPIC_BYTES)
         if not self._member.started:
-            raise InvalidCall("enter the consumer first: `async with client.push_consumer(group) as consumer:`")
+            raise InvalidCall(
+                "enter the consumer first: `async with client.push_consumer(group) as consumer:`, or `with` in "
+                "triomq.blocking"
+            )
         await self._member.subscribe(self._member.subscription(topic, expression))
 
     async def unsubscribe(self, topic: str) -> None:
@@ -131,7 +134,7 @@ class PushConsumer(AssignedQueues):
             # Another task may subscribe later, so this is not an error.
             log.warning(
                 "consumer group %s %s and has subscribed to nothing: no message will come before "
-                "`await consumer.subscribe(topic)`",
+                "consumer.subscribe(topic) is called",
                 self.group,
                 what,
             )
