@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
@@ -12,6 +13,7 @@ from triomq import _client
 from triomq._aio.guest_run import Session
 from triomq._arguments.async_functions import is_async
 from triomq._constructors import NoPublicConstructor
+from triomq.errors import ClientClosed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +72,8 @@ class ClosingProxy(Proxy[Closeable]):
 
     async def aclose(self) -> None:
         """Close it now; a second time does nothing."""
-        await self._call(lambda core: core.aclose())
+        with suppress(ClientClosed):  # which has closed it
+            await self._call(lambda core: core.aclose())
 
     async def __aenter__(self) -> Self:
         await self._call(lambda core: core.__aenter__())
@@ -79,7 +82,8 @@ class ClosingProxy(Proxy[Closeable]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._call(lambda core: core.__aexit__(kind, error, trace))
+        with suppress(ClientClosed):
+            await self._call(lambda core: core.__aexit__(kind, error, trace))
 
 
 def async_method(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +17,7 @@ from triomq._consumer.shared_pulls import SharedPulls as TrioSharedPulls
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
+from triomq.errors import ClientClosed
 
 
 class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
@@ -139,7 +141,8 @@ class SharedPulls(metaclass=NoPublicConstructor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.call(lambda: self._core.__aexit__(kind, error, trace))
+        with suppress(ClientClosed):  # which has ended the share
+            await self._session.call(lambda: self._core.__aexit__(kind, error, trace))
 
 
 class PushConsumer(ClosingProxy[_push.PushConsumer]):

@@ -191,10 +191,11 @@ class KeptProxy(Proxy[Member]):
 
     @contextmanager
     def _closes(self) -> Iterator[None]:
-        """Its client keeps it no longer, unless a callback has called and is refused."""
+        """Its client keeps it no longer, unless a callback has called and is refused; a closed client has closed it too."""
         kept, self._kept = self._kept, False
         try:
-            yield
+            with suppress(ClientClosed):
+                yield
         except InvalidCall:
             self._kept = kept
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -223,7 +224,8 @@ class SharedPulls(metaclass=NoPublicConstructor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._call(lambda _: self._core.__aexit__(kind, error, trace))
+        with suppress(ClientClosed):  # which has ended the share
+            self._call(lambda _: self._core.__aexit__(kind, error, trace))
 
 
 class PushConsumer(_ConsumerProxy[_push.PushConsumer]):

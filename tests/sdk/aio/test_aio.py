@@ -1061,3 +1061,18 @@ def test_a_handler_in_a_thread_that_waits_for_a_task_which_closes_gets_an_end(ru
 
     run(main)
     assert set(ended) == {None}
+
+
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer", "share"])
+def test_what_a_closed_client_has_closed_can_be_closed(run, groups, kind):
+    async def main():
+        client = await open_client(groups)
+        member = client.pull_consumer("G").share("T") if kind == "share" else getattr(client, kind)("G")
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the end of the block is tested
+            async with member:
+                await client.aclose()
+                raise ZeroDivisionError
+        if kind != "share":
+            await member.aclose()
+
+    run(main)

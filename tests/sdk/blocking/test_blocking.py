@@ -97,6 +97,25 @@ def test_a_group_that_is_no_text(system_cluster, kind):
         getattr(client, kind)(["P"])
 
 
+@pytest.mark.parametrize("kind", ["producer", "pull_consumer", "lite_pull_consumer", "push_consumer"])
+def test_what_a_closed_client_has_closed_can_be_closed(system_cluster, kind):
+    with open_client(system_cluster) as client:
+        member = getattr(client, kind)("P")
+    member.close()
+    client = open_client(system_cluster)
+    with pytest.raises(ZeroDivisionError), getattr(client, kind)("P"):  # noqa: PT012 - the end of the block is tested
+        client.close()
+        raise ZeroDivisionError
+
+
+def test_a_share_of_a_closed_client(system_cluster):
+    system_cluster.broker.consumers.serves_groups = True
+    client = open_client(system_cluster)
+    with pytest.raises(ZeroDivisionError), client.pull_consumer("G").share("T"):  # noqa: PT012 - as above
+        client.close()
+        raise ZeroDivisionError
+
+
 def test_a_share_outside_its_block(system_cluster):
     with (
         open_client(system_cluster) as client,
