@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import attrs
 
 from triomq._error_text import shown
 from triomq.errors import InvalidCall
+
+INT64_MAX: Final = 2**63 - 1
+"""The largest number of requests; servers refuse a larger one without its name."""
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
@@ -21,7 +24,9 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def check_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise :class:`InvalidCall` unless an argument is a whole number in its range."""
+    """Raise :class:`InvalidCall` unless an argument is a whole number in its range, of at most 64 bits by default."""
+    if most is None and isinstance(value, int) and value > INT64_MAX:
+        most = INT64_MAX
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         bounds = f"from {least} to {most}" if most is not None else f"of at least {least}"
         raise InvalidCall(f"{name} is {shown(value)}, not a whole number {bounds}")

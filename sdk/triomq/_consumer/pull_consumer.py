@@ -178,7 +178,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """
         self._check_open()
         check_queue(queue, _QUEUES_CURE)
-        check_count("max_messages", max_messages, 1)
+        check_count("max_messages", max_messages, 1, 2**31 - 1)
         if offset is not None:
             check_offset(offset)
         if type(suspend_s) is not float or not 0 <= suspend_s < math.inf:

@@ -35,6 +35,7 @@ NONE_OR_SECONDS = "not a number of seconds from 0"
         *[(triomq.Backoff, "factor", bad, "not a number of at least 1") for bad in (0.5, float("nan"), None)],
         *[(triomq.Backoff, "jitter", bad, "not a number from 0 to 1") for bad in (-0.1, 1.1, "x")],
         *[(plugins.Retries, "attempts", bad, WHOLE) for bad in (0, 1.5, None)],
+        (triomq.FlowLimits, "count", 2**63, "not a whole number from 1 to 9223372036854775807"),
         *[(plugins.Retries, "reserve", bad, "not a number from 0 to 1") for bad in (-1, 2)],
         *[(plugins.Retries, name, -1, NONE_OR_SECONDS) for name in ("first_pause_s", "max_pause_s")],
         *[(PushOptions, "batch_max", bad, "not a whole number from 1 to 1024") for bad in (0, 2000)],

@@ -77,3 +77,12 @@ def test_answers_that_another_process_raises(answer):
     copy = pickle.loads(pickle.dumps(answer))
     assert type(copy) is type(answer)
     assert vars(copy) == vars(answer)
+
+
+@pytest.mark.parametrize("count", [0, 2**31, 10**5_000], ids=["none", "33 bits", "without text"])
+async def test_the_number_of_messages_of_a_pull(autojump_clock, group_cluster, count):
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        queue = (await consumer.fetch_queues("T"))[0]
+        with pytest.raises(InvalidCall, match=r"max_messages is .*, not a whole number from 1 to 2147483647"):
+            await consumer.pull(queue, max_messages=count)
