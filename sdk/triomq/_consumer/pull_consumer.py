@@ -16,7 +16,7 @@ from typing import Final, Self
 import trio
 from cachetools import LRUCache
 
-from triomq._arguments.kinds import check_callback
+from triomq._arguments.kinds import check_callback, check_kind
 from triomq._arguments.numbers import check_count, check_seconds
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets
 from triomq._cluster.name_servers import API_TIMEOUT_S
@@ -58,6 +58,9 @@ PULL_TIMEOUT_S: Final = 10.0
 
 SUSPEND_S: Final = 20.0
 """How long a broker may hold a blocking pull (``brokerSuspendMaxTimeMillis``)."""
+
+MESSAGES_MAX: Final = 2**31 - 1
+"""The most messages that the request of a pull can ask for."""
 
 FILTERS_MAX: Final = 256
 """The most parsed tag expressions that a consumer keeps."""
@@ -178,7 +181,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """
         self._check_open()
         check_queue(queue, _QUEUES_CURE)
-        check_count("max_messages", max_messages, 1, 2**31 - 1)
+        check_count("max_messages", max_messages, 1, MESSAGES_MAX)
         if offset is not None:
             check_offset(offset)
         if type(suspend_s) is not float or not 0 <= suspend_s < math.inf:
@@ -262,6 +265,9 @@ class PullConsumer(metaclass=NoPublicConstructor):
         """
         self._check_open()
         check_seconds("interval_s", interval_s)
+        check_count("max_messages", max_messages, 1, MESSAGES_MAX)
+        if callbacks is not None:
+            check_kind("callbacks", callbacks, ConsumerCallbacks)
         if not topics:
             raise InvalidCall("share needs a topic")
         if callbacks is not None and callbacks.on_event is not None:

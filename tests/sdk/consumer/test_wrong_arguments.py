@@ -88,6 +88,11 @@ async def test_of_a_lite_pull_consumer(autojump_clock, group_cluster, use, text)
             lambda consumer: consumer.pull(Q0, 0, max_messages=0),
             "max_messages is 0, not a whole number from 1 to 2147483647",
         ),
+        (
+            lambda consumer: consumer.share("T", max_messages=0),
+            "max_messages is 0, not a whole number from 1 to 2147483647",
+        ),
+        (lambda consumer: consumer.share("T", callbacks=print), "callbacks is builtin_function_or_method, not triomq."),
         (lambda consumer: consumer.pull(Q0, 0, suspend_s="5"), "suspend_s is '5', not a number of seconds"),
         (lambda consumer: consumer.pull(Q0, 0, sql=b"a > 5"), "the SQL92 expression is bytes, not text"),
         (lambda consumer: consumer.seek(Q0, 1.5), "the offset is 1.5, not a whole number"),
