@@ -251,6 +251,8 @@ class Client(metaclass=NoPublicConstructor):
         self._waited_for: weakref.WeakSet[OwnCallbacks] = weakref.WeakSet()
         """The callbacks that the ends of members wait for, also of those that have closed and whose callbacks still run."""
         self._closed = False
+        self._leavers = trio.lowlevel.ParkingLot()
+        """Waits for members to leave."""
         self._closings = 0
         """How many calls of `aclose` close members now."""
         self._ended = trio.Event()
@@ -376,6 +378,7 @@ class Client(metaclass=NoPublicConstructor):
 
         async def leave() -> None:
             self._members.remove(producer)
+            self._leavers.unpark_all()
             await self._heartbeats.remove_producer(group)
 
         try:
@@ -643,6 +646,7 @@ class Client(metaclass=NoPublicConstructor):
 
         def left() -> None:
             self._members.remove(consumer)
+            self._leavers.unpark_all()
 
         consumer = make(left)
         self._members.append(consumer)
@@ -689,9 +693,13 @@ class Client(metaclass=NoPublicConstructor):
                     if isinstance(member, Producer):
                         member.abort()
             # Concurrently: each may wait for a broker that does not answer.
+            members = list(self._members)
             async with trio.open_nursery() as nursery:
-                for member in self._members:
+                for member in members:
                     nursery.start_soon(member.aclose)
+            # One that another task closes may still wait for handlers, and commit then.
+            while any(member in self._members for member in members):
+                await self._leavers.park()
             # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
                 for tracer in self._tracers.values():

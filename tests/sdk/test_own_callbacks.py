@@ -211,7 +211,8 @@ async def test_a_send_s_callback_that_waits_for_another_task(autojump_clock, gro
     assert log == (["other", "flush", "callback"] if what == "flush" else ["other", "callback", what])
 
 
-async def test_a_second_end_of_a_client_waits_for_the_first(autojump_clock, group_cluster):
+@pytest.mark.parametrize("what", ["consumer", "client"])
+async def test_the_end_of_a_client_waits_for_ends_in_other_tasks(autojump_clock, group_cluster, what):
     """It closed the links, so that the results of handlers which still ran were lost."""
     group_cluster.broker.store("T", 0, b"x", b"")
     begun, handled = trio.Event(), []
@@ -229,7 +230,7 @@ async def test_a_second_end_of_a_client_waits_for_the_first(autojump_clock, grou
         await consumer.subscribe("T")
         nursery.start_soon(consumer.run, handle)
         await begun.wait()
-        nursery.start_soon(client.aclose)
+        nursery.start_soon((consumer if what == "consumer" else client).aclose)
         await trio.testing.wait_all_tasks_blocked()
         await client.aclose()
         assert handled
