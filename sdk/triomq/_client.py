@@ -697,8 +697,8 @@ class Client(metaclass=NoPublicConstructor):
             async with trio.open_nursery() as nursery:
                 for member in members:
                     nursery.start_soon(member.aclose)
-            # One that another task closes may still wait for handlers, and commit then.
-            while any(member in self._members for member in members):
+            # One that another task closes may still wait for handlers, and commit then; or for the callback that waits for this.
+            while not self._callback_that_started_this() and any(member in self._members for member in members):
                 await self._leavers.park()
             # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
@@ -713,7 +713,7 @@ class Client(metaclass=NoPublicConstructor):
                     sink_once(self._sink, self.statistics)
                 self._links.close(ClientClosed("the client is closed"))
                 self._ended.set()
-        if not self._closed:
+        if not self._closed and not self._callback_that_started_this():
             await self._ended.wait()
 
     def _refuse_callbacks(self, what: str, task: trio.lowlevel.Task | None = None) -> None:

@@ -235,3 +235,29 @@ async def test_the_end_of_a_client_waits_for_ends_in_other_tasks(autojump_clock,
         await client.aclose()
         assert handled
         assert group_cluster.broker.offsets["G", "T", 0] == 1
+
+
+@pytest.mark.parametrize("first", ["consumer", "client"])
+async def test_on_revoked_that_waits_for_a_task_which_closes_the_client(autojump_clock, group_cluster, first):
+    """The end of the consumer waits for the callback without a limit."""
+    revoked = []
+
+    async def on_revoked(queues):
+        done = trio.Event()
+
+        async def end():
+            await client.aclose()
+            done.set()
+
+        nursery.start_soon(end)
+        await done.wait()
+        revoked.extend(queues)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery, group_cluster.client() as client:
+            callbacks = triomq.ConsumerCallbacks(on_revoked=on_revoked)
+            consumer = client.lite_pull_consumer("G", callbacks=callbacks)
+            await consumer.subscribe("T")
+            await trio.sleep(5)
+            await (consumer if first == "consumer" else client).aclose()
+    assert revoked
