@@ -65,7 +65,8 @@ async def test_a_reset_of_a_broker_of_5_does_not_count_before_them(autojump_cloc
     ("offset", "words"),
     [
         (3, "queueId=1] ends at 2, before offset 3; nothing was set"),
-        (1 << 63, "ends at 2"),
+        ((1 << 63) - 1, "ends at 2"),
+        (1 << 63, "is 9223372036854775808, not a whole number from 0 to 9223372036854775807"),
         (-1, "queueId=1] is -1, not a whole number"),
         (True, "is True"),
         (1.5, "is 1.5"),
