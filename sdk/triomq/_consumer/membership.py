@@ -558,16 +558,19 @@ class Membership(ABC):
         if self._is_leaving:
             return
         self._is_leaving = True
-        with trio.move_on_after(END_TIMEOUT_S, shield=True):
-            if self.started:
-                await self._rebalancing_ended.wait()
-            await self._confirm_last()
-            await self._release_queues()
-        self._close_connections()
-        self._client.requests.consumers.pop(self.group, None)
-        self._left()
-        with trio.CancelScope(shield=True):
-            await self._client.heartbeats.remove_consumer(self.group)
+        try:
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
+                if self.started:
+                    await self._rebalancing_ended.wait()
+                await self._confirm_last()
+                await self._release_queues()
+        finally:
+            # Also after an error of a user's offset store: the client's end waits for this.
+            self._close_connections()
+            self._client.requests.consumers.pop(self.group, None)
+            self._left()
+            with trio.CancelScope(shield=True):
+                await self._client.heartbeats.remove_consumer(self.group)
 
     async def _confirm_last(self) -> None:
         """Commit without rejoining, for which there is no time, wherever the group has not got further."""

@@ -146,3 +146,17 @@ async def test_a_failure_during_the_start_is_raised_by_the_start(autojump_clock,
 def test_clients_alone_make_consumers(of):
     with pytest.raises(TypeError, match="has no public constructor; a client makes it"):
         of()
+
+
+async def test_a_client_closes_after_a_member_whose_end_has_failed(autojump_clock, group_cluster, monkeypatch, kind):
+    async def broken():
+        await trio.lowlevel.checkpoint()
+        raise BrokenError("injected")
+
+    with trio.fail_after(60):
+        async with group_cluster.client() as client:
+            consumer = make(client, kind)
+            with pytest.raises(BrokenError, match="injected"):
+                async with consumer:
+                    await consumer.subscribe("T")
+                    monkeypatch.setattr(consumer._member, "_release_queues", broken)
