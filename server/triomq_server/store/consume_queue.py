@@ -706,8 +706,13 @@ def _padded(content: bytes, size: int) -> bytes:
     return (content + bytes(UNIT_BYTES + -len(content) % UNIT_BYTES))[:size]
 
 
+def can_have_directory(topic: str) -> bool:
+    """Whether a topic's name can be that of a directory: as a path it might lead out of the store."""
+    return topic not in _NO_NAMES and "/" not in topic and "\0" not in topic
+
+
 class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
-    """A topic whose name cannot be used for a directory: as a path it might lead out of the store."""
+    """A topic whose name cannot be used for a directory."""
 
 
 class ConsumeQueues:
@@ -757,7 +762,7 @@ class ConsumeQueues:
         """The queue, created if need be; its first entry creates its files. Raises UnusableTopic."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
-            if topic in _NO_NAMES or "/" in topic or "\0" in topic:
+            if not can_have_directory(topic):
                 raise UnusableTopic(f"topic {topic[:100]!r} cannot have a directory")
             segments = Segments(self._disk, self._path(topic, queue_id), self._file_bytes)
             removed = self.removed.get(topic, queue_id)
@@ -779,7 +784,7 @@ class ConsumeQueues:
 
     def has_topic(self, topic: str) -> bool:
         """Whether the topic has any queue on the disk."""
-        return topic not in _NO_NAMES and "/" not in topic and self._disk.exists(f"{self._directory}/{topic}")
+        return can_have_directory(topic) and self._disk.exists(f"{self._directory}/{topic}")
 
     def forget(self, queue: ConsumeQueue) -> None:
         """Forget a queue without files; its next use begins at the offset in `removed`."""

@@ -20,7 +20,7 @@ from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_server.disk.access import RealDisk, RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, can_have_directory
 from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
 from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
 
@@ -114,12 +114,11 @@ class _Entries:
 
     def _has_queues(self, topic: str) -> bool:
         if topic not in self._topics:
-            is_name = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
-            self._topics[topic] = is_name and any((self._directory / topic).glob("*/*"))
+            self._topics[topic] = can_have_directory(topic) and any((self._directory / topic).glob("*/*"))
         return self._topics[topic]
 
     def _file_size(self, topic: str, queue_id: int) -> int:
-        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        if not can_have_directory(topic):
             return 0
         folder = self._directory / topic / str(queue_id)
         with suppress(OSError):

@@ -24,7 +24,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.disk.config_files import ConfigFile, ConfigFileDamaged
 from triomq_server.store.commitlog import enters_queue
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES
+from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, can_have_directory
 from triomq_server.store.dispatch.dispatcher import property_of
 from triomq_server.store.dispatch.replay import KEYS_MARK, TAGS_MARK, UNIQUE_KEY_MARK
 from triomq_server.store.files.segments import Segment, segment_name
@@ -170,9 +170,9 @@ class _Queues:
     def _is_kept(self, topic: str) -> bool:
         """Whether a topic should have queues: not if it was deleted."""
         if topic not in self._kept:
-            is_name = topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
-            there = is_name and (self._directory / topic).is_dir()
-            self._kept[topic] = there or (is_name and (self._topics is None or topic in self._topics))
+            self._kept[topic] = can_have_directory(topic) and (
+                self._topics is None or topic in self._topics or (self._directory / topic).is_dir()
+            )
         return self._kept[topic]
 
     def _read(self, topic: str, queue_id: int, base: int) -> bytes:
