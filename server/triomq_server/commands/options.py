@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,6 +38,22 @@ def fail(text: str, code: int) -> NoReturn:
     """Print one line to standard error and exit."""
     click.echo(f"Error: {text}", err=True)
     sys.exit(code)
+
+
+@contextmanager
+def failing_with_store(directory: Path) -> Iterator[None]:
+    """Exit with the cause and the cure if the store in a directory cannot be used."""
+    from triomq_server.disk import StoreLocked
+    from triomq_server.process.failures import explain
+    from triomq_server.store import StoreDamaged
+    from triomq_server.wire import error_text
+
+    try:
+        yield
+    except StoreLocked as error:
+        fail(f"{error}: stop the broker first", EXIT_USAGE)
+    except (StoreDamaged, OSError) as error:
+        fail(explain(error, {"storePathRootDir": str(directory)}) or error_text(error), EXIT_USAGE)
 
 
 def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import click
 
-from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
+from triomq_server.commands.options import EXIT_FAILED, failing_with_store
 
 _SHOWN = 20
 
@@ -26,8 +26,6 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
     The broker may run meanwhile; nothing is changed. Exit status 1: there is damage.
     """
     from triomq_server.broker.tables.table_files import refused_files
-    from triomq_server.process.failures import explain
-    from triomq_server.store import StoreDamaged
     from triomq_server.store.stopped.checking import check_store as check
 
     shown = -1
@@ -39,11 +37,9 @@ def check_store(directory: Path, log: Path | None, as_json: bool) -> None:
             shown = percent
             click.echo(f"\r{percent} % read", nl=False, err=True)
 
-    try:
+    with failing_with_store(directory):
         report = check(directory, log, progress)
         refused = list(refused_files(directory))
-    except (StoreDamaged, OSError) as error:
-        fail(explain(error, {"storePathRootDir": str(directory)}) or str(error), EXIT_USAGE)
     if shown >= 0:
         click.echo("\r", nl=False, err=True)
     if as_json:

@@ -13,7 +13,7 @@ import trio
 
 from triomq_command.connection_options import with_connection_options
 from triomq_server.commands.account import signed_opener_given
-from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, config_file, fail
+from triomq_server.commands.options import EXIT_FAILED, config_file, failing_with_store
 from triomq_server.commands.whole_repair import repair_from_log
 
 if TYPE_CHECKING:
@@ -60,19 +60,11 @@ def repair_store(
         repair_from_log(directory, log, config_file, yes=yes, dry_run=dry_run, as_json=as_json)
         return
     from triomq_server.admin.store_repair import repair
-    from triomq_server.disk import StoreLocked
-    from triomq_server.process.failures import explain
-    from triomq_server.store import StoreDamaged
-    from triomq_server.wire import error_text
 
-    try:
+    with failing_with_store(directory):
         outcomes = trio.run(
             partial(repair, trust=trust_peer, open_link=signed_opener_given()), directory, sources, log, yes
         )
-    except StoreLocked as error:
-        fail(f"{error}: stop the broker first", EXIT_USAGE)
-    except (StoreDamaged, OSError) as error:
-        fail(explain(error, {"storePathRootDir": str(directory)}) or error_text(error), EXIT_USAGE)
     if as_json:
         click.echo(json.dumps([attrs.asdict(one) for one in outcomes]))
     else:

@@ -14,7 +14,7 @@ import attrs
 import click
 import trio
 
-from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, configured, fail
+from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, configured, fail, failing_with_store
 
 if TYPE_CHECKING:
     from triomq_server.config import StoreConfig
@@ -29,13 +29,11 @@ def repair_from_log(
     directory: Path, log: Path | None, config_file: str | None, *, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Check the store, ask, repair it, check again, and report. Exits with 1 if damage remains."""
-    from triomq_server.disk import RealDisk, StoreLocked
+    from triomq_server.disk import RealDisk
     from triomq_server.disk.access import lock_store
-    from triomq_server.process.failures import explain
-    from triomq_server.store import StoreDamaged
 
     config = _settings(directory, log, config_file)
-    try:
+    with failing_with_store(directory):
         release = lock_store(RealDisk(), str(directory), config.store_path_commit_log)
         try:
             found = _look(directory, config, as_json=as_json)
@@ -45,10 +43,6 @@ def repair_from_log(
                 left = _look(directory, config, as_json=as_json)
         finally:
             release()
-    except StoreLocked as error:
-        fail(f"{error}: stop the broker first", EXIT_USAGE)
-    except (StoreDamaged, OSError) as error:
-        fail(explain(error, {"storePathRootDir": str(directory)}) or str(error), EXIT_USAGE)
     _report(found, left, aside, repaired=left is not found, as_json=as_json)
     if left.problems:
         sys.exit(EXIT_FAILED)
