@@ -9,12 +9,11 @@ import trio
 
 import triomq
 from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.demo.quickstart import Quickstart, QuickstartError
 from triomq_benchmarks.demo.quickstart_figures import Progress, QuickstartFigures
 from triomq_benchmarks.run.interrupts import on_interrupt
 from triomq_benchmarks.workload.flights import DataSet, NoDataError, data_set
-
-INTERRUPTED = 130
 
 
 @click.command()
@@ -44,7 +43,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
         sys.exit(1)
     if figures is None:
         click.echo("interrupted; the cluster is stopped and its files are removed", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
     if as_json:
         click.echo(as_object(figures))
     else:

@@ -10,6 +10,9 @@ from types import FrameType
 
 from triomq_benchmarks.run.ending_signals import ending_signals
 
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+"""The exit code after Ctrl-C, as in shells."""
+
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[None]:

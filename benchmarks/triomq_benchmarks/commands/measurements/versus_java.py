@@ -16,6 +16,7 @@ from triomq_benchmarks.clusters.processes import ChildError, DriverError
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
+from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Comparison, Plan, Row, Single, compare
@@ -93,7 +94,7 @@ def versus_java(
     else:
         print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
     if failure == INTERRUPTED:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     if failure:
         raise click.ClickException(failure + ("\nWhat is shown was measured before." if measured else ""))
 
@@ -106,6 +107,7 @@ def _disk_advice(place: Path) -> str:
     if share < FULL_SHARE:
         return ""
     return (
-        f"\nThe disk of {place} is {share:.0%} full, and the loads of one body size write several GB: from 85 % on, brokers delete their "
-        "oldest files. Free space, give --home on another disk, or choose fewer --body and --scenario."
+        f"\nThe disk of {place} is {share:.0%} full, and the loads of one body size write several GB: from 85 % on, "
+        "brokers delete their oldest files. Free space, give --home on another disk, or choose fewer --body and "
+        "--scenario."
     )

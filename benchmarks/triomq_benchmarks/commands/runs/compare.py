@@ -18,6 +18,7 @@ from rich.table import Table
 
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
+from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.run_files import RunUnreadableError, is_run, read_run
 from triomq_benchmarks.report.html import figure
 from triomq_benchmarks.report.progress import progress_on
@@ -29,7 +30,7 @@ from triomq_benchmarks.run.targets import TargetError
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
 
-EXIT_FAILED, EXIT_UNUSABLE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_UNUSABLE = 1, 2
 ENOUGH = "enough"
 _STYLES = {Change.BETTER: "green", Change.SAME: "dim", Change.WORSE: "bold red", Change.UNCLEAR: "yellow"}
 

@@ -18,6 +18,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.commands.named_path import NamedPath
+from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import why_taken
 from triomq_benchmarks.figures.run_result import RunResult
@@ -72,7 +73,7 @@ def engines(
             sys.exit(1)
     if compared.interrupted:
         click.echo("interrupted: no process is left", err=True)
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     sys.exit(_print(compared.results, as_json))
 
 

@@ -23,6 +23,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
+from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, why_taken
 from triomq_benchmarks.generator.engine import EngineError, most_workers
@@ -36,7 +37,7 @@ from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
 
-EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_FAILED, EXIT_USAGE = 1, 2
 _NAME_MOST = 80
 """Bytes; file systems take 255, and a time is added."""
 _OF_SPARK = {
