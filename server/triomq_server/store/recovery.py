@@ -546,33 +546,43 @@ class Recovery:
         filled: set[ConsumeQueue] = set()
         if COMPILED and not damaged:
             begin = yield from self._pass_dispatched(begin, end)
-        again = True
-        while again:
-            again = False
-            try:
-                for record in self._records_between(begin, end):
-                    if record is not None:
-                        if begin > self._commitlog.min_offset and self._lacks_files(record):
-                            begin, again = self._commitlog.min_offset, True
-                            break
-                        queue = self._queues.get(record.topic, record.queue_id)
-                        self._dispatcher.dispatch(record, fill=queue in filled)
-                        for other in damaged if MULTI_MARK in record.properties else ():
-                            number = further_number(record, other)
-                            if number is not None and other is not queue and enters_queue(record.sys_flag):
-                                code = self._dispatcher.tags_code(record)
-                                other.put(record.offset, record.size, code, number, fill=other in filled)
-                    else:
-                        self._dispatcher.update_index()
-                        yield
-            except QueueGap as gap:
-                again = True
-                # Entries were lost from before the checkpoint: once per queue, start where it ends.
-                filled.add(gap.queue)
-                lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
-                _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
-                begin = min(begin, lost_from)
+        at: int | None = begin
+        while at is not None:
+            at = yield from self._dispatch_from(at, end, damaged, filled)
         self._dispatcher.update_index()
+
+    def _dispatch_from(
+        self, begin: int, end: int, damaged: list[ConsumeQueue], filled: set[ConsumeQueue]
+    ) -> Generator[None, None, int | None]:
+        """Dispatch until a queue turns out to lack entries in front of a record; returns where to begin again, or None.
+
+        Args:
+            begin, end: log offsets.
+            damaged: as for `_dispatch`.
+            filled: the queues that have been begun again, whose gaps are left blank.
+        """
+        try:
+            for record in self._records_between(begin, end):
+                if record is None:
+                    self._dispatcher.update_index()
+                    yield
+                    continue
+                if begin > self._commitlog.min_offset and self._lacks_files(record):
+                    return self._commitlog.min_offset
+                queue = self._queues.get(record.topic, record.queue_id)
+                self._dispatcher.dispatch(record, fill=queue in filled)
+                for other in damaged if MULTI_MARK in record.properties else ():
+                    number = further_number(record, other)
+                    if number is not None and other is not queue and enters_queue(record.sys_flag):
+                        code = self._dispatcher.tags_code(record)
+                        other.put(record.offset, record.size, code, number, fill=other in filled)
+        except QueueGap as gap:
+            # Entries were lost from before the checkpoint: once per queue, start where it ends.
+            filled.add(gap.queue)
+            lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
+            _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
+            return min(begin, lost_from)
+        return None
 
     def _lacks_files(self, record: LogRecord) -> bool:
         """Whether a queue without files had entries before the one of this record. Without a directory of its topic, the
