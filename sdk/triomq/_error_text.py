@@ -1,5 +1,5 @@
-"""The text of errors raised outside this package, by trio, the operating system, libraries, users' code; and of values in
-errors."""
+"""The text of errors raised outside this package, by trio, the operating system, libraries, users' code; of values in
+errors; and of peers in the log."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - an int of more than 4,300 digits has none, and a user's method may fail
         return f"a value of type {type(value).__name__} that has no text"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
+
+
+def one_line(text: str, most: int) -> str:
+    """The first characters of a peer's text for a log; unprintable ones become question marks, so that no line looks
+    like two."""
+    return "".join(each if each.isprintable() else "?" for each in text[:most])
 
 
 def error_text(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
-from triomq._error_text import shown
+from triomq._error_text import one_line, shown
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Links
@@ -336,8 +336,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 def _log_remark(address: str, answer: Command) -> None:
     """Log what a server remarks about settings that it has taken."""
     if answer.remark:
-        text = "".join(each if each.isprintable() else "?" for each in answer.remark[:REMARK_CHARS_MAX])
-        log.warning("%s has the settings, and remarks: %s", address, text)
+        log.warning("%s has the settings, and remarks: %s", address, one_line(answer.remark, REMARK_CHARS_MAX))
 
 
 def _lines_of(settings: Mapping[str, str]) -> bytes:

@@ -8,6 +8,8 @@ from typing import Final
 import attrs
 import trio
 
+from triomq._error_text import one_line
+
 LOG_EVERY_S: Final = 10.0
 """The shortest time between two lines of one kind for one peer."""
 
@@ -15,7 +17,7 @@ PEERS_APART: Final = 64
 """Kinds of lines and peers that are counted separately; lines of further peers are counted together."""
 
 TEXT_CHARS_MAX: Final = 500
-"""The most characters of a line; unprintable ones become question marks, so that no line looks like two."""
+"""The most characters of a line."""
 
 
 @attrs.define
@@ -69,6 +71,6 @@ class PeerLog:
             return
         left_out, counted.left_out = counted.left_out, 0
         counted.next_s = now + LOG_EVERY_S
-        text = "".join(each if each.isprintable() else "?" for each in (message % args)[:TEXT_CHARS_MAX])
+        text = one_line(message % args, TEXT_CHARS_MAX)
         more = f" (and {left_out} more like it since the last such line)" if left_out else ""
         self._log.log(level, "%s %s%s", peer, text, more, exc_info=failure)
