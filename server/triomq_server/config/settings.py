@@ -108,7 +108,7 @@ def interval(
     in_force: Callable[[int], int] | None = None,
 ) -> int:
     """Declare a time in ms between two passes of a task, or until one gives up. Bounded, so that no value makes a task
-    spin, or sleep for ever."""
+    spin, or sleep forever."""
     return setting(default, least=least, most=most, at_start=at_start, in_force=in_force)
 
 

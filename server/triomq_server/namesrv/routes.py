@@ -330,7 +330,7 @@ class RouteTable:
         """Forget a topic, everywhere or only on the brokers of one cluster, until a broker registers it again.
 
         A producer may make the topic again on a broker between its deletion there and here. Unless the broker's topics
-        changed again, the version that is known would hide it for ever.
+        changed again, the version that is known would hide it forever.
         """
         queues = self._topics.get(topic, {})
         recorded = [name for name, (topics, _) in self._recording.items() if topic in topics]

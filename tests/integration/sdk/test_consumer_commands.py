@@ -67,7 +67,7 @@ async def test_a_filter_that_brokers_refuse_is_one_clear_line(call, filled):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["consume", "T", "--from", "earliest", "--queue", "broker-a:77"],  # without --until-end it would go on for ever
+        ["consume", "T", "--from", "earliest", "--queue", "broker-a:77"],  # without --until-end it would go on forever
         ["consume", "T", "--from", "3", "--until-end", "--queue", "vm:0"],
         ["pull", "T", "--queue", "broker-a:77"],
         ["send", "T", "x", "--queue", "broker-a:77"],

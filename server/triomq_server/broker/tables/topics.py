@@ -41,7 +41,7 @@ SCHEDULE_QUEUES = 18
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 
 QUEUES_LIMIT = 65536
-"""More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them for ever."""
+"""More queues than any topic needs; 4.9 has no limit here, but a mistyped number would make it walk them forever."""
 
 _log = logging.getLogger(__name__)
 

@@ -89,7 +89,7 @@ async def test_what_is_no_tls_is_refused() -> None:
 
 @pytest.mark.parametrize("is_closed", [True, False])
 async def test_a_stream_that_has_ended_is_freed_without_a_collection(is_closed: bool) -> None:
-    """A server freezes what outlives a collection in great number: cycles of such streams would stay for ever."""
+    """A server freezes what outlives a collection in great number: cycles of such streams would stay forever."""
     client_end, server_end = memory_stream_pair()
     settings, alive = TlsSettings(self_signed_context()), streams_alive()
     gc.disable()
