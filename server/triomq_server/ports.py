@@ -29,7 +29,7 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
     """Choose random main ports of brokers, with all three ports of each free now on that address.
 
     Raises:
-      OSError: fewer ports are free.
+        OSError: fewer ports are free.
     """
     candidates = list(_FREE[::_WIDTH])
     random.shuffle(candidates)
@@ -55,8 +55,8 @@ def ports_from(base: int, count: int) -> list[int]:
     """The same ports on every call, on the loopback address: `base` and every fourth port after it.
 
     Raises:
-      ValueError: not all of them are valid port numbers.
-      OSError: one of them, or of the two other ports that a broker needs, is taken; the text names it.
+        ValueError: not all of them are valid port numbers.
+        OSError: one of them, or of the two other ports that a broker needs, is taken; the text names it.
     """
     ports = list(range(base, base + count * _WIDTH, _WIDTH))
     if ports[0] - FAST_PORT_DISTANCE < 1 or ports[-1] + 1 > _LAST:

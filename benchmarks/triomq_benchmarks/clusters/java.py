@@ -53,7 +53,6 @@ class Java:
 
     Attributes:
         javac: the compiler in the same folder.
-        class_path: RocketMQ's jars, joined in Java's format.
         class_path: RocketMQ's jars, joined as Java requires.
         archive: classes of these jars as written by another JVM, for a quick start.
         options: options of every JVM that it starts.

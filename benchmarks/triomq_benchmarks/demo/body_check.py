@@ -25,12 +25,12 @@ class Comparison:
     """The comparison of sent and received messages.
 
     Attributes:
-      acknowledged: number of messages with an acknowledgement.
-      received: number of messages read back.
-      missing: acknowledged, but not received.
-      differing: received with a body other than the one acknowledged for that place.
-      repeated: received more than once from the same place.
-      unknown: received from places that were never acknowledged; a retried send may leave one.
+        acknowledged: number of messages with an acknowledgement.
+        received: number of messages read back.
+        missing: acknowledged, but not received.
+        differing: received with a body other than the one acknowledged for that place.
+        repeated: received more than once from the same place.
+        unknown: received from places that were never acknowledged; a retried send may leave one.
     """
 
     acknowledged: int

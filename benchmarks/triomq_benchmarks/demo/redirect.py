@@ -37,11 +37,11 @@ class Stretch:
     """Consecutive offsets of one queue that one broker served in one phase.
 
     Attributes:
-      queue: queue id.
-      first, last: offsets.
-      served_by: ``master`` or ``slave``.
-      phase: what the consumer was doing.
-      behind: messages from the first offset to the end of the queue, when it was pulled.
+        queue: queue id.
+        first, last: offsets.
+        served_by: ``master`` or ``slave``.
+        phase: what the consumer was doing.
+        behind: messages from the first offset to the end of the queue, when it was pulled.
     """
 
     queue: int
@@ -56,8 +56,8 @@ class Demo:
     """One run on a running cluster.
 
     Args:
-      cluster: a master and a slave.
-      memory_bytes: the brokers' configured memory.
+        cluster: a master and a slave.
+        memory_bytes: the brokers' configured memory.
     """
 
     def __init__(self, cluster: OurCluster, memory_bytes: int) -> None:
@@ -73,7 +73,7 @@ class Demo:
         """Run all four phases.
 
         Raises:
-          ClusterError: it was not finished in time.
+            ClusterError: it was not finished in time.
         """
         with trio.move_on_after(LIMIT_S):
             async with triomq.open_client(self._name_servers) as client:
@@ -163,7 +163,7 @@ async def show_redirect(memory_bytes: int) -> list[Stretch]:
     """Start a cluster with this little memory, and run the demonstration on it.
 
     Raises:
-      ClusterError: the cluster did not start, or the run was not finished in time.
+        ClusterError: the cluster did not start, or the run was not finished in time.
     """
     settings = {"memoryBytes": str(memory_bytes), "slaveReadEnable": "true"}
     async with in_thread(open_cluster(settings=settings)) as cluster:

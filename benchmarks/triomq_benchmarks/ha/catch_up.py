@@ -43,10 +43,10 @@ class CatchUpPlan:
     """The amounts to measure.
 
     Attributes:
-      bodies: body sizes in bytes.
-      rounds: number of turns of each pairing.
-      fill_bytes: minimum length of the log for an empty slave.
-      behind_bytes: minimum distance of a stopped slave.
+        bodies: body sizes in bytes.
+        rounds: number of turns of each pairing.
+        fill_bytes: minimum length of the log for an empty slave.
+        behind_bytes: minimum distance of a stopped slave.
     """
 
     bodies: tuple[int, ...]
@@ -65,13 +65,13 @@ class CatchUp:
     """The figures of one catch-up.
 
     Attributes:
-      body_bytes: size of bodies.
-      situation: `EMPTY` or `BEHIND`; a yardstick: how it sent.
-      pairing: the master's and slave's kinds; None: a yardstick.
-      size: log bytes transferred.
-      seconds: duration of the transfer.
-      readable_s: time until all of it could be read; 0 for a yardstick.
-      master_cpu_s, slave_cpu_s: CPU seconds of both in that time; 0 for a yardstick.
+        body_bytes: size of bodies.
+        situation: `EMPTY` or `BEHIND`; a yardstick: how it sent.
+        pairing: the master's and slave's kinds; None: a yardstick.
+        size: log bytes transferred.
+        seconds: duration of the transfer.
+        readable_s: time until all of it could be read; 0 for a yardstick.
+        master_cpu_s, slave_cpu_s: CPU seconds of both in that time; 0 for a yardstick.
     """
 
     body_bytes: int

@@ -45,8 +45,8 @@ class Kill:
     """The seconds from one kill of the master to the first message from the slave.
 
     Attributes:
-      ours_s: our SDK.
-      java_s: the Java client.
+        ours_s: our SDK.
+        java_s: the Java client.
     """
 
     ours_s: float
@@ -59,7 +59,7 @@ async def measure_ours(
     """Kill the master `kills` times under a reader; returns the seconds that each kill cost it.
 
     Raises:
-      ClusterError: the cluster did not start, or the reader was not served in time.
+        ClusterError: the cluster did not start, or the reader was not served in time.
     """
     chance = random.Random(seed)
     taken_s: list[float] = []
@@ -125,7 +125,7 @@ async def measure_beside_java(kills: int, java: Java, home: Path, progress: Call
     """Kill the master `kills` times under both readers.
 
     Raises:
-      ClusterError: the cluster did not start, or a reader was not served in time.
+        ClusterError: the cluster did not start, or a reader was not served in time.
     """
     chance = random.Random(0)
     ages_s = [JAVA_LOOKS_S * (number + 0.5) / kills for number in range(kills)]

@@ -35,11 +35,11 @@ def send_file(path: Path, size: int, log: Path, into: Path, keep: Keep) -> float
     """Send the first `size` bytes of `path` to a child; returns the seconds from the first byte to its report of all.
 
     Args:
-      path: the file to send.
-      size: number of bytes to send.
-      log: the file for the child's output.
-      into: the file for the bytes that the child reads, which is replaced; not if it keeps nothing.
-      keep: how the child stores them.
+        path: the file to send.
+        size: number of bytes to send.
+        log: the file for the child's output.
+        into: the file for the bytes that the child reads, which is replaced; not if it keeps nothing.
+        keep: how the child stores them.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LIMIT_S)

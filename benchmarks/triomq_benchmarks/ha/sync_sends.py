@@ -35,9 +35,9 @@ class SyncPlan:
     """The amounts to measure.
 
     Attributes:
-      rounds: samples per figure.
-      seconds: maximum duration of a sample's sends.
-      warm_up_s: per pairing and scenario, before the first sample.
+        rounds: samples per figure.
+        seconds: maximum duration of a sample's sends.
+        warm_up_s: per pairing and scenario, before the first sample.
     """
 
     rounds: int
@@ -50,11 +50,11 @@ class SyncSend:
     """Medians of one pairing.
 
     Attributes:
-      pairing: the master's and slave's kinds.
-      p50_us, p99_us: of one sender.
-      per_s: sends per second of 64 senders.
-      many_p50_us, many_p99_us: of the 64 senders.
-      master_us: the master's CPU per send of the 64, microseconds.
+        pairing: the master's and slave's kinds.
+        p50_us, p99_us: of one sender.
+        per_s: sends per second of 64 senders.
+        many_p50_us, many_p99_us: of the 64 senders.
+        master_us: the master's CPU per send of the 64, microseconds.
     """
 
     pairing: Pairing

@@ -31,19 +31,19 @@ class CatchUpRow:
     """Medians of one pairing, or of a yardstick.
 
     Attributes:
-      body_bytes: size of bodies.
-      situation: the reason why the slave was behind, or the yardstick's way of sending.
-      pairing: the master's and slave's kinds, as `Pairing.name`; empty for a yardstick.
-      mb_per_s: millions of log bytes per second.
-      all_mb_per_s: the value of every round.
-      readable_mb_per_s: the same, until all of it can be read at the slave; 0 for a yardstick.
-      readable_to_java: that divided by Java's own.
-      size_mb: millions of log bytes of the last round.
-      master_ms_per_mb, slave_ms_per_mb: CPU milliseconds per million bytes.
-      to_java: `mb_per_s` divided by Java's own; None for Java's own and yardsticks.
-      goal: minimum wanted for `to_java`.
-      to_sendfile: `mb_per_s` divided by the bare loop's.
-      sendfile_goal: minimum wanted for `to_sendfile`.
+        body_bytes: size of bodies.
+        situation: the reason why the slave was behind, or the yardstick's way of sending.
+        pairing: the master's and slave's kinds, as `Pairing.name`; empty for a yardstick.
+        mb_per_s: millions of log bytes per second.
+        all_mb_per_s: the value of every round.
+        readable_mb_per_s: the same, until all of it can be read at the slave; 0 for a yardstick.
+        readable_to_java: that divided by Java's own.
+        size_mb: millions of log bytes of the last round.
+        master_ms_per_mb, slave_ms_per_mb: CPU milliseconds per million bytes.
+        to_java: `mb_per_s` divided by Java's own; None for Java's own and yardsticks.
+        goal: minimum wanted for `to_java`.
+        to_sendfile: `mb_per_s` divided by the bare loop's.
+        sendfile_goal: minimum wanted for `to_sendfile`.
     """
 
     body_bytes: int
@@ -185,7 +185,7 @@ def loss_table(taken_s: Mapping[str, Sequence[float]]) -> Table:
     """The cost of the kills for each client, one row per client.
 
     Args:
-      taken_s: by `OURS` and `JAVA`, seconds per kill.
+        taken_s: by `OURS` and `JAVA`, seconds per kill.
     """
     table = Table(title="Master killed: ms to the first message from the slave")
     table.add_column("client")

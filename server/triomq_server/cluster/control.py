@@ -35,13 +35,13 @@ class ControlSocket:
     """The cluster's end of the control socket.
 
     Args:
-      directory: the cluster's directory.
-      selector: calls the socket's callbacks.
-      run_command: carries out a verb on a node, and later calls `end_command` with the event that ends it.
+        directory: the cluster's directory.
+        selector: calls the socket's callbacks.
+        run_command: carries out a verb on a node, and later calls `end_command` with the event that ends it.
 
     Raises:
-      OSError: the socket cannot be made.
-      ControlError: a cluster already runs in this directory.
+        OSError: the socket cannot be made.
+        ControlError: a cluster already runs in this directory.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def give_command(directory: Path, verb: str, name: str) -> Event:
     """Let a cluster's parent start, stop, restart, kill, pause or resume a node; returns the command's last event.
 
     Raises:
-      ControlError: no cluster runs there, or the command failed.
+        ControlError: no cluster runs there, or the command failed.
     """
     try:
         with socket.socket(socket.AF_UNIX) as link, _short_path(directory) as path:

@@ -132,19 +132,19 @@ async def open_cluster(
                 ...
 
     Args:
-      masters: number of broker sets (``broker-a``, ``broker-b``, ...).
-      slaves: number of slaves of each master (``broker-a-s``, ``broker-a-s2``, ...).
-      name_servers: number of name servers; every broker registers with all of them.
-      directory: the directory of all files; by default a temporary one, removed at the end.
-      sync_replication: whether masters answer a send only when a slave has the message.
-      sync_flush: whether brokers answer a send only when the message is on disk.
-      settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; TLS keys also apply
-        to name servers.
-      machine: the environment of each node, for tests with their own clock, disk or network.
+        masters: number of broker sets (``broker-a``, ``broker-b``, ...).
+        slaves: number of slaves of each master (``broker-a-s``, ``broker-a-s2``, ...).
+        name_servers: number of name servers; every broker registers with all of them.
+        directory: the directory of all files; by default a temporary one, removed at the end.
+        sync_replication: whether masters answer a send only when a slave has the message.
+        sync_flush: whether brokers answer a send only when the message is on disk.
+        settings: RocketMQ keys for every broker, such as ``{"mappedFileSizeCommitLog": "1048576"}``; TLS keys also
+            apply to name servers.
+        machine: the environment of each node, for tests with their own clock, disk or network.
 
     Raises:
-      OSError: no free ports, or the disk fails.
-      ValueError: a count is out of range, or a broker must not start with the settings.
+        OSError: no free ports, or the disk fails.
+        ValueError: a count is out of range, or a broker must not start with the settings.
     """
     with _directory(directory) as home:
         plan = plan_cluster(
@@ -167,12 +167,12 @@ async def run_cluster(
     """Run the nodes of a plan for as long as the block lasts; their directories stay.
 
     Args:
-      plan: the nodes.
-      machine: the environment of each node.
+        plan: the nodes.
+        machine: the environment of each node.
 
     Raises:
-      OSError: a port is taken, or the disk fails.
-      ValueError: a node must not start with its settings.
+        OSError: a port is taken, or the disk fails.
+        ValueError: a node must not start with its settings.
     """
     for line in check_settings(plan):
         _log.warning("%s", line)

@@ -21,10 +21,10 @@ class Machine:
     """The environment of a node.
 
     Attributes:
-      disk: the disk for its files; by default the operating system's.
-      dial, listen: its network.
-      clock: its wall clock in ms.
-      clock_waits: waits for times of the clock, for code that sets it.
+        disk: the disk for its files; by default the operating system's.
+        dial, listen: its network.
+        clock: its wall clock in ms.
+        clock_waits: waits for times of the clock, for code that sets it.
     """
 
     disk: Disk | None = None
@@ -48,13 +48,13 @@ async def run_node(
     """Serve until cancelled, then stop in order.
 
     Args:
-      plan: the node.
-      machine: its environment; this machine by default.
-      not_written: called at the end of a broker's stop with each item that the disk did not take.
-      task_status: started when the node can be used: it listens, and has registered with the name servers.
+        plan: the node.
+        machine: its environment; this machine by default.
+        not_written: called at the end of a broker's stop with each item that the disk did not take.
+        task_status: started when the node can be used: it listens, and has registered with the name servers.
 
     Raises:
-      OSError: a port is taken, or the disk fails.
+        OSError: a port is taken, or the disk fails.
     """
     on = machine or Machine()
     plan.directory.mkdir(parents=True, exist_ok=True)

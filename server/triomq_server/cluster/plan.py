@@ -27,11 +27,11 @@ class NodePlan:
     """One node to be started.
 
     Attributes:
-      name: unique in the cluster: ``namesrv-0``, ``broker-a``, ``broker-a-s``.
-      kind: ``namesrv`` or ``broker``.
-      address: ``host:port`` for clients.
-      properties: its configuration, with RocketMQ's keys.
-      directory: the directory of its files.
+        name: unique in the cluster: ``namesrv-0``, ``broker-a``, ``broker-a-s``.
+        kind: ``namesrv`` or ``broker``.
+        address: ``host:port`` for clients.
+        properties: its configuration, with RocketMQ's keys.
+        directory: the directory of its files.
     """
 
     name: str
@@ -56,8 +56,8 @@ class NodePlan:
         """This node with the role that an operator has given it since it was planned, if its directory has one.
 
         Raises:
-          OSError: the file exists and cannot be read.
-          ConfigError: it cannot be understood.
+            OSError: the file exists and cannot be read.
+            ConfigError: it cannot be understood.
         """
         if self.kind == NAMESRV:
             return self
@@ -106,20 +106,20 @@ def plan_cluster(
     """Plan a cluster.
 
     Args:
-      directory: the directory with one folder per node; a broker keeps the role that an operator gave it there.
-      masters: number of broker sets, at most 26.
-      slaves: number of slaves of each master.
-      name_servers: number of name servers; every broker registers with all of them.
-      sync_replication: whether masters wait for a slave (``SYNC_MASTER``).
-      sync_flush: whether brokers answer only when the message is on disk (``SYNC_FLUSH``).
-      settings: RocketMQ keys for every broker, which override the planned ones; TLS keys also apply to name servers.
-      ports: first ports of the nodes in starting order; a broker's HA port is the next one. By default free ports are
-          chosen.
+        directory: the directory with one folder per node; a broker keeps the role that an operator gave it there.
+        masters: number of broker sets, at most 26.
+        slaves: number of slaves of each master.
+        name_servers: number of name servers; every broker registers with all of them.
+        sync_replication: whether masters wait for a slave (``SYNC_MASTER``).
+        sync_flush: whether brokers answer only when the message is on disk (``SYNC_FLUSH``).
+        settings: RocketMQ keys for every broker, which override the planned ones; TLS keys also apply to name servers.
+        ports: first ports of the nodes in starting order; a broker's HA port is the next one. By default free ports are
+                chosen.
 
     Raises:
-      ValueError: a count is out of range.
-      OSError: no ports are free, or a role that an operator gave a broker of this directory cannot be read.
-      ConfigError: such a role cannot be understood.
+        ValueError: a count is out of range.
+        OSError: no ports are free, or a role that an operator gave a broker of this directory cannot be read.
+        ConfigError: such a role cannot be understood.
     """
     if not (1 <= masters <= len(ascii_lowercase) and slaves >= 0 and name_servers >= 1):
         raise ValueError("a cluster has 1 to 26 masters, 0 or more slaves for each, and at least one name server")
@@ -158,7 +158,7 @@ def check_settings(plan: ClusterPlan, *, strict: bool = False) -> list[str]:
     """The problems in the settings of a plan's nodes, without repeated lines.
 
     Raises:
-      ConfigError: a node must not start with them; with `strict`, there is any problem.
+        ConfigError: a node must not start with them; with `strict`, there is any problem.
     """
     found: dict[str, None] = {}
     for node in plan.nodes:

@@ -59,9 +59,9 @@ class ClusterProcesses:
     """Starts, watches and stops the processes of a plan.
 
     Args:
-      plan: the nodes.
-      announce: called with every event: ``ready``, or ``stopping`` if a signal arrived first; ``started``, ``ended``,
-        ``error``, ``stopped``.
+        plan: the nodes.
+        announce: called with every event: ``ready``, or ``stopping`` if a signal arrived first; ``started``, ``ended``,
+            ``error``, ``stopped``.
     """
 
     def __init__(self, plan: ClusterPlan, announce: Callable[[Event], None]) -> None:
@@ -82,12 +82,13 @@ class ClusterProcesses:
         """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
 
         Args:
-          control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
-            ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the cluster.
+            control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
+                ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the
+                cluster.
 
         Returns:
-          The exit code: 0 after a requested stop; 1 if a node could not start, or failed to stop as requested, such as a
-          broker whose disk does not take everything.
+            The exit code: 0 after a requested stop; 1 if a node could not start, or failed to stop as requested, such as
+            a broker whose disk does not take everything.
         """
         # First: the imports below take longest, and an interrupt during them is handled like a later one.
         self._catch_signals()

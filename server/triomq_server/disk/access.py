@@ -527,8 +527,8 @@ class RealDisk:
     """The operating system's files.
 
     Args:
-      threads: maximum number of simultaneous chores.
-      maps: bounds the number of mapped files.
+        threads: maximum number of simultaneous chores.
+        maps: bounds the number of mapped files.
     """
 
     def __init__(self, *, threads: int = 4, maps: Maps | None = None) -> None:

@@ -41,7 +41,7 @@ class Maps:
     Only the thread that made it releases maps: others may be reading a file that this one is about to release.
 
     Args:
-      limit: maximum number of maps in the process; by default `map_limit`, over all disks.
+        limit: maximum number of maps in the process; by default `map_limit`, over all disks.
     """
 
     def __init__(self, limit: int | None = None) -> None:

@@ -49,8 +49,8 @@ def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
     """One line for an error that an operator can fix; None if any part of it is a defect.
 
     Args:
-      error: what ended the server, perhaps a group.
-      settings: the server's RocketMQ keys, to name ports and directories.
+        error: what ended the server, perhaps a group.
+        settings: the server's RocketMQ keys, to name ports and directories.
     """
     lines = [_explain_one(leaf, settings) for leaf in leaves(error)]
     known = [line for line in lines if line is not None]

@@ -52,11 +52,11 @@ class Comparison:
     """The findings of a comparison.
 
     Attributes:
-      relation: the result.
-      own_end: the end of the slave's log.
-      master_begin, master_end: first byte the master keeps, first byte it does not have yet.
-      common_end: both logs are known to be equal up to here; None if nothing could be compared.
-      torn_at: start of the slave's last record if its last bytes are missing (zeros) and the master has all of it.
+        relation: the result.
+        own_end: the end of the slave's log.
+        master_begin, master_end: first byte the master keeps, first byte it does not have yet.
+        common_end: both logs are known to be equal up to here; None if nothing could be compared.
+        torn_at: start of the slave's last record if its last bytes are missing (zeros) and the master has all of it.
     """
 
     relation: LogRelation
@@ -119,8 +119,8 @@ class RemoteLog:
         """The master's answer to code 28: `commitLogMinOffset` and `commitLogMaxOffset`.
 
         Raises:
-          NotComparableError: this broker never reports them.
-          ConnectionError: it does not report them now.
+            NotComparableError: this broker never reports them.
+            ConnectionError: it does not report them now.
         """
         answer = await self._link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT_S)
         if answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY):
@@ -142,7 +142,7 @@ class RemoteLog:
         """The master's answer to code 33: the record's bytes.
 
         Raises:
-          ConnectionError: the master neither returns a record nor reports that there is none.
+            ConnectionError: the master neither returns a record nor reports that there is none.
         """
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=offset))
         answer = await self._link.request(command, TIMEOUT_S)
@@ -166,8 +166,8 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     """Compare a slave's log with its master's.
 
     Raises:
-      NotComparableError: the master's answers do not suffice.
-      OSError, LinkError: as raised by the link.
+        NotComparableError: the master's answers do not suffice.
+        OSError, LinkError: as raised by the link.
     """
     begin, end = await master.bounds()
     own_end = own.log_max_offset

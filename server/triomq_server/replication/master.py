@@ -73,16 +73,16 @@ class SlaveLink:
     """One connected slave, as the master sees it; for monitoring, not to be changed from outside.
 
     Attributes:
-      peer: ``ip:port`` of the slave's socket.
-      next_offset: the byte that is sent next; None before the first report.
-      acknowledged_offset: the slave's last accepted report; None before the first.
-      last_report: trio's time of the last report, or of the connect.
-      last_write: trio's time of the last frame.
-      sent_bytes: log bytes sent.
-      lost_position: it waits for bytes that have expired here.
-      scope: ends the link.
-      idle: its writer has nothing to send, and waits for `wake`.
-      writer: where its frames go.
+        peer: ``ip:port`` of the slave's socket.
+        next_offset: the byte that is sent next; None before the first report.
+        acknowledged_offset: the slave's last accepted report; None before the first.
+        last_report: trio's time of the last report, or of the connect.
+        last_write: trio's time of the last frame.
+        sent_bytes: log bytes sent.
+        lost_position: it waits for bytes that have expired here.
+        scope: ends the link.
+        idle: its writer has nothing to send, and waits for `wake`.
+        writer: where its frames go.
     """
 
     peer: str
@@ -104,10 +104,10 @@ class RefusedSlave:
     """A slave that reported an offset beyond the log's end.
 
     Attributes:
-      peer: ``ip:port`` of its socket.
-      offset: the reported offset.
-      log_end: the end of this log at that time.
-      at: trio's time of the report.
+        peer: ``ip:port`` of its socket.
+        offset: the reported offset.
+        log_end: the end of this log at that time.
+        at: trio's time of the report.
     """
 
     peer: str
@@ -122,8 +122,8 @@ class HaMaster:
     Every broker runs one, a slave too: a further slave may follow it.
 
     Args:
-      log: the store.
-      settings: the HA keys.
+        log: the store.
+        settings: the HA keys.
     """
 
     def __init__(self, log: SourceLog, settings: HaSettings) -> None:
@@ -165,10 +165,10 @@ class HaMaster:
         """Call ``done(True)`` as soon as a slave holds everything before `end_offset`, ``done(False)`` at `deadline`.
 
         Args:
-          end_offset: first byte after the message.
-          deadline: on trio's clock.
-          done: called exactly once, perhaps before this returns; must not wait. Also called, with False, when the
-            service ends.
+            end_offset: first byte after the message.
+            deadline: on trio's clock.
+            done: called exactly once, perhaps before this returns; must not wait. Also called, with False, when the
+                service ends.
         """
         if end_offset <= self.acknowledged_offset:
             done(True)
@@ -198,14 +198,14 @@ class HaMaster:
         """Accept slaves until cancelled.
 
         Args:
-          host: address to bind.
-          port: port to bind; 0 takes a free one.
-          listen: opens the listeners; tests hand in one of their own.
-          secure: makes TLS of each connection, before anything else is read from it; None: plain TCP.
-          task_status: receives the port that slaves find this master on (0 where listeners have no ports).
+            host: address to bind.
+            port: port to bind; 0 takes a free one.
+            listen: opens the listeners; tests hand in one of their own.
+            secure: makes TLS of each connection, before anything else is read from it; None: plain TCP.
+            task_status: receives the port that slaves find this master on (0 where listeners have no ports).
 
         Raises:
-          OSError: the port cannot be bound.
+            OSError: the port cannot be bound.
         """
         listeners = await listen(host, port)
         self._log.append_listeners.append(self._on_append)

@@ -67,9 +67,9 @@ class MetadataSync:
     """Keeps a slave's tables equal to its master's.
 
     Args:
-      tables: the broker's side.
-      open_link: opens a link to ``host:port``.
-      own_address: this broker's own address: a slave never copies from itself.
+        tables: the broker's side.
+        open_link: opens a link to ``host:port``.
+        own_address: this broker's own address: a slave never copies from itself.
     """
 
     def __init__(self, tables: MetadataTables, open_link: OpenLink, *, own_address: str) -> None:

@@ -24,19 +24,19 @@ class HaSettings:
     """The settings of both ends of a replication link: RocketMQ's HA keys, durations in seconds.
 
     Attributes:
-      file_bytes: size of one log file; master and slave must agree (``mappedFileSizeCommitLog``).
-      heartbeat_s: something is sent at least this often (``haSendHeartbeatInterval``).
-      housekeeping_s: a link on which nothing came for this long is closed (``haHousekeepingInterval``).
-      batch_bytes: largest body of one transfer frame (``haTransferBatchSize``).
-      fall_behind_max_bytes: a slave further behind does not count as present (``haSlaveFallbehindMax``).
-      connect_timeout_s: how long one attempt to connect may take.
-      compare_timeout_s: how long the comparison of two logs may take.
-      reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
-      polls: how often a slave checks for the next frame before it falls asleep, while frames follow each other closely;
-        each check is a turn of the event loop, so other tasks run in between.
-      send_bytes: how much a master hands to the socket in one call; frames stay as they are.
-      slave_networks: from where slaves may connect; empty: from anywhere.
-      compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
+        file_bytes: size of one log file; master and slave must agree (``mappedFileSizeCommitLog``).
+        heartbeat_s: something is sent at least this often (``haSendHeartbeatInterval``).
+        housekeeping_s: a link on which nothing came for this long is closed (``haHousekeepingInterval``).
+        batch_bytes: largest body of one transfer frame (``haTransferBatchSize``).
+        fall_behind_max_bytes: a slave further behind does not count as present (``haSlaveFallbehindMax``).
+        connect_timeout_s: how long one attempt to connect may take.
+        compare_timeout_s: how long the comparison of two logs may take.
+        reconnect_s: pause between attempts; the first one after a loss comes within a tenth of a second.
+        polls: how often a slave checks for the next frame before it falls asleep, while frames follow each other
+            closely; each check is a turn of the event loop, so other tasks run in between.
+        send_bytes: how much a master hands to the socket in one call; frames stay as they are.
+        slave_networks: from where slaves may connect; empty: from anywhere.
+        compat_49: RocketMQ 4.9's own behaviour instead of the safe one.
     """
 
     file_bytes: int
@@ -87,14 +87,14 @@ def slave_to_close(
     hosts have any.
 
     Args:
-      newcomer: the host of the new slave.
-      hosts: hosts of the links, the oldest link first.
-      reported: their last reports; None before the first.
-      members: hosts of the brokers of the set.
+        newcomer: the host of the new slave.
+        hosts: hosts of the links, the oldest link first.
+        reported: their last reports; None before the first.
+        members: hosts of the brokers of the set.
 
     Returns:
-      Its index; None if the newcomer is refused: all have reported, and no host that may lose a link has two more than
-      the newcomer's. A broker of the set may take the place of any other host.
+        Its index; None if the newcomer is refused: all have reported, and no host that may lose a link has two more
+        than the newcomer's. A broker of the set may take the place of any other host.
     """
     others = [index for index, host in enumerate(hosts) if host not in members]
     candidates = others or range(len(hosts)) if newcomer in members else others
@@ -161,9 +161,9 @@ def acknowledged(live: Iterable[int | None], before: int, *, compat_49: bool) ->
     """The highest log offset that some slave holds.
 
     Args:
-      live: last accepted report of every open link; None before the first.
-      before: the last result of this function.
-      compat_49: never fall, as in 4.9, even if the slave that held the bytes has disconnected.
+        live: last accepted report of every open link; None before the first.
+        before: the last result of this function.
+        compat_49: never fall, as in 4.9, even if the slave that held the bytes has disconnected.
     """
     now = max((offset for offset in live if offset is not None), default=0)
     return max(now, before) if compat_49 else now
@@ -173,9 +173,9 @@ def slave_is_near(end_offset: int, *, acknowledged_offset: int, links: int, fall
     """Whether a send that ends at `end_offset` may wait for a slave (`HAService.isSlaveOK`).
 
     Args:
-      end_offset: first byte after the message.
-      acknowledged_offset: the log offset up to which slaves have the log.
-      links: number of open links; the safe rule counts only those that have reported.
-      fall_behind_max_bytes: the distance from which slaves count as absent.
+        end_offset: first byte after the message.
+        acknowledged_offset: the log offset up to which slaves have the log.
+        links: number of open links; the safe rule counts only those that have reported.
+        fall_behind_max_bytes: the distance from which slaves count as absent.
     """
     return links > 0 and end_offset - acknowledged_offset < fall_behind_max_bytes

@@ -69,14 +69,14 @@ class SlaveStatus:
     """The state of a slave's replication; for monitoring.
 
     Attributes:
-      master: ``host:port`` of the master's HA service, None while unknown.
-      connected: whether a link to it is open.
-      links: how many links have been opened since the start.
-      received_bytes: log bytes received since the start.
-      last_received: trio's time of the last byte from the master, None before the first.
-      reports: reports sent since the start.
-      last_error: why the last link or attempt ended, None before the first end.
-      compared: what the last comparison with the master found.
+        master: ``host:port`` of the master's HA service, None while unknown.
+        connected: whether a link to it is open.
+        links: how many links have been opened since the start.
+        received_bytes: log bytes received since the start.
+        last_received: trio's time of the last byte from the master, None before the first.
+        reports: reports sent since the start.
+        last_error: why the last link or attempt ended, None before the first end.
+        compared: what the last comparison with the master found.
     """
 
     master: str | None = None
@@ -93,13 +93,14 @@ class HaSlave:
     """Follows a master's log.
 
     Args:
-      log: the slave's own store.
-      settings: the HA keys.
-      dial: connects to ``host:port``.
-      master: the master's HA address, if it is known from the start (``haMasterAddress``).
-      open_master: used to compare the logs before each connection; None follows any master, as 4.9 does.
-      on_loss: called when a link has ended, and now and then while there is none: name servers may know another master.
-      seed: seed of the random part of pauses; given in tests.
+        log: the slave's own store.
+        settings: the HA keys.
+        dial: connects to ``host:port``.
+        master: the master's HA address, if it is known from the start (``haMasterAddress``).
+        open_master: used to compare the logs before each connection; None follows any master, as 4.9 does.
+        on_loss: called when a link has ended, and now and then while there is none: name servers may know another
+            master.
+        seed: seed of the random part of pauses; given in tests.
     """
 
     def __init__(

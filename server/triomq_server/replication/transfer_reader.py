@@ -45,18 +45,18 @@ class TransferReader:
     """Reads the transfer frames of one link into the log.
 
     Args:
-      log: the log to append to.
-      receiver: the receiving end of the link.
-      buffer: `BUFFER_BYTES` of scratch.
-      file_bytes: size of a log file.
-      master_end: the end of the master's log, as far as known.
-      begin: where an empty log must begin; None: wherever the master starts.
+        log: the log to append to.
+        receiver: the receiving end of the link.
+        buffer: `BUFFER_BYTES` of scratch.
+        file_bytes: size of a log file.
+        master_end: the end of the master's log, as far as known.
+        begin: where an empty log must begin; None: wherever the master starts.
 
     Attributes:
-      master_end: the same, updated from the frames.
-      taken_bytes: log bytes taken so far.
-      ended: the master has closed the link.
-      empty: there were no more bytes at the end of the last turn.
+        master_end: the same, updated from the frames.
+        taken_bytes: log bytes taken so far.
+        ended: the master has closed the link.
+        empty: there were no more bytes at the end of the last turn.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class TransferReader:
         """Take received bytes, up to about `TURN_BYTES`; returns the number of bytes on the wire.
 
         Raises:
-          ReplicationError: the bytes do not continue this log; none of that frame has been taken.
-          OSError: the disk did not take all of them.
-          trio.BrokenResourceError: the link is broken.
+            ReplicationError: the bytes do not continue this log; none of that frame has been taken.
+            OSError: the disk did not take all of them.
+            trio.BrokenResourceError: the link is broken.
         """
         came = 0
         self.empty = False

@@ -34,13 +34,13 @@ class TransferWriter:
     """Sends to one slave. Use `open_transfer_writer`.
 
     Args:
-      stream: to the slave.
-      sock: its socket, if it has one.
-      log: where large amounts come from.
-      file_bytes: size of a log file.
+        stream: to the slave.
+        sock: its socket, if it has one.
+        log: where large amounts come from.
+        file_bytes: size of a log file.
 
     Attributes:
-      left: what `send_now` could not send; nothing else may be sent before `finish` has.
+        left: what `send_now` could not send; nothing else may be sent before `finish` has.
     """
 
     def __init__(self, stream: trio.abc.Stream, sock: NonBlockingSocket | None, log: LogFiles, file_bytes: int) -> None:
@@ -67,7 +67,7 @@ class TransferWriter:
         """Send all views in order. A cancel may leave half a frame on the wire.
 
         Raises:
-          trio.BrokenResourceError: the connection has ended.
+            trio.BrokenResourceError: the connection has ended.
         """
         if self._sock is None:
             await self._stream.send_all(b"".join(views))
@@ -92,7 +92,7 @@ class TransferWriter:
         """Send log bytes, all in one file, as frames of at most `batch_bytes`, after `can_send_file` returned true.
 
         Raises:
-          trio.BrokenResourceError: the connection has ended.
+            trio.BrokenResourceError: the connection has ended.
         """
         sock = self._sock
         assert sock is not None

@@ -31,10 +31,10 @@ class OffsetLedger:
     """All commits, all losses of memory, and the offsets observed on each node.
 
     Attributes:
-      commits: acknowledged ones, by key; within a key offsets only grow.
-      losses: since when a node's memory may not have been written, and when it was killed.
-      faults: offsets that decreased, and commits that were lost.
-      observations: how many offsets were observed.
+        commits: acknowledged ones, by key; within a key offsets only grow.
+        losses: since when a node's memory may not have been written, and when it was killed.
+        faults: offsets that decreased, and commits that were lost.
+        observations: how many offsets were observed.
     """
 
     commits: dict[Key, list[Commit]] = attrs.field(factory=lambda: defaultdict(list))

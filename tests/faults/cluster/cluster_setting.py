@@ -13,16 +13,16 @@ class Setting:
     """The settings that a seed chooses for the cluster.
 
     Attributes:
-      synchronous: SYNC_MASTER: SEND_OK guarantees that a slave has the message.
-      flush: SYNC_FLUSH: SEND_OK guarantees that the master's disk has it.
-      slaves: how many.
-      disk_lost: in the final phase the master loses its disk, and a slave replaces it.
-      power: the master's machine may lose its power and keep only what was forced to its disk: perhaps less than a
-          slave has.
-      returns: the master that lost its disk restarts as the master, with an empty one; only then a slave replaces it,
-          on command and without a restart.
-      succession: in the final phase a slave replaces the master, and the old master restarts as a slave, perhaps with
-          messages that its successor lacks.
+        synchronous: SYNC_MASTER: SEND_OK guarantees that a slave has the message.
+        flush: SYNC_FLUSH: SEND_OK guarantees that the master's disk has it.
+        slaves: how many.
+        disk_lost: in the final phase the master loses its disk, and a slave replaces it.
+        power: the master's machine may lose its power and keep only what was forced to its disk: perhaps less than a
+                slave has.
+        returns: the master that lost its disk restarts as the master, with an empty one; only then a slave replaces it,
+                on command and without a restart.
+        succession: in the final phase a slave replaces the master, and the old master restarts as a slave, perhaps with
+                messages that its successor lacks.
     """
 
     synchronous: bool

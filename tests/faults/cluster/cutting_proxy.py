@@ -16,8 +16,8 @@ class CuttingProxy:
     """Forwards to one target, which may be down for a time.
 
     Attributes:
-      port: where it listens, here and one above.
-      target: host and port of the broker; None refuses every connection.
+        port: where it listens, here and one above.
+        target: host and port of the broker; None refuses every connection.
     """
 
     def __init__(self, port: int) -> None:

@@ -53,11 +53,11 @@ class Nodes(Protocol):
     """A cluster of processes.
 
     Attributes:
-      pids: of nodes that are ready, by name.
-      lives: how often each was started.
-      addresses: where each serves.
-      name_servers: what a client is opened with.
-      faults: nodes that exited unexpectedly, or could not start.
+        pids: of nodes that are ready, by name.
+        lives: how often each was started.
+        addresses: where each serves.
+        name_servers: what a client is opened with.
+        faults: nodes that exited unexpectedly, or could not start.
     """
 
     pids: dict[str, int]

@@ -73,13 +73,13 @@ class Schedule:
     """One schedule.
 
     Args:
-      seed: decides everything but the machine's timing.
-      home: an empty directory.
-      port: where the proxy listens, there and one above.
-      pair: implementation of the master and of the slaves.
-      java: needed for 4.9.7 brokers.
-      setting: replaces the seed's own.
-      injected: a fault injected into our servers, by its name in `injected_faults`.
+        seed: decides everything but the machine's timing.
+        home: an empty directory.
+        port: where the proxy listens, there and one above.
+        pair: implementation of the master and of the slaves.
+        java: needed for 4.9.7 brokers.
+        setting: replaces the seed's own.
+        injected: a fault injected into our servers, by its name in `injected_faults`.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class SeparateNodes(NodeRegistry):
     """A name server of ours and a broker set of a pair.
 
     Attributes:
-      kinds: implementation of each broker.
-      settings: each broker's own settings; a change takes effect at its next start.
+        kinds: implementation of each broker.
+        settings: each broker's own settings; a change takes effect at its next start.
     """
 
     def __init__(

@@ -53,11 +53,11 @@ class Strangers:
     """All tasks that send, and what they count.
 
     Attributes:
-      frames: sent, by kind.
-      connections: opened, by what they were for.
-      closed: connections that a server ended, by port.
-      refused: connections that could not be opened, by port.
-      received_bytes: answers of any kind.
+        frames: sent, by kind.
+        connections: opened, by what they were for.
+        closed: connections that a server ended, by port.
+        refused: connections that could not be opened, by port.
+        received_bytes: answers of any kind.
     """
 
     def __init__(self, seed: int, ports: list[int], ha_ports: list[int], part: float) -> None:

@@ -42,7 +42,7 @@ class Sample:
     """One server at one moment.
 
     Attributes:
-      anonymous_bytes: resident memory that is not a file: what the process itself needs.
+        anonymous_bytes: resident memory that is not a file: what the process itself needs.
     """
 
     resident_bytes: int

@@ -45,7 +45,7 @@ class Probes:
     """Requests of a well-behaved unknown client, each over a connection of its own.
 
     Attributes:
-      answers: how long they took, from the connection's begin.
+        answers: how long they took, from the connection's begin.
     """
 
     answers: Durations = attrs.field(factory=Durations)
@@ -60,7 +60,7 @@ class Result:
     """What a run found; times are of the part with hostile traffic, `quiet` of the part before.
 
     Attributes:
-      turns: of each server's loop, in that part: how many took long, and the longest; see `timed_server.Turn`.
+        turns: of each server's loop, in that part: how many took long, and the longest; see `timed_server.Turn`.
     """
 
     seed: int
@@ -118,13 +118,13 @@ async def run(
     """Start the servers in `directory`, and start all clients.
 
     Args:
-      directory: empty; keeps the servers' files.
-      seed: of the hostile traffic. What the well-behaved clients do, and when all this happens, is not repeatable.
-      seconds: how long the hostile traffic lasts at least.
-      frames: how many hostile frames are sent at least.
-      kinds: of which kinds some are sent; how soon rare ones come depends on which connections a busy machine serves.
-      cpu: part of a processor that the strangers may use.
-      csv_file: takes samples of what the servers use.
+        directory: empty; keeps the servers' files.
+        seed: of the hostile traffic. What the well-behaved clients do, and when all this happens, is not repeatable.
+        seconds: how long the hostile traffic lasts at least.
+        frames: how many hostile frames are sent at least.
+        kinds: of which kinds some are sent; how soon rare ones come depends on which connections a busy machine serves.
+        cpu: part of a processor that the strangers may use.
+        csv_file: takes samples of what the servers use.
     """
     result = Result(seed=seed, minutes=round(seconds / 60, 2))
     async with running_servers(directory) as servers:
@@ -276,7 +276,7 @@ class Strangers:
     """The process that sends.
 
     Attributes:
-      counts: what it has reported last, see `hostile_sender.Strangers.counts`; and its exit status at the end.
+        counts: what it has reported last, see `hostile_sender.Strangers.counts`; and its exit status at the end.
     """
 
     def __init__(self, process: trio.Process) -> None:

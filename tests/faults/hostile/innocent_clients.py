@@ -27,8 +27,8 @@ class Durations:
     """Many durations: how long something took, and how much of it this process's own loop lost.
 
     Attributes:
-      seconds: as a client waits for them.
-      without_lag: the same, less what this loop, busy or starved by others, woke too late.
+        seconds: as a client waits for them.
+        without_lag: the same, less what this loop, busy or starved by others, woke too late.
     """
 
     seconds: list[float] = attrs.field(factory=list)
@@ -61,12 +61,12 @@ class Innocents:
     """What the two clients saw.
 
     Attributes:
-      acknowledged: body by place (queue, offset).
-      sends: durations of acknowledged sends.
-      deliveries: from the begin of a send until its message is consumed.
-      failures: of sends, by the error's class.
-      received: bodies that the consumer got, with how often.
-      twice: places that were acknowledged for two messages.
+        acknowledged: body by place (queue, offset).
+        sends: durations of acknowledged sends.
+        deliveries: from the begin of a send until its message is consumed.
+        failures: of sends, by the error's class.
+        received: bodies that the consumer got, with how often.
+        twice: places that were acknowledged for two messages.
     """
 
     name_servers: str

@@ -39,10 +39,10 @@ class Turn:
     """One turn of a loop.
 
     Attributes:
-      ended_at: on the clock `time.monotonic`, which all processes of a machine share.
-      cpu_s: processor time of the loop's thread.
-      collecting_s: how much of it the garbage collector took.
-      ran: what was seen on the stack from `SAMPLED_S` on, innermost function first, with how often.
+        ended_at: on the clock `time.monotonic`, which all processes of a machine share.
+        cpu_s: processor time of the loop's thread.
+        collecting_s: how much of it the garbage collector took.
+        ran: what was seen on the stack from `SAMPLED_S` on, innermost function first, with how often.
     """
 
     ended_at: float

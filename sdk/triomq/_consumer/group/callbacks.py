@@ -85,7 +85,7 @@ class ConsumerCallbacks:
         on_assigned: called with queues before they are pulled; may be async.
         on_revoked: called with queues before they are given up; may be async.
         on_event: a plain function, called with a :class:`triomq.ConsumerEvent` for each event for operators. Not for
-        ``share``: pass it to :meth:`triomq.Client.pull_consumer`.
+            ``share``: pass it to :meth:`triomq.Client.pull_consumer`.
 
     Raises:
         InvalidCall: one of them is not a function, or ``on_event`` is async.

@@ -112,8 +112,8 @@ class ConsumerGroup:
         """Keep the member's newest description; true if its link is new to the group.
 
         Args:
-          channel: the member.
-          alone: what `channels` is if there is no other.
+            channel: the member.
+            alone: what `channels` is if there is no other.
         """
         is_new = channel.link not in self.channels
         if len(self.channels) == (0 if is_new else 1):
@@ -168,9 +168,9 @@ class ClientTable:
     """All producers and consumers with a live link to this broker.
 
     Attributes:
-      memberships: members of all groups; a member of two groups counts twice.
-      subscriptions: number of subscriptions of all consumer groups.
-      kept_bytes: size of these subscriptions.
+        memberships: members of all groups; a member of two groups counts twice.
+        subscriptions: number of subscriptions of all consumer groups.
+        kept_bytes: size of these subscriptions.
     """
 
     def __init__(self) -> None:
