@@ -84,12 +84,15 @@ class Consumers:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        if self._workload.consume is not ConsumeMode.NONE:
-            for group in self._share.groups:
-                for number in range(self._share.index, self._workload.consumers, self._share.count):
-                    await self._open(group, number)
-        if self._pushed:
-            await self._wait_for_assignment()
+        # Closes the clients that are open if another cannot be opened.
+        async with self._stack as stack:
+            if self._workload.consume is not ConsumeMode.NONE:
+                for group in self._share.groups:
+                    for number in range(self._share.index, self._workload.consumers, self._share.count):
+                        await self._open(group, number)
+            if self._pushed:
+                await self._wait_for_assignment()
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *error: object) -> None:
