@@ -244,7 +244,9 @@ class _ShareRun:
             consumed=read.consumed,
             last_consumed_s=read.last_at - self._cells.origin if read.consumed else None,
             unsent=tally.unsent,
-            error_examples={**read.error_examples, **tally.error_examples},
+            # A failed run names the first one: that of a send, if any failed.
+            error_examples=tally.error_examples
+            | {k: v for k, v in read.error_examples.items() if k not in tally.error_examples},
             error_counts=dict(read.error_counts + tally.error_counts),
         )
 

@@ -234,6 +234,7 @@ def _decision(
     findings: Findings | None,
     faults: Sequence[FaultInstant],
 ) -> tuple[RunStatus, str]:
+    example = next((text for worker in workers for text in worker.error_examples.values()), "")
     dead = [f"worker {worker.worker}: {worker.failure}" for worker in workers if worker.failure]
     if interrupted:
         return RunStatus.INCOMPLETE, "the run was interrupted; what was measured until then is kept, and partial"
@@ -245,7 +246,8 @@ def _decision(
         and findings is not None
         and (findings.counts[Defect.LOST] or findings.counts[Defect.CORRUPT] or findings.given_again)
     ):
-        return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
+        met = f"; the first error of a producer or consumer: {example}" if example else ""
+        return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json{met}"
     errors = figures["errors"]
     failed = ""
     if errors > workload.errors_allowed * max(1, figures.sent):
@@ -256,7 +258,6 @@ def _decision(
         ended = "; ".join(f"the process of {end.node} ended at {end.second:.1f} s, by itself or killed" for end in ends)
         return RunStatus.NODE_ENDED, "; ".join(filter(None, [ended, failed]))
     if failed:
-        example = next((text for worker in workers for text in worker.error_examples.values()), "")
         return RunStatus.ERRORS, f"{failed}{_after(faults)}; the first: {example}"
     if broken:
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
@@ -296,7 +297,7 @@ def _notes(workload: Workload, figures: Figures) -> list[str]:
     if figures.silent_seconds:
         notes.append(
             f"nothing was acknowledged from {_silence(sorted(figures.silent_seconds))}, although there was something to send: "
-            "the brokers stood still or could not be reached"
+            "the brokers stood still, refused, or could not be reached"
         )
     held_s, intended = figures["held_s"], workload.intended_rate_per_s
     if workload.loop is Loop.CLOSED:

@@ -118,6 +118,12 @@ def test_the_first_of_these_causes_is_named(
     assert status([second(number, **rows) for number in range(10)], **others) is expected
 
 
+def test_lost_messages_are_shown_with_the_first_error_of_a_client() -> None:
+    refused = attrs.evolve(WORKER, error_examples={"AccessRefused": "pull of orders: SUB is missing"})
+    lost = decide(WORKLOAD, Figures(WORKLOAD, ROWS, [refused]), [refused], findings=found(lost=1))[1]
+    assert lost.explanation.endswith("the first error of a producer or consumer: pull of orders: SUB is missing")
+
+
 def test_a_dead_worker_makes_a_run_incomplete() -> None:
     dead = attrs.evolve(WORKER, failure="was killed by SIGKILL during the run")
     assert status([second(number, **LATE) for number in range(10)], dead) is RunStatus.INCOMPLETE
