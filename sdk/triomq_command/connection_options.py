@@ -106,6 +106,53 @@ def tls_given() -> Mapping[str, Any]:
     return given
 
 
+def dialer_arguments_given() -> dict[str, Any] | None:
+    """The arguments of ``triomq.plugins.tls_dialer`` for the TLS options of the running command; None: plain TCP."""
+    given = tls_given()
+    if not given:
+        return None
+    return {
+        "ca": given.get("tls_ca"),
+        "certificate": given.get("tls_cert"),
+        "key": given.get("tls_key"),
+        "key_password": given.get("tls_key_password"),
+        "check_host_name": not given.get("tls_any_host_name", False),
+        "insecure": given.get("tls_insecure", False),
+    }
+
+
+def _connection_parameters() -> list[click.Parameter]:
+    parameters = click.get_current_context().command.params
+    return [each for each in parameters if each.callback in (_keep_tls, _keep_account)]
+
+
+def connection_arguments_given() -> list[str]:
+    """The options of this module among the running command's arguments; not those in the environment."""
+    source_of = click.get_current_context().get_parameter_source
+    return [
+        each.opts[0] for each in _connection_parameters() if source_of(each.name or "") is ParameterSource.COMMANDLINE
+    ]
+
+
+def connection_variables() -> dict[str, str | None]:
+    """The environment variables of this module's options, with the values given to the running command, or None.
+
+    A process with these variables connects as the running command does, except for ``--credentials-file``, which has no
+    variable: its account is not among them, and neither are keys that it replaces.
+    """
+    meta = click.get_current_context().meta
+    account: Mapping[str, tuple[str, bool]] = meta.get(_ACCOUNT, {})
+    values: dict[str, str | bool] = dict(tls_given())
+    if "credentials_file" not in account:
+        values |= {name: value for name, (value, _given) in account.items()}
+    found: dict[str, str | None] = {}
+    for each in _connection_parameters():
+        if isinstance(each.envvar, str):
+            value = values.get(each.name or "")
+            found[each.envvar] = value if value is None or isinstance(value, str) else str(value).lower()
+    return found
+
+
 def account_given() -> AccountGiven | None:
     """The account given to the running command; a file takes precedence over the environment.
 

@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from triomq_benchmarks.audit.ledger_tables import audit_folder, find_ledger
+from triomq_benchmarks.clusters.access import Access
 from triomq_benchmarks.figures.intervals import IntervalRow, histogram_of
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import EngineError, RunPlan
@@ -151,6 +152,18 @@ async def test_a_cluster_that_does_not_answer_is_an_error_with_its_cause(spark: 
         workload=small_workload(3), name_servers="127.0.0.1:1", topics=("T",), groups=(), run_number=1, seed=1
     )
     with trio.fail_after(LIMIT_S), pytest.raises(EngineError, match=r"worker \d: .*127\.0\.0\.1:1"):
+        await SparkEngine(spark, "local[2]", 2, lambda _line: None).run(
+            plan, lambda _row: None, lambda _at: None, lambda _result: None
+        )
+
+
+async def test_a_file_that_a_worker_lacks_is_an_error_with_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+    access = Access(tls={"ca": str(tmp_path / "ca.pem")})
+    plan = RunPlan(
+        workload=small_workload(3), name_servers="127.0.0.1:1", access=access, topics=("T",), groups=(), run_number=1, seed=1
+    )  # fmt: skip
+    says = r"worker \d: ca='.*ca\.pem' cannot .* at the same path on every worker"
+    with trio.fail_after(LIMIT_S), pytest.raises(EngineError, match=says):
         await SparkEngine(spark, "local[2]", 2, lambda _line: None).run(
             plan, lambda _row: None, lambda _at: None, lambda _result: None
         )

@@ -1,6 +1,7 @@
 """Queries the state of one server, independent of routes: one request on a separate link.
 
-`ask` and the functions built on it run in trio's loop, `ask_blocking` and similar ones in any thread.
+`ask` and the functions built on it run in trio's loop, `ask_blocking` and similar ones in any thread. The options of
+the former are those of the cluster's clients: TLS, and the account that signs.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import trio
 
+import triomq
 from triomq_benchmarks.clusters.processes import ChildError
+from triomq_protocol.acl import sign
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.route import KVTable
 from triomq_protocol.wire.command import Command
@@ -27,24 +31,40 @@ class NoAnswerError(ChildError):
     """A server did not answer; the text names it and the cause."""
 
 
-async def ask(address: str, command: Command) -> Command:
+_PLAIN: Final[triomq.ClientOptions] = {}
+
+
+async def ask(address: str, command: Command, options: triomq.ClientOptions = _PLAIN) -> Command:
     """Send one request and return its answer.
 
     Raises:
         NoAnswerError: no answer within 20 s.
     """
-    host, _, port = address.rpartition(":")
+    account, dial = options.get("credentials"), options.get("dial", _dial_tcp)
+    if account is not None:
+        command.extra = sign(
+            command.fields or {},
+            command.body,
+            access_key=account.access_key,
+            secret_key=account.secret_key,
+            security_token=account.security_token,
+        )
     decoder = FrameDecoder()
     try:
         with trio.fail_after(ANSWER_LIMIT_S):
-            async with await trio.open_tcp_stream(host, int(port)) as stream:
+            async with await dial(address) as stream:
                 await stream.send_all(command.encode())
                 while data := await stream.receive_some():
-                    for answer in decoder.feed(data):
+                    for answer in decoder.feed(bytes(data)):
                         return answer
     except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
         raise NoAnswerError(f"{address} does not answer: {error!r}") from error
     raise NoAnswerError(f"{address} closed the link without an answer")
+
+
+async def _dial_tcp(address: str, /) -> trio.abc.Stream:
+    host, _, port = address.rpartition(":")
+    return await trio.open_tcp_stream(host, int(port))
 
 
 async def max_offset(address: str, topic: str, queue_id: int) -> int:
@@ -54,9 +74,15 @@ async def max_offset(address: str, topic: str, queue_id: int) -> int:
     return int((answer.fields or {})["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
 
-async def knows_topic(address: str, topic: str) -> bool:
-    """Whether a broker has the topic's configuration, which it needs to serve pulls of it."""
-    answer = await ask(address, Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
+async def knows_topic(address: str, topic: str, options: triomq.ClientOptions = _PLAIN) -> bool:
+    """Whether a broker has the topic's configuration, which it needs to serve pulls of it.
+
+    Raises:
+        NoAnswerError: it does not answer, or refuses.
+    """
+    answer = await ask(address, Command.request(RequestCode.GET_ALL_TOPIC_CONFIG), options)
+    if answer.code != ResponseCode.SUCCESS:
+        raise NoAnswerError(f"{address} does not show its topics: code {answer.code}, {answer.remark}")
     return f'"{topic}":'.encode() in answer.body
 
 

@@ -69,6 +69,7 @@ class Consumers:
         self.tally = ReadTally()
         self._share = share
         self._workload = share.workload
+        self._options = share.access.options()
         self._cells = cells
         self._ledger = ledger
         self._lags: dict[tuple[str, triomq.MessageQueue], int] = {}
@@ -128,7 +129,8 @@ class Consumers:
 
     async def _open(self, group: str, number: int) -> None:
         # Separate clients: two consumers of one group in one client count as one for the broker.
-        client = await self._stack.enter_async_context(triomq.open_client(self._share.name_servers))
+        opening = triomq.open_client(self._share.name_servers, **self._options)
+        client = await self._stack.enter_async_context(opening)
         self._clients.append(client)
         await self._learn_roles(client)
         if self._workload.consume is ConsumeMode.PUSH:
@@ -136,12 +138,28 @@ class Consumers:
             return
         preference = self._workload.read_preference
         consumer = await self._stack.enter_async_context(client.pull_consumer(group, read_preference=preference))
+        await self._check_may_read(consumer)
         queues = [queue for topic in self._share.topics for queue in await consumer.fetch_queues(topic)]
         for queue in queues[number :: self._workload.consumers]:
             # Messages that were in a topic before the run do not count.
             known = bool(self._workload.topic_names)
             begin = await (consumer.max_offset(queue) if known else consumer.min_offset(queue))
             self._pulled.append((consumer, group, queue, begin))
+
+    async def _check_may_read(self, consumer: triomq.PullConsumer) -> None:
+        """Pull once from each topic: during the run a refusal would look like lost messages.
+
+        Raises:
+            triomq.MQError: a broker refuses the account, or a topic has no queue that can be read.
+        """
+        for topic in self._share.topics:
+            queue = (await consumer.fetch_queues(topic))[0]
+            try:
+                await consumer.pull(queue, offset=await consumer.max_offset(queue), max_messages=1)
+            except (triomq.errors.AccessRefused, triomq.errors.PermissionDenied):
+                raise
+            except triomq.MQError:
+                continue  # the run shows what it is, and may be about it
 
     async def _learn_roles(self, client: triomq.Client) -> None:
         for topic in self._share.topics:
@@ -206,8 +224,10 @@ class Consumers:
             await consumer.subscribe(topic)
         self._pushed.append((consumer, group))
 
-    def _on_assignment(self, *_queues: object) -> None:
-        self._assigned_at = trio.current_time()
+    def _on_assignment(self, queues: Sequence[triomq.MessageQueue]) -> None:
+        # The queue of the group's retry topic does not count: a member may have nothing else.
+        if any(queue.topic in self._share.topics for queue in queues):
+            self._assigned_at = trio.current_time()
 
     async def _wait_for_assignment(self) -> None:
         """Wait until rebalancing has ended: queues that move under load are delivered twice."""
@@ -216,6 +236,9 @@ class Consumers:
             if self._assigned_at is not None and trio.current_time() > self._assigned_at + ASSIGNMENT_REST_S:
                 return
             await trio.sleep(0.02)
+        async with triomq.open_client(self._share.name_servers, **self._options) as client:
+            for group in self._share.groups:
+                await self._check_may_read(client.pull_consumer(group))
 
     async def _push(self, consumer: triomq.PushConsumer, group: str, slow_from: float) -> None:
         async def handle(messages: Sequence[triomq.ReceivedMessage]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import attrs
 
+from triomq_benchmarks.clusters.access import PLAIN, Access
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.workload.workload import Workload
@@ -61,6 +62,7 @@ class RunPlan:
     Attributes:
         workload: the whole workload.
         name_servers: `host:port;host:port`.
+        access: the account and TLS for them and their brokers.
         topics: names of the topics, which already exist.
         groups: consumer groups; each consumes everything.
         run_number: 32 bits in every message of this run, which distinguish it from messages of other runs.
@@ -71,6 +73,7 @@ class RunPlan:
 
     workload: Workload
     name_servers: str
+    access: Access = PLAIN
     topics: tuple[str, ...]
     groups: tuple[str, ...]
     run_number: int

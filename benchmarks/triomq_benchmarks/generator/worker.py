@@ -129,7 +129,8 @@ class _ShareRun:
 
     async def run(self, agree_start: AgreeStart) -> WorkerResult:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(triomq.open_client(self._share.name_servers))
+            options = self._share.access.options()
+            client = await stack.enter_async_context(triomq.open_client(self._share.name_servers, **options))
             for number in self._producer_numbers():
                 self._producers.append(await self._open_producer(client, number, stack))
             await stack.enter_async_context(self._consumers)

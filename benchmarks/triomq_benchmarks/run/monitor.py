@@ -24,11 +24,11 @@ PROCESSES_EVERY_S = 0.1
 """Interval of the checks whether processes exist."""
 
 
-async def broker_facts(address: str) -> Mapping[str, str]:
+async def broker_facts(target: RunTarget, address: str) -> Mapping[str, str]:
     """A broker's runtime information; empty if it does not answer properly, or in time."""
     with trio.move_on_after(ANSWER_LIMIT_S):
         try:
-            answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+            answer = await ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), target.options)
             if answer.code == ResponseCode.SUCCESS:
                 return KVTable.decode(answer.body).table
         except (NoAnswerError, BodyError):
@@ -59,7 +59,7 @@ async def replication_lag_bytes(target: RunTarget) -> int | None:
     ends: dict[str, int] = {}
 
     async def look(name: str, address: str) -> None:
-        end = (await broker_facts(address)).get("commitLogMaxOffset")
+        end = (await broker_facts(target, address)).get("commitLogMaxOffset")
         if end is not None:
             ends[name] = int(end)
 

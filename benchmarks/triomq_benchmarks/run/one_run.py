@@ -87,6 +87,7 @@ async def run_workload(
     plan = RunPlan(
         workload=workload,
         name_servers=target.name_servers,
+        access=target.access,
         topics=topics,
         groups=tuple(f"bench-{run_number:08x}-group-{number}" for number in range(workload.groups)),
         run_number=run_number,
@@ -105,9 +106,9 @@ async def run_workload(
     finally:
         if not target.is_temporary:
             with trio.CancelScope(shield=True):
-                await remove_groups(target, plan.groups)
+                seen.notes += await remove_groups(target, plan.groups)
                 if not workload.topic_names:
-                    await remove_topics(target, topics)
+                    seen.notes += await remove_topics(target, topics)
     after = surroundings()
     interrupted = scope.cancelled_caught
     findings: Findings | None = None
@@ -219,9 +220,10 @@ async def _details(target: RunTarget) -> Mapping[str, object]:
     for node in target.nodes.values():
         about: dict[str, object] = {"role": node.role, "address": node.address}
         if node.role != "namesrv":
-            about["version"] = (await broker_facts(node.address)).get("brokerVersionDesc")
+            about["version"] = (await broker_facts(target, node.address)).get("brokerVersionDesc")
         brokers[node.name] = about
-    return {"name_servers": target.name_servers, "nodes": brokers}
+    about_links = {"tls": target.access.tls is not None, "signed": target.access.is_signed}
+    return {"name_servers": target.name_servers, **about_links, "nodes": brokers}
 
 
 def versions() -> dict[str, str]:

@@ -6,6 +6,8 @@ that more rounds can be added later.
 
 from __future__ import annotations
 
+import functools
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,6 +61,7 @@ class RepeatPlan:
         folder: folder of the runs, below `a` and `b`.
         seed: seed of the first round; each round uses the next, for both sides.
         audit: whether each message is recorded.
+        environment: the environment of the runs, which may hold the secret of an account.
     """
 
     sides: tuple[SideChoice, SideChoice]
@@ -67,6 +70,7 @@ class RepeatPlan:
     folder: Path
     seed: int
     audit: bool
+    environment: Mapping[str, str] = attrs.field(factory=lambda: dict(os.environ), repr=False)
 
     def run_folder(self, side: int, number: int) -> Path:
         """The folder of one run."""
@@ -106,12 +110,12 @@ async def run_rounds(
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RepeatError(f"{folder.parent} cannot be made: {error.strerror}; give another --out") from error
-        await (run or _child)(plan.command(side, number))
+        await (run or functools.partial(_child, plan.environment))(plan.command(side, number))
         if not is_run(folder):
             raise RepeatError(f"{' '.join(plan.command(side, number))} left no result in {folder}")
 
 
-async def _child(command: Sequence[str]) -> None:
+async def _child(environment: Mapping[str, str], command: Sequence[str]) -> None:
     """Run it to its end; a run that did not pass still has a result. Cancelling ends it in order."""
     # A separate session: a terminal's Ctrl-C is for this process, which then ends its child.
     try:
@@ -120,6 +124,7 @@ async def _child(command: Sequence[str]) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            env=environment,
             start_new_session=True,
         )
     except OSError as error:

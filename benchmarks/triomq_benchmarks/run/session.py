@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from triomq_benchmarks.clusters.access import Access
 from triomq_benchmarks.figures.run_files import write_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
@@ -35,6 +36,7 @@ class Options:
         workload: the workload to run.
         payload: its payload file's content.
         targets: the targets, one after the other.
+        access: the account and TLS for those that existed before.
         engine: runs the load generators.
         folder: folder for results.
         seed: seed of all random choices.
@@ -46,6 +48,7 @@ class Options:
     workload: Workload
     payload: bytes
     targets: tuple[str, ...]
+    access: Access
     engine: EngineChoice
     folder: Path
     seed: int
@@ -93,7 +96,7 @@ class Session:
     async def _measure(self, choice: str, engine: Engine, folder: Path) -> None:
         options = self._options
         self._news(f"starting {choice}" if choice in STARTED else f"looking for {choice}")
-        async with open_run_target(choice, options.workload) as target:
+        async with open_run_target(choice, options.workload, options.access) as target:
             if options.find_max_rate:
                 self.searches[choice] = await self._search(target, engine)
                 with self._noted(choice, options.folder):

@@ -7,9 +7,8 @@ is only used.
 from __future__ import annotations
 
 import os
-import re
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import attrs
 import trio
 
 import triomq
+from triomq_benchmarks.clusters.access import PLAIN, Access
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.cluster import Cluster, in_thread, open_cluster, open_java_cluster
 from triomq_benchmarks.clusters.java import find_java
@@ -36,32 +36,9 @@ TOPIC_LIMIT_S = 30.0
 ANSWER_LIMIT_S = 10.0
 _PAUSE_S = 0.02
 
-_IN_BENCHMARKS = tuple(
-    (re.compile(theirs), ours)
-    for theirs, ours in (
-        (
-            r"give open_client\(tls=True\), or --tls\b",
-            "benchmarks use plain TCP, so its servers must accept it (tls.server.mode=permissive)",
-        ),
-        (
-            r"give open_client\(credentials=[^,]*\([^)]*\)\), or --credentials-file FILE to a command",
-            "benchmarks sign none, so the brokers must accept this machine's (globalWhiteRemoteAddresses)",
-        ),
-    )
-)
-"""The SDK's advice that these commands have no option for -> what their user can do."""
-
 
 class TargetError(Exception):
     """A target cannot be used; the message names it, the cause and the remedy."""
-
-
-def reason_of(error: BaseException) -> str:
-    """The text of an error of the SDK, with advice that the user of a benchmark can follow."""
-    text = str(error)
-    for pattern, ours in _IN_BENCHMARKS:
-        text = pattern.sub(ours, text)
-    return text
 
 
 @attrs.frozen
@@ -93,6 +70,14 @@ class RunTarget(Protocol):
     @property
     def name_servers(self) -> str:
         """The addresses with which clients are opened."""
+
+    @property
+    def access(self) -> Access:
+        """The account and TLS of its clients."""
+
+    @property
+    def options(self) -> triomq.ClientOptions:
+        """The options of its clients, as `access` gave them when the target was opened."""
 
     @property
     def nodes(self) -> Mapping[str, TargetNode]:
@@ -134,12 +119,13 @@ def check_choice(choice: str) -> None:
 
 
 @asynccontextmanager
-async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunTarget]:
+async def open_run_target(choice: str, workload: Workload, access: Access = PLAIN) -> AsyncIterator[RunTarget]:
     """Open the target while the block lasts.
 
     Args:
         choice: one of `STARTED`, or name servers as `host:port;host:port`.
         workload: determines what to start.
+        access: the account and TLS for those name servers and their brokers; started clusters need neither.
 
     Raises:
         TargetError: it cannot be started or reached.
@@ -147,7 +133,7 @@ async def open_run_target(choice: str, workload: Workload) -> AsyncIterator[RunT
     """
     if choice not in STARTED:
         with_name_servers(workload)
-        yield await _existing(choice)
+        yield await _existing(choice, access)
         return
     async with in_thread(start_target(choice, workload.cluster)) as started:
         yield started
@@ -193,6 +179,8 @@ class _Started:
     cluster: Cluster
     notes: Sequence[str]
     is_temporary: bool = True
+    access: Access = PLAIN
+    options: triomq.ClientOptions = attrs.field(factory=triomq.ClientOptions)
 
     @property
     def name_servers(self) -> str:
@@ -224,6 +212,8 @@ class _Existing:
 
     name_servers: str
     nodes: Mapping[str, TargetNode]
+    access: Access
+    options: triomq.ClientOptions
     notes: Sequence[str] = ()
     is_temporary: bool = False
 
@@ -238,21 +228,22 @@ class _Existing:
         raise TargetError(f"{name} is not ours to start")
 
 
-async def _existing(name_servers: str) -> _Existing:
+async def _existing(name_servers: str, access: Access) -> _Existing:
     check_choice(name_servers)
+    options = access.options()
     try:
         with trio.fail_after(ANSWER_LIMIT_S):
-            async with triomq.open_client(name_servers) as client:
+            async with triomq.open_client(name_servers, **options) as client:
                 info = await client.admin.cluster_info()
     except (triomq.MQError, OSError, trio.TooSlowError) as error:
         raise TargetError(
-            f"no name server answers at {name_servers}: {reason_of(error) or 'there is no answer'}. Is one running there? "
-            "`triomq cluster` starts a whole cluster, --target ours one for the run"
+            f"no name server answers at {name_servers}: {str(error) or 'there is no answer'}; --target ours starts a cluster for "
+            "the run"
         ) from error
     nodes = [node for data in (info.broker_addr_table or {}).values() for node in _nodes_of(data)]
     if not nodes:
         raise TargetError(f"the name server at {name_servers} knows no broker; start one with -n {name_servers}")
-    return _Existing(name_servers, {node.name: node for node in nodes})
+    return _Existing(name_servers, {node.name: node for node in nodes}, access, options)
 
 
 def _nodes_of(data: BrokerData) -> list[TargetNode]:
@@ -278,7 +269,7 @@ async def prepare_topics(target: RunTarget, workload: Workload, run_number: int)
     names = given or tuple(f"bench-{run_number:08x}-{number}" for number in range(workload.topics))
     tried: list[str] = []
     try:
-        async with triomq.open_client(target.name_servers) as client:
+        async with triomq.open_client(target.name_servers, **target.options) as client:
             for name in names:
                 tried.append(name)
                 await _prepare(client, target, workload, name, make=not given or workload.create_topics)
@@ -287,7 +278,12 @@ async def prepare_topics(target: RunTarget, workload: Workload, run_number: int)
             with trio.CancelScope(shield=True):
                 await remove_topics(target, tried)
         if isinstance(error, triomq.MQError):
-            raise TargetError(f"the topics of {target.label} could not be prepared: {reason_of(error)}") from error
+            cure = (
+                "; or measure on a topic that exists: --set topic_names=NAME"
+                if isinstance(error, triomq.errors.AccessRefused)
+                else ""
+            )
+            raise TargetError(f"the topics of {target.label} could not be prepared: {error}{cure}") from error
         raise
     return names
 
@@ -301,11 +297,14 @@ async def _prepare(client: triomq.Client, target: RunTarget, workload: Workload,
         )
     if not known:
         masters = await client.admin.create_topic(name, queues=workload.queues_per_topic)
+        missing = ""
         with trio.move_on_after(TOPIC_LIMIT_S) as limit:
-            while not await _is_everywhere(client, target, name, len(masters)):  # noqa: ASYNC110 -- brokers send no event
+            while missing := await _where_missing(client, target, name, len(masters)):  # noqa: ASYNC110 -- no event
                 await trio.sleep(_PAUSE_S)
         if limit.cancelled_caught:
-            raise TargetError(f"topic {name} was made, but not every broker knew it after {TOPIC_LIMIT_S:g} s")
+            raise TargetError(
+                f"topic {name} was made, but not every broker knew it after {TOPIC_LIMIT_S:g} s: {missing}"
+            )
 
 
 async def _is_known(client: triomq.Client, name: str) -> bool:
@@ -316,43 +315,51 @@ async def _is_known(client: triomq.Client, name: str) -> bool:
     return True
 
 
-async def _is_everywhere(client: triomq.Client, target: RunTarget, name: str, masters: int) -> bool:
+async def _where_missing(client: triomq.Client, target: RunTarget, name: str, masters: int) -> str:
+    """The place where a topic is not known yet, and why; empty if it is known everywhere."""
     try:
         route = await client.admin.route(name)
-    except triomq.RouteError:
-        return False
+    except triomq.RouteError as error:
+        return str(error)
     if len(route.queue_datas or []) < masters:
-        return False
+        return f"the name servers know it at {len(route.queue_datas or [])} of {masters} masters"
     for node in target.nodes.values():
         if node.role == "slave":
             try:
-                if not await knows_topic(node.address, name):
-                    return False
-            except NoAnswerError:
-                return False
-    return True
+                if not await knows_topic(node.address, name, target.options):
+                    return f"the slave {node.name} does not have it"
+            except NoAnswerError as error:
+                return f"the slave {node.name} cannot be asked: {error}"
+    return ""
 
 
-async def remove_topics(target: RunTarget, topics: Sequence[str]) -> None:
-    """Delete the topics that were created for a run; what cannot be removed stays."""
-    with trio.move_on_after(ANSWER_LIMIT_S):
-        async with triomq.open_client(target.name_servers) as client:
-            for topic in topics:
-                try:
-                    await client.admin.delete_topic(topic)
-                except triomq.MQError:
-                    continue
+async def remove_topics(target: RunTarget, topics: Sequence[str]) -> list[str]:
+    """Delete the topics that were created for a run; returns a note for each that stays."""
+    return await _remove(target, topics, "topic", lambda client, name: client.admin.delete_topic(name))
 
 
-async def remove_groups(target: RunTarget, groups: Sequence[str]) -> None:
-    """Delete the consumer groups of a run with their offsets; what cannot be removed stays.
+async def remove_groups(target: RunTarget, groups: Sequence[str]) -> list[str]:
+    """Delete the consumer groups of a run with their offsets; returns a note for each that stays.
 
     Its members have ended. Brokers may not know this of a killed member yet, and would refuse without force.
     """
+    return await _remove(target, groups, "group", lambda client, name: client.groups.delete(name, force=True))
+
+
+async def _remove(
+    target: RunTarget, names: Sequence[str], what: str, delete: Callable[[triomq.Client, str], Awaitable[object]]
+) -> list[str]:
+    left = dict.fromkeys(names, f"no answer within {ANSWER_LIMIT_S:g} s")
     with trio.move_on_after(ANSWER_LIMIT_S):
-        async with triomq.open_client(target.name_servers) as client:
-            for group in groups:
+        async with triomq.open_client(target.name_servers, **target.options) as client:
+            for name in names:
                 try:
-                    await client.groups.delete(group, force=True)
-                except triomq.MQError:
-                    continue
+                    await delete(client, name)
+                except triomq.MQError as error:
+                    left[name] = str(error)
+                else:
+                    del left[name]
+    return [
+        f"{what} {name} stays on the cluster: {why}; `triomq {what}s {name} --delete` deletes it"
+        for name, why in left.items()
+    ]

@@ -126,6 +126,11 @@ class _Task:
         result = self._ended("it was ended by an error of its own")
         try:
             result = self._run()
+        except triomq.errors.InvalidCall as error:
+            # The driver has read the same files: they are missing on this machine.
+            result = self._ended(
+                f"{error}; files of accounts and certificates must be at the same path on every worker"
+            )
         except (triomq.MQError, LedgerError, LinkError, _StoppedError, OSError) as error:
             result = self._ended(str(error) or repr(error))
         finally:

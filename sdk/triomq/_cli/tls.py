@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triomq.plugins import Dialer, tls_dialer
-from triomq_command.connection_options import tls_given
+from triomq_command.connection_options import dialer_arguments_given
 
 
 def dialer_given() -> Dialer | None:
@@ -12,14 +12,5 @@ def dialer_given() -> Dialer | None:
     Raises:
         InvalidCall: a file cannot be used, or options contradict each other.
     """
-    given = tls_given()
-    if not given:
-        return None
-    return tls_dialer(
-        ca=given.get("tls_ca"),
-        certificate=given.get("tls_cert"),
-        key=given.get("tls_key"),
-        key_password=given.get("tls_key_password"),
-        check_host_name=not given.get("tls_any_host_name", False),
-        insecure=given.get("tls_insecure", False),
-    )
+    given = dialer_arguments_given()
+    return None if given is None else tls_dialer(**given)

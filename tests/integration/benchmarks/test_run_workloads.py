@@ -258,13 +258,14 @@ async def test_topics_of_a_run_that_ends_before_it_starts_are_removed(ours: RunT
         assert await of_runs(client) == before
 
 
-async def test_a_topic_that_cannot_be_read_ends_a_run_before_it_starts(ours: RunTarget) -> None:
+@pytest.mark.parametrize("consume", [ConsumeMode.PULL, ConsumeMode.PUSH])
+async def test_a_topic_that_cannot_be_read_ends_a_run_before_it_starts(ours: RunTarget, consume: ConsumeMode) -> None:
     import triomq
 
     async with triomq.open_client(ours.name_servers) as client:
         await client.admin.create_topic("write-only", queues=1, perm=2)
     with pytest.raises(triomq.RouteError, match="no queue of topic write-only can be read"):
-        await run(ours, attrs.evolve(SHORT, topic_names=("write-only",)))
+        await run(ours, attrs.evolve(SHORT, topic_names=("write-only",), consume=consume))
 
 
 async def test_an_address_where_no_server_is() -> None:

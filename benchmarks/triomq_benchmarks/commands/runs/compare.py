@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from triomq_benchmarks.commands.cluster_access import access_to, variables_for
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
@@ -29,6 +30,7 @@ from triomq_benchmarks.run.repeats import RepeatError, RepeatPlan, SideChoice, p
 from triomq_benchmarks.run.targets import TargetError
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
+from triomq_command.connection_options import connection_arguments_given, with_connection_options
 
 EXIT_FAILED, EXIT_UNUSABLE = 1, 2
 ENOUGH = "enough"
@@ -157,6 +159,7 @@ def _about(before: Side, after: Side) -> list[tuple[str, str, str]]:
     "--force", is_flag=True, help="Compare different workloads, partial runs and runs with a late generator too."
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
+@with_connection_options
 def compare(
     before: str,
     after: str,
@@ -180,19 +183,23 @@ def compare(
     console = Console(width=None if sys.stdout.isatty() else 160)
     if not before or not after:
         _fail("A or B is empty; for the current folder write `.`", EXIT_UNUSABLE)
+    if repeat is None and (arguments := connection_arguments_given()):
+        raise click.UsageError(f"{arguments[0]} has no effect without --repeat")
     try:
         if repeat is None and is_run(Path(before)) | is_run(Path(after)):
             _compare_two(Path(before), Path(after), 0.1 if tolerance is None else tolerance, force, as_json, console)
         folders = Path(before), Path(after)
         if repeat is not None:
             load_workload(workload, changes)
+            sides = SideChoice.parse(before), SideChoice.parse(after)
             plan = RepeatPlan(
-                sides=(SideChoice.parse(before), SideChoice.parse(after)),
+                sides=sides,
                 workload=workload,
                 changes=changes,
                 folder=out or Path("triomq-bench") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}",
                 seed=secrets.randbits(31) if seed is None else seed,
                 audit=audit,
+                environment=variables_for(access_to([side.target for side in sides])),
             )
             folders = plan.folder / "a", plan.folder / "b"
             with progress_on(sys.stderr, shown=not as_json) as (_show, news):

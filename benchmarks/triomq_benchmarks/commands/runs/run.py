@@ -21,6 +21,7 @@ from rich.table import Table
 
 import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
+from triomq_benchmarks.commands.cluster_access import access_to
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
@@ -36,6 +37,7 @@ from triomq_benchmarks.run.targets import OURS, STARTED, TargetError, check_choi
 from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
+from triomq_command.connection_options import with_connection_options
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _NAME_MOST = 80
@@ -132,6 +134,7 @@ def _targets(_context: click.Context, _option: click.Parameter, given: tuple[str
     help="With --find-max-rate: the highest p99 that counts as sustained.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines: one JSON object, no progress.")
+@with_connection_options
 def run(
     workload_name: str,
     targets: tuple[str, ...],
@@ -156,6 +159,7 @@ def run(
     mistakes. 130: interrupted; what was measured until then is written, and marked as partial.
     """
     _check_options_apply(engine, find_max_rate=find_max_rate)
+    access = access_to(targets or (OURS,))
     try:
         workload, folder = load_workload(workload_name, changes)
         payload = read_payload(workload, folder)
@@ -185,6 +189,7 @@ def run(
         workload=workload,
         payload=payload,
         targets=targets or (OURS,),
+        access=access,
         engine=choice,
         folder=place,
         seed=secrets.randbits(32) if seed is None else seed,
