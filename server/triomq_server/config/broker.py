@@ -257,7 +257,12 @@ class BrokerConfig(ServerNetworkConfig):
             *findings.hours(config.store.delete_when),
             *findings.name_with_separators(config.broker_name),
             *findings.small_log_files(config.store.mapped_file_size_commit_log, config.store.max_message_size),
-            *findings.unknown(config.extra, [*keys_of(cls), *keys_of(StoreConfig), *keys_of(TlsConfig)]),
+            *findings.several_log_directories(spelled.get("storePathCommitLog")),
+            *findings.former_paths(config.extra, config.store.store_path_root_dir),
+            *findings.unknown(
+                (key for key in config.extra if key not in findings.FORMER_PATHS),
+                [*keys_of(cls), *keys_of(StoreConfig), *keys_of(TlsConfig)],
+            ),
         ]
         warnings = findings.warnings_of(found, strict=strict)
         config.derive()

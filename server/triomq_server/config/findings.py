@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -32,6 +33,14 @@ _SAFETY_WORDS = frozenset(
         "port", "ports", "ip", "bind", "address", "addresses", "addr", "namesrv",  # where servers listen, and where they find each other
     }
 )  # fmt: skip
+
+FORMER_PATHS = {
+    "storePathConsumeQueue": "consumequeue",
+    "storePathIndex": "index",
+    "storeCheckpoint": "checkpoint",
+    "abortFile": "abort",
+}
+"""Keys of RocketMQ 3 that many files still have, and the places below storePathRootDir that 4.9 uses whatever they say."""
 
 _LIKENESS = 0.8
 """An unknown key with at least this share of common letters counts as a misspelt known one."""
@@ -196,6 +205,38 @@ def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
         f"it must be at least {LOG_FILE_LEAST_BYTES}"
     )
     return [Finding(key, problem, safety=True)]
+
+
+def several_log_directories(path: str | None) -> list[Finding]:
+    """Report a list of directories for the log, which RocketMQ divides at each comma.
+
+    Args:
+        path: storePathCommitLog, None if it is not given.
+    """
+    if path is None or "," not in path:
+        return []
+    key = "storePathCommitLog"
+    problem = f"{key}={shown(path)}: log files in several directories are not possible; give one, without a comma"
+    return [Finding(key, problem, safety=touches_safety(key))]
+
+
+def former_paths(values: Mapping[str, str], root: str) -> list[Finding]:
+    """Report keys of RocketMQ 3 that name another place than the one in use.
+
+    Args:
+        values: the keys that no settings class has, with their values.
+        root: storePathRootDir.
+    """
+    found: list[Finding] = []
+    for key, name in FORMER_PATHS.items():
+        place = os.path.join(root, name)
+        if key in values and os.path.normpath(values[key]) != os.path.normpath(place):
+            problem = (
+                f"{key}={shown(values[key])} has no effect, in RocketMQ 4 neither: the place is {shown(place)}; remove the "
+                "key"
+            )
+            found.append(Finding(key, problem, safety=touches_safety(key)))
+    return found
 
 
 def unknown(keys: Iterable[str], known: Iterable[str]) -> list[Finding]:

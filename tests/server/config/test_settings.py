@@ -178,6 +178,7 @@ def test_only_the_word_true_is_true(text: str, expected: bool) -> None:
         ("storePathRootdir", "/data", "unknown key storePathRootdir (did you mean storePathRootDir?)"),
         ("storePathRootDir", "a\x00b", "storePathRootDir=a?b: it has characters"),
         ("storePathRootDir", "", "storePathRootDir=: it is empty; leave the key out"),
+        ("storePathCommitLog", "/a,/b", "storePathCommitLog=/a,/b: log files in several directories are not possible"),
         ("listenPort", "many", "listenPort=many: not a whole number"),
         ("listenPort", "70000", "listenPort=70000: must lie between 0 and 65535"),
         ("brokerId", "x", "brokerId=x: not a whole number"),
@@ -203,6 +204,30 @@ def test_the_error_names_everything_that_prevents_the_start() -> None:
     assert "brokerRole=Slave" in str(refused.value)
     assert "useTLS=yes" in str(refused.value)
     assert "colour" not in str(refused.value)
+
+
+def test_paths_of_rocketmq_3_may_only_repeat_where_the_files_are() -> None:
+    """Most examples of broker.conf on the web have them; RocketMQ 4 does not read them."""
+    root = {"storePathRootDir": "/data/store/"}
+    same = {
+        "storePathConsumeQueue": "/data/store/consumequeue",
+        "storePathIndex": "/data/store/index/",
+        "storeCheckpoint": "/data/store/checkpoint",
+        "abortFile": "/data/store/abort",
+    }
+    config, warnings = BrokerConfig.from_properties(root | same, strict=True)
+    assert warnings == []
+    assert config.to_properties().items() >= same.items()
+
+    refused = "storePathIndex=/fast/index has no effect, in RocketMQ 4 neither: the place is /data/store/index; remove the key"
+    with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
+        BrokerConfig.from_properties(root | same | {"storePathIndex": "/fast/index", "abortFile": "/tmp/abort"})
+    _, warnings = BrokerConfig.from_properties(root | same | {"abortFile": "/tmp/abort"})
+    assert [warning.partition(";")[0] for warning in warnings] == [
+        "abortFile=/tmp/abort has no effect, in RocketMQ 4 neither: the place is /data/store/abort"
+    ]
+    with pytest.raises(ConfigError, match="unknown key storePathIndex"):
+        NamesrvConfig.from_properties(same)
 
 
 @pytest.mark.parametrize(
