@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
 from triomq_server.config import findings
-from triomq_server.config.network import ServerNetworkConfig
+from triomq_server.config.network import ServerNetworkConfig, in_home
 from triomq_server.config.settings import (
     Unusable,
     apply,
@@ -26,19 +25,17 @@ from triomq_server.config.tls import TlsConfig
 from triomq_server.config.without_effect import without_effect_lines
 
 
-def _in_home(name: str) -> str:
-    return str(Path.home() / "namesrv" / name)
-
-
 @attrs.define(kw_only=True)
 class NamesrvConfig(ServerNetworkConfig):
     """All keys of a name server."""
 
     listen_port: int = setting(9876, least=0, most=65535, fixed=True)
-    kv_config_path: str = setting(factory=lambda: _in_home("kvConfig.json"), fixed=True, check=unusable_if_empty)
+    kv_config_path: str = setting(
+        factory=lambda: in_home("namesrv", "kvConfig.json"), fixed=True, check=unusable_if_empty
+    )
     """The file of the key-value configuration (order topics)."""
     config_store_path: str = setting(
-        factory=lambda: _in_home("namesrv.properties"), fixed=True, check=unusable_if_empty
+        factory=lambda: in_home("namesrv", "namesrv.properties"), fixed=True, check=unusable_if_empty
     )
     """The file for changes made at run time; the file given with ``-c`` if there was one."""
     product_env_name: str = "center"

@@ -23,6 +23,12 @@ def rocketmq_home() -> str | None:
     return os.environ.get("ROCKETMQ_HOME")
 
 
+def in_home(*names: str) -> str:
+    """A path below the user's home; below ``/`` for a user who has none, such as a bare number in a container."""
+    home = os.path.expanduser("~")
+    return os.path.join("/" if home == "~" else home, *names)
+
+
 def host_name() -> str:
     """The machine's name, RocketMQ's default for ``brokerName``."""
     return socket.gethostname() or "DEFAULT_BROKER"

@@ -9,12 +9,11 @@ from __future__ import annotations
 import enum
 import os
 import re
-from pathlib import Path
 
 import attrs
 
 from triomq_server.config.memory import usable_memory_bytes
-from triomq_server.config.network import unusable_address, unusable_networks
+from triomq_server.config.network import in_home, unusable_address, unusable_networks
 from triomq_server.config.settings import INT32_MOST, ConfigError, clamped, interval, setting, unusable_if_empty
 
 
@@ -59,7 +58,7 @@ class StoreConfig:
     """All keys of a message store and its replication."""
 
     # Paths. An empty commitlog path follows the root directory.
-    store_path_root_dir: str = setting(factory=lambda: str(Path.home() / "store"), fixed=True, check=unusable_if_empty)
+    store_path_root_dir: str = setting(factory=lambda: in_home("store"), fixed=True, check=unusable_if_empty)
     store_path_commit_log: str = setting("", fixed=True)
     read_only_commit_log_store_paths: str | None = setting(None, fixed=True)
 

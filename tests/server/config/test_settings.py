@@ -306,6 +306,18 @@ def test_slave_without_an_id_of_its_own_cannot_start(broker_id: str) -> None:
         BrokerConfig.from_properties({"brokerRole": "SLAVE", "brokerId": broker_id})
 
 
+def test_a_user_without_a_home_needs_paths_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with a bare number in a container: HOME is not set, and the number is no user's."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    config, _ = BrokerConfig.from_properties({"storePathRootDir": "/data/store"})
+    assert config.store.store_path_root_dir == "/data/store"
+    assert BrokerConfig().store.store_path_root_dir == "/store"
+    assert NamesrvConfig().kv_config_path == "/namesrv/kvConfig.json"
+    monkeypatch.setenv("HOME", "/home/me")
+    assert BrokerConfig().store.store_path_root_dir == "/home/me/store"
+
+
 def test_commitlog_follows_the_root_unless_it_is_given() -> None:
     config, _ = BrokerConfig.from_properties({"storePathRootDir": "/data/a"})
     assert config.store.store_path_commit_log == "/data/a/commitlog"
