@@ -1,4 +1,4 @@
-"""Opens files that operators provide, without blocking.
+"""Opens and replaces files that operators provide, without blocking.
 
 Opening a FIFO blocks until another process opens its other end, and reading a device may never end."""
 
@@ -54,3 +54,24 @@ def read_plain(path: str, most_bytes: int = -1) -> bytes:
     """The content of a file, up to `most_bytes`; -1 reads all of it. Raises as `open_plain`."""
     with open(open_plain(path, os.O_RDONLY), "rb") as file:
         return file.read(most_bytes)
+
+
+def replace_plain(source: str, target: str) -> None:
+    """Rename a file in place of another one, in one step. Raises OSError; then the target is unchanged.
+
+    A file that is mounted by itself, as one file of a container often is, cannot be replaced: it is overwritten, and the
+    source stays until all of it is on the disk.
+    """
+    try:
+        os.replace(source, target)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        data = read_plain(source)
+        with open(open_plain(target, os.O_WRONLY), "wb", buffering=0) as file:
+            # Over the old content, and not behind a cut: the file is never empty, and the disk need not have much space.
+            os.posix_fallocate(file.fileno(), 0, max(len(data), 1))
+            file.write(data)
+            file.truncate()
+            os.fsync(file.fileno())
+        os.unlink(source)

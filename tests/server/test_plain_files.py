@@ -1,7 +1,8 @@
-"""Only files are opened, and nothing is waited for."""
+"""Only files are opened, and nothing is waited for; links and mounted files stay when their content is replaced."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -10,11 +11,11 @@ import pytest
 
 from triomq_server.acl import AclError, AclFiles
 from triomq_server.acl.signing import read_tool_account
-from triomq_server.commands.options import configured
+from triomq_server.commands.options import absolute, configured
 from triomq_server.config import ConfigError, TlsConfig
 from triomq_server.disk import RealDisk
 from triomq_server.disk.config_files import ConfigFile
-from triomq_server.plain_files import NotAFileError, open_plain, read_plain
+from triomq_server.plain_files import NotAFileError, open_plain, read_plain, replace_plain
 from triomq_server.wire.tls.certificates import effective, server_context
 
 READING = os.O_RDONLY
@@ -99,3 +100,57 @@ def test_a_table(name: str, tmp_path: Path) -> None:
     table = ConfigFile(str(tmp_path / "table.json"), RealDisk())
     with pytest.raises(NotAFileError):
         table.save(b"{}") if name.endswith("tmp") else table.load()
+
+
+@pytest.mark.parametrize("old", [b"a longer content", b"a", b""])
+def test_a_file_that_is_mounted_by_itself_is_overwritten(
+    old: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one file of a container often is: the system refuses to put another one in its place."""
+
+    def busy(*paths: str) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), *paths)
+
+    mounted, new = tmp_path / "broker.conf", tmp_path / "broker.conf.tmp"
+    mounted.write_bytes(old)
+    new.write_bytes(b"new content")
+    number = mounted.stat().st_ino
+    monkeypatch.setattr(os, "replace", busy)
+    RealDisk().replace(str(new), str(mounted))
+    assert mounted.read_bytes() == b"new content"
+    assert mounted.stat().st_ino == number
+    assert not new.exists()
+
+
+def test_a_file_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "new").write_bytes(b"new content")
+    with pytest.raises(IsADirectoryError):
+        replace_plain(str(tmp_path / "new"), str(tmp_path / "directory"))
+    assert (tmp_path / "new").read_bytes() == b"new content"
+
+
+async def test_a_link_to_an_account_file_stays(tmp_path: Path) -> None:
+    """Else changes by requests and by an operator's editor would be in two files."""
+    (tmp_path / "home/conf").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    link, file = tmp_path / "home/conf/plain_acl.yml", tmp_path / "etc/accounts.yml"
+    file.write_text("accounts:\n- {accessKey: adminkey, secretKey: 'a secret', admin: true}\n")
+    link.symlink_to(file)
+    accounts = AclFiles(str(tmp_path / "home"), lambda: 0, RealDisk().run)
+    accounts.load()
+    await accounts.put_account({"accessKey": "otherkey", "secretKey": "b secret"})
+    assert link.is_symlink()
+    assert "otherkey" in file.read_text()
+    assert [path.name for path in file.parent.iterdir()] == ["accounts.yml"]
+
+
+def test_a_link_to_a_configuration_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    file = tmp_path / "etc/broker.conf"
+    file.write_bytes(b"brokerName=a")
+    (tmp_path / "broker.conf").symlink_to(file)
+    assert absolute("") == ""
+    ConfigFile(absolute(str(tmp_path / "broker.conf")), RealDisk()).save(b"brokerName=b")
+    assert (tmp_path / "broker.conf").is_symlink()
+    assert file.read_bytes() == b"brokerName=b"

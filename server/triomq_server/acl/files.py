@@ -16,7 +16,7 @@ import trio
 from triomq_protocol.requests import ClusterAclConfig, DataVersion, PlainAccessConfig
 from triomq_server.acl import edits
 from triomq_server.acl.accounts import MOST_BYTES, AccessRules, AclError, entries, parse, rules_of, white_addresses
-from triomq_server.plain_files import open_plain, read_plain
+from triomq_server.plain_files import open_plain, read_plain, replace_plain
 
 T = TypeVar("T")
 
@@ -275,7 +275,11 @@ def _below(directory: str, depth: int) -> list[str]:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file in one step, durably; it keeps the old file's permissions, or else only its owner can read it."""
+    """Replace a file in one step, durably; it keeps the old file's permissions, or else only its owner can read it.
+
+    A symbolic link stays, and the file that it names is replaced: an operator edits that one.
+    """
+    path = os.path.realpath(path)
     try:
         mode = os.stat(path).st_mode & 0o777
     except FileNotFoundError:
@@ -287,7 +291,7 @@ def _replace(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
-    os.replace(temporary, path)
+    replace_plain(temporary, path)
     directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -77,11 +78,12 @@ def configured(file: str | None, assigned: tuple[str, ...], flags: Mapping[str, 
 
 
 def absolute(path: str) -> str:
-    """The absolute form of a path from the command line or a configuration file.
+    """The absolute form of the path of a file that requests of operators change, from the command line or a
+    configuration file.
 
-    Otherwise the directory of a bare name is "", which cannot be opened. An empty path stays empty, and is refused
-    with its key."""
-    return str(Path(path).absolute()) if path else ""
+    Otherwise the directory of a bare name is "", which cannot be opened. Symbolic links are followed: to replace a link
+    would leave the file that operators edit as it was. An empty path stays empty, and is refused with its key."""
+    return os.path.realpath(path) if path else ""
 
 
 def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:

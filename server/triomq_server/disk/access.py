@@ -31,7 +31,7 @@ import trio
 
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.disk.maps import Maps
-from triomq_server.plain_files import not_a_file, open_plain, read_plain
+from triomq_server.plain_files import not_a_file, open_plain, read_plain, replace_plain
 
 if COMPILED:
     from triomq_server.compiled import directories
@@ -734,7 +734,7 @@ class RealDisk:
 
     def replace(self, source: str, target: str) -> None:
         """Rename the file, and force the directory to the disk."""
-        os.replace(source, target)
+        replace_plain(source, target)
         _sync_directory(os.path.dirname(target))
 
     def usage(self, path: str) -> DiskUsage:
