@@ -156,8 +156,9 @@ class ClusterProcesses:
 
     def _fork(self, process: _Process) -> None:
         read_fd, write_fd = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # closed before the start
+                stream.flush()
         process.ready, process.status, process.error, process.wanted = False, b"", None, True
         self._failed.pop(process.plan.name, None)
         pid = os.fork()

@@ -72,7 +72,7 @@ def broker(
             print_ready(role=str(config.store.broker_role), address=addresses.listen, ha_address=addresses.ha)
             return
         name_server = f" and name server is {config.namesrv_addr}" if config.namesrv_addr else ""
-        click.echo(
+        options.print_line(
             f"The broker[{config.broker_name}, {addresses.listen}] boot success. serializeType=JSON{name_server}, "
             f"role {config.store.broker_role}, store {config.store.store_path_root_dir}"
         )

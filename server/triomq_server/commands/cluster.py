@@ -100,8 +100,7 @@ def cluster(
 
 
 def _print_event_as_json(event: dict[str, object]) -> None:
-    click.echo(json.dumps(event))
-    sys.stdout.flush()
+    options.print_line(json.dumps(event))
 
 
 def _print_event(event: dict[str, object]) -> None:
@@ -109,16 +108,15 @@ def _print_event(event: dict[str, object]) -> None:
     if what == "ready":
         nodes = event["nodes"]
         assert isinstance(nodes, list)
-        click.echo(f"The cluster is ready after {event['ready_s']} s, files in {event['directory']}")
+        options.print_line(f"The cluster is ready after {event['ready_s']} s, files in {event['directory']}")
         for node in nodes:
-            click.echo(f"  {node['name']:<16} {node['role']:<8} {node['address']:<22} pid {node['pid']}")
-        click.echo(f"Clients connect to {event['name_servers']}; Ctrl-C stops everything.")
+            options.print_line(f"  {node['name']:<16} {node['role']:<8} {node['address']:<22} pid {node['pid']}")
+        options.print_line(f"Clients connect to {event['name_servers']}; Ctrl-C stops everything.")
     elif what == "stopping":
-        click.echo("Stopped before the cluster was ready", err=True)
+        options.print_line("Stopped before the cluster was ready", err=True)
     elif what == "error":
-        click.echo(f"Error: {event['error']}", err=True)
+        options.print_line(f"Error: {event['error']}", err=True)
     elif what == "ended":
-        click.echo(f"{event['name']} ended with status {event['status']}")
+        options.print_line(f"{event['name']} ended with status {event['status']}")
     elif what == "started":
-        click.echo(f"{event['name']} started again, pid {event['pid']}, ready after {event['ready_s']} s")
-    sys.stdout.flush()
+        options.print_line(f"{event['name']} started again, pid {event['pid']}, ready after {event['ready_s']} s")

@@ -58,7 +58,7 @@ def namesrv(
         if as_json:
             print_ready(role="namesrv", address=str(address))
         else:
-            click.echo(f"The Name Server boot success. serializeType=JSON, listening on {address}")
+            options.print_line(f"The Name Server boot success. serializeType=JSON, listening on {address}")
 
     async def serve(*, task_status: trio.TaskStatus[object]) -> None:
         await serve_namesrv(config, task_status=task_status)

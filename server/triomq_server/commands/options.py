@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,24 @@ log_level = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,
     help="What goes to standard error.",
 )  # fmt: skip
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print one line of a server that runs. If it cannot be written, the server continues, and prints no more there.
+
+    The output may be closed (``>&-``), a pipe that nobody reads, or a file on a full disk.
+    """
+    stream = sys.stderr if err else sys.stdout
+    if stream is None:
+        return
+    try:
+        click.echo(text, file=stream)
+        stream.flush()
+    except OSError as error:
+        name = "standard error" if err else "standard output"
+        logging.getLogger(__name__).warning("%s cannot be written, and gets no more lines: %s", name, error)
+        # Also what it holds now, which the interpreter would write at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), stream.fileno())
 
 
 def fail(text: str, code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail
+from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail, print_line
 
 if TYPE_CHECKING:
     from triomq_server.config import BrokerConfig, NamesrvConfig
@@ -106,7 +106,6 @@ def run_server(
             finally:
                 gc.enable()
             ready(address)
-            sys.stdout.flush()
 
     try:
         trio.run(run_until_signal, run, signal.SIGTERM, signal.SIGINT)
@@ -127,4 +126,4 @@ def print_ready(**event: object) -> None:
     """Print the ready line as JSON."""
     from triomq_server.cluster.processes import seconds_since_start
 
-    click.echo(json.dumps({"event": "ready", **event, "pid": os.getpid(), "ready_s": round(seconds_since_start(), 3)}))
+    print_line(json.dumps({"event": "ready", **event, "pid": os.getpid(), "ready_s": round(seconds_since_start(), 3)}))

@@ -195,6 +195,75 @@ def test_ready_line_for_machines(tmp_path: Path) -> None:
     assert event["ready_s"] < LIMIT_S
 
 
+@contextmanager
+def without_reader(kind: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A server whose standard output takes no line."""
+    command = [*SERVER, *arguments]
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    if kind == "closed":  # the shell's own way: Popen has none
+        command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
+    elif kind == "full":
+        os.close(write_fd)
+        write_fd = os.open("/dev/full", os.O_WRONLY)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=write_fd, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    os.close(write_fd)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+NO_OUTPUT = pytest.mark.parametrize(
+    "kind",
+    [
+        "closed",
+        "unread",
+        pytest.param("full", marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")),
+    ],
+)
+CANNOT_WRITE = "standard output cannot be written, and gets no more lines: "
+
+
+@NO_OUTPUT
+@pytest.mark.parametrize("name", ["broker", "namesrv"])
+def test_a_server_serves_though_nobody_reads_its_ready_line(name: str, kind: str, tmp_path: Path, port: int) -> None:
+    files = ("--store", str(tmp_path)) if name == "broker" else ("--set", f"kvConfigPath={tmp_path}/kv.json")
+    with without_reader(kind, name, "--host", "127.0.0.1", "--port", str(port), *files) as process:
+        assert process.stderr is not None
+        last = " at 127.0.0.1" if kind == "closed" and name == "broker" else CANNOT_WRITE
+        last = " listens on " if kind == "closed" and name == "namesrv" else last
+        lines = []
+        while not lines or last not in lines[-1]:
+            lines.append(process.stderr.readline())
+            assert lines[-1], f"it has ended: {lines}"
+        socket.create_connection(("127.0.0.1", port)).close()
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code == 0
+    assert errors.endswith("triomq_server.process.stopping: stopped\n")
+
+
+@NO_OUTPUT
+def test_a_cluster_runs_though_nobody_reads_what_it_prints(kind: str, tmp_path: Path) -> None:
+    arguments = ("cluster", "--slaves", "0", "--directory", str(tmp_path / "files"), "--control")
+    with without_reader(kind, *arguments) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("stop nobody\n")  # answered on standard error
+        seen = ""
+        while "no node is called 'nobody'" not in seen or (kind != "closed" and CANNOT_WRITE not in seen):
+            line = process.stderr.readline()
+            assert line, f"it has ended: {seen}"
+            seen += line
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code == 0
+    # Without an output nothing says when it is ready.
+    assert errors in ("", "Stopped before the cluster was ready\n" if kind == "closed" else "")
+
+
 def test_settings_are_printed(call: Call) -> None:
     everything = call("broker", "-p", "-n", "127.0.0.1:1;127.0.0.1:2", "--set", "brokerName=me")
     important = call("broker", "-m", "--set", "brokerName=me", env={"NAMESRV_ADDR": "127.0.0.1:3"})
