@@ -13,6 +13,8 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
+import math
 import mmap
 import os
 import resource
@@ -38,8 +40,14 @@ if COMPILED:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors that are not about the disk: the process or the system lacks descriptors or memory for now."""
+
+THREADS_CURE = "raise the limit of processes (ulimit -u, TasksMax of systemd, the container's limit of pids)"
+_THREADS_LOGGED_S = 60.0
+"""Interval between log lines about threads that cannot be started."""
 
 PAGE_BYTES = 4096
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; not defined in Python's mmap
@@ -537,6 +545,7 @@ class RealDisk:
         self._folders: dict[str, set[str]] = {}
         """The locked directories of stores, and the directories below each that are known to exist."""
         self._limiter = trio.CapacityLimiter(threads)
+        self._threads_logged = -math.inf
         # Connections and the log's files soon exceed the customary 1024.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != hard:
@@ -544,8 +553,23 @@ class RealDisk:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     async def run(self, chore: Callable[[], T]) -> T:
-        """Run the chore in a worker thread of our own limiter."""
-        return await trio.to_thread.run_sync(chore, limiter=self._limiter)
+        """Run the chore in a worker thread of our own limiter, or in the loop while the system starts no thread."""
+        begun = False
+
+        def in_thread() -> T:
+            nonlocal begun
+            begun = True
+            return chore()
+
+        try:
+            return await trio.to_thread.run_sync(in_thread, limiter=self._limiter)
+        except RuntimeError as error:
+            if begun:
+                raise
+            if trio.current_time() >= self._threads_logged + _THREADS_LOGGED_S:
+                self._threads_logged = trio.current_time()
+                _log.warning("%s: all requests wait for the disk meanwhile; %s", error, THREADS_CURE)
+            return chore()
 
     def create(self, path: str, size: int, reserve: int, *, populate: bool = True) -> MappedFile:
         """Create a file, or set an existing one to this size."""

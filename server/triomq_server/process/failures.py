@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 
 from triomq_server.config import ConfigError, PropertiesError
-from triomq_server.disk import StoreLocked
+from triomq_server.disk import THREADS_CURE, StoreLocked
 from triomq_server.disk.config_files import ConfigFileDamaged
 from triomq_server.plain_files import NotAFileError
 from triomq_server.store.files.segments import StoreDamaged
@@ -72,6 +72,8 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
         return f"bad configuration: {error}"
     if isinstance(error, StoreLocked | StoreDamaged | ConfigFileDamaged):
         return str(error)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return f"{error}: {THREADS_CURE}"
     if isinstance(error, NotAFileError):
         return f"{error.filename}: {error.strerror}; move it away, or name another one, then start again"
     if isinstance(error, socket.gaierror):

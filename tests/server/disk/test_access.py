@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
+import trio
 
 from triomq_server.disk import Disk, RealDisk
 from triomq_server.store.files.segments import Segments
@@ -55,6 +57,38 @@ def test_the_real_disk_punches_holes_and_reserves_space(tmp_path: Path) -> None:
         file.reserve(0, 1 << 62)
     assert e.value.errno == errno.EFBIG
     file.close()
+
+
+async def test_chores_are_done_in_the_loop_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As at a limit of processes. Nothing would be flushed or saved otherwise, not even at the stop."""
+
+    async def refused(*_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("can't start new thread")
+
+    disk = RealDisk()
+    assert await disk.run(threading.get_ident) != threading.get_ident()
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", refused)
+        assert await disk.run(threading.get_ident) == threading.get_ident()
+        assert await disk.run(lambda: 7) == 7
+    assert len(caplog.messages) == 1
+    assert "all requests wait for the disk meanwhile; raise the limit of processes" in caplog.text
+    assert await disk.run(threading.get_ident) != threading.get_ident()
+
+
+async def test_a_chore_that_fails_is_not_done_again() -> None:
+    done = []
+
+    def chore() -> None:
+        done.append(1)
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(RuntimeError):
+        await RealDisk().run(chore)
+    assert done == [1]
 
 
 def test_bytes_are_written_again(disk: Disk, tmp_path: Path) -> None:

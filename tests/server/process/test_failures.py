@@ -46,6 +46,7 @@ def failed(number: int, path: str | None = None) -> OSError:
             "(brokerIP1=h): a host name cannot be resolved; check brokerIP1 and brokerIP2",
         ),
         (failed(errno.ENAMETOOLONG, "/long"), "(/long): the path is too long"),
+        (RuntimeError("can't start new thread"), "can't start new thread: raise the limit of processes (ulimit -u"),
         (failed(errno.EMFILE), "raise its limit (ulimit -n"),
         (failed(errno.EADDRNOTAVAIL), "set brokerIP1 (broker) or bindAddress (name server)"),
     ],
@@ -57,7 +58,7 @@ def test_what_an_operator_can_do_something_about_is_one_line(error: Exception, l
     assert "\n" not in explained
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), failed(errno.EIO), KeyError("y")])
+@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("z"), failed(errno.EIO), KeyError("y")])
 def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     assert explain(error, SETTINGS) is None
     assert explain(ExceptionGroup("", [StoreLocked("in use"), error]), SETTINGS) is None
