@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
@@ -75,10 +76,16 @@ def cluster(
 
     if sample:
         masters, slaves = 2, int(sample != "2m-noslave")
-    with tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True) as temporary:
+    with contextlib.ExitStack() as removed_at_the_end:
+        try:
+            files = directory or removed_at_the_end.enter_context(
+                tempfile.TemporaryDirectory(prefix="triomq-", ignore_cleanup_errors=True)
+            )
+        except OSError as error:
+            options.fail(f"{error.strerror or error}; give a place for the files (--directory)", options.EXIT_FAILED)
         try:
             plan = plan_cluster(
-                Path(directory or temporary).absolute(),
+                Path(files).absolute(),
                 masters=masters,
                 slaves=slaves,
                 name_servers=name_servers,

@@ -1,6 +1,7 @@
 """The servers' command line as operators meet it: ready lines, clean stops, exit codes, one clear line for each
 mistake."""
 
+import errno
 import json
 import os
 import re
@@ -8,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from process_tree import alive
@@ -509,6 +512,26 @@ def two_nodes() -> Iterator[int]:
     """The first port of a name server and a broker."""
     with reserved_port(-2, 1, 2, 4, 5) as reserved:
         yield reserved
+
+
+def test_a_cluster_without_a_place_for_temporary_files(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose file system is read-only."""
+
+    def none(**_: object) -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", none)
+    done = call("cluster")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: No usable temporary directory found in ['/tmp']; give a place for the files (--directory)\n"
+    )
+    # With a place it goes on to the settings.
+    done = call("cluster", "--directory", str(tmp_path), "--set", "flushDiskType=SYNC")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: bad configuration: flushDiskType=SYNC")
 
 
 def test_a_cluster_on_fixed_ports(tmp_path: Path, two_nodes: int) -> None:
