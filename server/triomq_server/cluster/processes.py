@@ -75,6 +75,8 @@ class ClusterProcesses:
         self._signals_read, self._signals_write = os.pipe()
         self._commands = b""
         self._stop = False
+        self._hurried = False
+        """Whether Ctrl-C came again while the cluster stopped."""
         self._failed: dict[str, None] = {}
         """Nodes that were stopped and ended with an error; killed nodes have none."""
 
@@ -206,6 +208,7 @@ class ClusterProcesses:
             if number == signal.SIGCHLD:
                 self._reap()
             else:
+                self._hurried = self._hurried or (self._stop and number == signal.SIGINT)
                 self._stop = True
 
     def _reap(self) -> None:
@@ -304,8 +307,11 @@ class ClusterProcesses:
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop in reverse starting order; stages that take too long, and all after a second signal, get SIGKILL."""
-        self._stop = False
+        """Stop in reverse starting order; stages that take too long, and all after a second Ctrl-C, get SIGKILL.
+
+        Other signals may come twice, and standard input ends with a program that has sent one.
+        """
+        self._stop = True  # nothing restarts any more
         for stage in reversed(self._plan.stages()):
             processes = [self._processes[node.name] for node in stage]
             deadline = time.monotonic() + _GRACE_S
@@ -316,7 +322,7 @@ class ClusterProcesses:
             while any(process.pid for process in processes):
                 self._wait(min(0.2, max(deadline - time.monotonic(), 0)))
                 self._reap()
-                if self._stop or time.monotonic() > deadline:
+                if self._hurried or time.monotonic() > deadline:
                     for process in processes:
                         _signal(process, signal.SIGKILL)
 

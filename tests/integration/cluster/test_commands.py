@@ -424,6 +424,30 @@ def test_a_node_is_paused_and_the_cluster_still_stops_in_order(tmp_path: Path) -
     assert events[-1] == {"event": "stopped"}
 
 
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_cluster_that_is_stopped_twice_still_stops_in_order(tmp_path: Path, first: int) -> None:
+    """By `timeout`, as above, and by a program that sends a signal and closes the standard input."""
+    command = ("cluster", "--json", "--control", "--slaves", "0", "--directory", str(tmp_path))
+    with started(*command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdin.write("restart broker-a\n")  # a restart under way is not finished
+        process.stdin.flush()
+        process.send_signal(first)
+        for _ in range(20):
+            time.sleep(0.001)
+            process.send_signal(signal.SIGTERM)
+        code, out, errors = stopped_by(process, signal.SIGTERM)
+    assert code in (0, -signal.SIGTERM), "the last one may come when everything is done"
+    assert "Traceback" not in errors
+    statuses = {
+        event["name"]: event["status"] for event in map(json.loads, out.splitlines()) if event["event"] == "ended"
+    }
+    assert statuses == {"broker-a": 0, "namesrv-0": 0}
+    assert not (tmp_path / "broker-a/abort").exists()
+
+
 @pytest.mark.parametrize("in_order", ["", "stop broker-a\n"])
 def test_a_cluster_whose_broker_cannot_write_at_its_stop_has_failed(tmp_path: Path, in_order: str) -> None:
     command = ("cluster", "--json", "--control", "--slaves", "0", "--directory", str(tmp_path))
