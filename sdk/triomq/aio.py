@@ -41,6 +41,7 @@ from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.group.allocate import AllocateStrategy
 from triomq._consumer.group.callbacks import ConsumerCallbacks
 from triomq._examination import doctor as _doctor
+from triomq._made_methods import MadeMethod, made_from
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import LocalTransaction, Transaction, TransactionResult, TransactionState
@@ -77,10 +78,10 @@ USERS_CODE = ("callbacks", "transactions")
 
 def _factory(
     method: Callable[Concatenate[_client.Client, P], Core], proxy: Callable[[ClientSession, Core], Made]
-) -> Callable[Concatenate[Client, P], Made]:
+) -> MadeMethod[P, Made]:
     """Return a method that wraps the result of a client's method in a proxy."""
 
-    @functools.wraps(method)
+    @made_from(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Made:
         self._session.check()
         for name in USERS_CODE:

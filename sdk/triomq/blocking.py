@@ -17,7 +17,6 @@ notebook's cell can be run twice.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -42,6 +41,7 @@ from triomq._consumer import pull_consumer as _pull
 from triomq._consumer.group.allocate import AllocateStrategy
 from triomq._consumer.group.callbacks import ConsumerCallbacks
 from triomq._examination import doctor as _doctor
+from triomq._made_methods import MadeMethod, made_from
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import Transaction, TransactionState
@@ -74,14 +74,14 @@ Kept = TypeVar("Kept", bound=KeptProxy[Any])
 def _kept_factory(
     method: Callable[Concatenate[_client.Client, P], Core],
     proxy: Callable[[ClientLoop, Callable[[_client.Client], Core]], Kept],
-) -> Callable[Concatenate[Client, P], Kept]:
+) -> MadeMethod[P, Kept]:
     """Return a method that wraps the result of an asynchronous client's method in a proxy.
 
     The same call returns the same proxy, from any thread, until the proxy is closed or entered, so that a notebook's
     cell can be run twice. In a ``with`` block the proxy belongs to the block.
     """
 
-    @functools.wraps(method)
+    @made_from(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Kept:
         group = args[0] if args else kwargs.get("group")
         asked = args[1:], {**kwargs, "group": group}

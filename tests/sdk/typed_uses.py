@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, assert_type
 
 import trio
 
@@ -11,6 +12,9 @@ import triomq
 import triomq_server.cluster
 import triomq_testing
 from triomq import plugins
+from triomq._aio.calls import async_method
+from triomq._blocking.calls import blocking_method
+from triomq._made_methods import MadeMethod
 
 QUEUE = triomq.MessageQueue("orders", "broker-a", 0)
 
@@ -115,3 +119,36 @@ async def use(client: triomq.Client, blocking: triomq.blocking.Client) -> None:
 
 def clients() -> list[object]:
     return [triomq.open_client(each, dial=Dial()) for each in NAME_SERVERS]
+
+
+# Type checkers other than mypy call an attribute of a class without `self` if its type is only `Callable`.
+assert_type(async_method(triomq.Producer.flush), MadeMethod[[], Coroutine[Any, Any, None]])
+assert_type(blocking_method(triomq.Producer.flush), MadeMethod[[], None])
+
+
+async def use_in_asyncio(client: triomq.aio.Client, queue: triomq.MessageQueue) -> None:
+    message = triomq.Message("orders", b"one")
+    producer = client.producer("shop", linger_s=None)
+    assert_type(producer, triomq.aio.Producer)
+    assert_type(await producer.send_batch([message]), triomq.SendResult)
+    producer.send_batch(message, queue=queue)  # type: ignore[arg-type, unused-coroutine]
+    pulls = client.pull_consumer("g")
+    assert_type(await pulls.pull(queue, 0, block=False), triomq.PullResult)
+    assert_type(pulls.positions(), Mapping[triomq.MessageQueue, int])
+    async with client.push_consumer("g") as consumer:
+        assert_type(await consumer.subscribe("orders"), None)
+        async for delivery in consumer:
+            assert_type(delivery.message, triomq.ReceivedMessage)
+
+
+def use_blocking(client: triomq.blocking.Client, queue: triomq.MessageQueue) -> None:
+    producer = client.producer("shop", linger_s=None)
+    assert_type(producer, triomq.blocking.Producer)
+    assert_type(producer.send_batch([triomq.Message("orders", b"one")]), triomq.SendResult)
+    assert_type(client.pull_consumer("g").pull(queue, 0, block=False), triomq.PullResult)
+    assert_type(client.admin.topics(), list[str])
+    client.admin.create_topic()  # type: ignore[call-arg]
+
+
+async def use_delivery(delivery: triomq.Delivery) -> None:
+    assert_type(delivery.message, triomq.ReceivedMessage)

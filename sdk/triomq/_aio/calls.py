@@ -13,6 +13,7 @@ from triomq import _client
 from triomq._aio.guest_run import Session
 from triomq._arguments.async_functions import is_async
 from triomq._constructors import NoPublicConstructor
+from triomq._made_methods import MadeMethod, made_from
 from triomq.errors import ClientClosed
 
 P = ParamSpec("P")
@@ -88,20 +89,20 @@ class ClosingProxy(Proxy[Closeable]):
 
 def async_method(
     method: Callable[Concatenate[Core, P], Awaitable[R]],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+) -> MadeMethod[P, Coroutine[Any, Any, R]]:
     """Turn a trio method into an asyncio method."""
 
-    @functools.wraps(method)
+    @made_from(method)
     async def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._session.call(functools.partial(method, self._core, *args, **kwargs))
 
     return call
 
 
-def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
+def plain_method(method: Callable[Concatenate[Core, P], R]) -> MadeMethod[P, R]:
     """Turn a plain method into the proxy's, which calls it directly: trio runs in the same thread."""
 
-    @functools.wraps(method)
+    @made_from(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
         self._session.check()
         return method(self._core, *args, **kwargs)

@@ -5,7 +5,6 @@ The loop itself is a :class:`LoopThread`; this module opens it, again in a forke
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import weakref
@@ -13,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import trio
 
 from triomq import _client
 from triomq._blocking.loop_thread import LoopThread
 from triomq._constructors import NoPublicConstructor
+from triomq._made_methods import MadeMethod, made_from
 from triomq._own_callbacks import refusal
 from triomq.errors import ClientClosed, InvalidCall
 
@@ -226,7 +226,7 @@ class ClosingProxy(KeptProxy[Closeable]):
 def blocking_method(
     method: Callable[Concatenate[Core, P], Awaitable[R]],
     give_back: Callable[[Core, R], Awaitable[object]] | None = None,
-) -> Callable[Concatenate[Any, P], R]:
+) -> MadeMethod[P, R]:
     """Turn an asynchronous method into a blocking one.
 
     Args:
@@ -234,17 +234,17 @@ def blocking_method(
         give_back: takes back the result if the caller is interrupted just as it arrives; None: it is dropped.
     """
 
-    @functools.wraps(method)
+    @made_from(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call(lambda core: method(core, *args, **kwargs), give_back)
 
     return call
 
 
-def plain_method(method: Callable[Concatenate[Core, P], R]) -> Callable[Concatenate[Any, P], R]:
+def plain_method(method: Callable[Concatenate[Core, P], R]) -> MadeMethod[P, R]:
     """Turn a plain method into one that runs in the loop's thread."""
 
-    @functools.wraps(method)
+    @made_from(method)
     def call(self: Proxy[Core], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._call_plain(lambda core: method(core, *args, **kwargs))
 

@@ -15,6 +15,7 @@ import trio
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.push.dispatch import Dispatch, Later, Rollback, later_in
 from triomq._message.hooks import ConsumeHooks
+from triomq._message.received import ReceivedMessage
 from triomq._producer.request_reply import send_reply
 from triomq._producer.sender import Sender
 from triomq.errors import InvalidCall
@@ -35,12 +36,13 @@ class Delivery:
         hooks: called now, as the delivery is given out; None: no hooks.
     """
 
-    __slots__ = ("_answered", "_context", "_dispatch", "_hooks", "_sender", "_wrapped", "message")
+    __slots__ = ("_answered", "_context", "_dispatch", "_held", "_hooks", "_sender", "_wrapped", "message")
 
     def __init__(
         self, message: HeldMessage, dispatch: Dispatch[Any], sender: Sender, hooks: ConsumeHooks | None = None
     ) -> None:
-        self.message = message
+        self.message: ReceivedMessage = message
+        self._held = message
         self._dispatch = dispatch
         self._sender = sender
         self._answered = False
@@ -67,7 +69,7 @@ class Delivery:
         """
         await self._not_cancelled()
         self._answer()
-        self._dispatch.commit((self.message,))
+        self._dispatch.commit((self._held,))
         self._report_success()
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -163,36 +165,36 @@ class Delivery:
         if not isinstance(error, Exception):
             # Cancelled, or the program ends: neither consumed nor failed.
             self._answer()
-            self._dispatch.requeue((self.message,))
+            self._dispatch.requeue((self._held,))
             return False
         later = later_in(error)
         if later is None:
-            self._dispatch.failures.write("the handling of", self.message, " failed", error)
+            self._dispatch.failures.write("the handling of", self._held, " failed", error)
         await self._fail(later or Later(), error)
         return True
 
     def _succeed(self) -> None:
-        self._dispatch.succeed((self.message,))
+        self._dispatch.succeed((self._held,))
         self._report_success()
 
     def _report_success(self) -> None:
-        calls = self.message.page.holder.owner.counters
+        calls = self._held.page.holder.owner.counters
         calls.ok += 1
-        calls.took(trio.current_time() - self.message.started_s)
+        calls.took(trio.current_time() - self._held.started_s)
         if self._hooks is not None and self._context is not None:
             self._hooks.end(self._context, None)
 
     async def _fail(self, later: Later, error: Exception | None = None) -> None:
         self._answer()
-        calls = self.message.page.holder.owner.counters
+        calls = self._held.page.holder.owner.counters
         calls.failed += 1
-        calls.took(trio.current_time() - self.message.started_s)
+        calls.took(trio.current_time() - self._held.started_s)
         if self._hooks is not None and self._context is not None:
             self._hooks.end(self._context, error if error is not None else later)
         try:
-            await self._dispatch.fail((self.message,), later)
+            await self._dispatch.fail((self._held,), later)
         except BaseException:
-            self._dispatch.requeue((self.message,))
+            self._dispatch.requeue((self._held,))
             raise
 
     async def _not_cancelled(self) -> None:
@@ -202,7 +204,7 @@ class Delivery:
         except BaseException:
             if not self._answered:
                 self._answer()
-                self._dispatch.requeue((self.message,))
+                self._dispatch.requeue((self._held,))
             raise
 
     def _answer(self) -> None:
