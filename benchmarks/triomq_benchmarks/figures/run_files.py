@@ -66,16 +66,17 @@ def as_dict(result: RunResult) -> dict[str, Any]:
     """Everything except the rows, with computed percentiles, in JSON's terms (no infinities)."""
     plain = attrs.asdict(result, filter=lambda attribute, _value: attribute.name not in _IN_TABLES)
     plain["quantiles"] = {name: attrs.asdict(each) for name, each in result.quantiles().items()}
-    return {"format": FORMAT, **_finite(plain)}
+    return {"format": FORMAT, **finite(plain)}
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain data with None for each number that JSON does not have: infinities, and what is not a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return value
 
 

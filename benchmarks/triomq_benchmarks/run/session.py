@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from triomq_benchmarks.clusters.access import Access
-from triomq_benchmarks.figures.run_files import write_run
+from triomq_benchmarks.figures.run_files import finite, write_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.generator.engine import Engine
@@ -157,7 +157,7 @@ class Session:
         return search.result
 
     def _keep_searches(self) -> None:
-        found = {target: attrs.asdict(each) for target, each in self.searches.items()}
+        found = finite({target: attrs.asdict(each) for target, each in self.searches.items()})
         about = {"partial": self.interrupted, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
         about |= {"workload": self._options.workload.settings(), "seed": self._options.seed, "versions": versions()}
         self._options.folder.mkdir(parents=True, exist_ok=True)

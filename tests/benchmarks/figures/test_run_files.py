@@ -21,6 +21,7 @@ from triomq_benchmarks.figures.run_files import (
     FolderInUseError,
     RunUnreadableError,
     claimed,
+    finite,
     read_audit,
     read_run,
     write_run,
@@ -88,6 +89,11 @@ def test_the_json_is_json(tmp_path: Path) -> None:
     assert "rows" not in plain
     assert "python" in plain["versions"]
     assert plain["machine"]["cpus"] >= 1
+
+
+def test_numbers_that_json_does_not_have_become_null() -> None:
+    plain = {"a": math.inf, "b": [-math.inf, 1.5, (math.nan, "x")], "c": {"d": 2}}
+    assert finite(plain) == {"a": None, "b": [None, 1.5, [None, "x"]], "c": {"d": 2}}
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

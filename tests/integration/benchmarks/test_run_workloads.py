@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import signal
 import subprocess
@@ -374,7 +375,9 @@ def test_the_highest_rate_is_looked_for(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(FILE.replace("100/s", "8/s") + 'duration = "1 s"\nsend_timeout = "100 ms"')
     process = bench("run", "mine.toml", "--find-max-rate", "--json", "--max-p99", "0.001")
     out, errors = process.communicate(timeout=LIMIT_S)
-    found = json.loads(out)["max_rate"]["ours"]
+    answer = json.loads(out)
+    assert answer["passed"] is False
+    found = answer["max_rate"]["ours"]
     # Nothing is answered within a microsecond: 8, 4, 2 and 1 a second all fail.
     assert process.returncode == 1, errors
     assert found["rate_per_s"] == 0
@@ -399,5 +402,10 @@ def test_a_real_limit_is_found_in_bounded_time(bench: Bench, tmp_path: Path) -> 
     assert found["limited_by"] == "broker"
     # The lowest that failed is within the search's precision, and nothing below it did.
     assert max(sustained) < min(failed) <= max(sustained) / 0.95 + 0.1
-    assert all(trial["acked_per_s"] >= 0.99 * trial["rate_per_s"] for trial in trials if trial["answer"] == "sustained")
+    # The measured part is one second: whole messages, of which the last one may be on its way.
+    assert all(
+        trial["acked_per_s"] >= min(0.99 * trial["rate_per_s"], math.floor(trial["rate_per_s"]) - 1)
+        for trial in trials
+        if trial["answer"] == "sustained"
+    )
     assert json.loads((tmp_path / "results" / "max_rate.json").read_text())["searches"]["ours"] == found

@@ -26,7 +26,7 @@ from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, why_taken
+from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, finite, why_taken
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
@@ -278,7 +278,8 @@ def _print(session: Session, as_json: bool) -> None:
     if as_json:
         found = as_object(session.results, session.folders)
         if session.searches:
-            found["max_rate"] = {target: attrs.asdict(each) for target, each in session.searches.items()}
+            found["max_rate"] = finite({target: attrs.asdict(each) for target, each in session.searches.items()})
+            found["passed"] = session.passed
         click.echo(json.dumps(found))
         return
     console = Console()
