@@ -60,12 +60,13 @@ class OpenTransactions:
         """Discard the state, and begin at the noted progress: the broker has become a master.
 
         Progress beyond the end of its queue, whose last messages were lost, is corrected at once: messages stored there
-        from now on have not been checked.
+        from now on have not been checked. This is not a reset: brokers that still have those messages would check all of
+        them again, and deliver again what was committed.
         """
         for topic in (HALF_TOPIC, OP_HALF_TOPIC):
             end = self._store.queue_bounds(topic, HALF_QUEUE)[1]
             if self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) > end:
-                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end, always=True)
+                self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end, always=True, as_reset=False)
         self._copies.clear()
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
 

@@ -15,6 +15,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.properties import encode_properties_bytes
 from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
 from triomq_protocol.wire.command import Command
+from triomq_server.broker.tables.offsets.resets import Resets
 from triomq_server.broker.transactions.check_back import HANDLED_AT_ONCE, UNSENT_MOST_BYTES, CheckBack, _Round
 from triomq_server.broker.transactions.decisions import MUTE_ROUNDS
 from triomq_server.broker.transactions.open_transactions import COPIES_REMEMBERED, OpenTransactions
@@ -124,6 +125,16 @@ async def test_progress_beyond_the_end_of_the_queue_is_corrected(desk: Any) -> N
         put_half(desk, number)
     assert transactions.position() == 0
     assert progress(desk) == (0, 0)
+
+
+async def test_a_correction_of_the_progress_is_no_reset(desk: Any) -> None:
+    """Others of the set, which still have the messages, would take over a reset, and deliver again what is committed."""
+    desk.broker.offsets.commit(GROUP, HALVES, 0, 100)
+    desk.broker.offsets.commit(GROUP, OPS, 0, 70)
+    resets = desk.broker.offsets.resets = Resets(None, lambda: desk.clock.now_ms)
+    OpenTransactions(desk.broker)
+    assert progress(desk) == (0, 0)
+    assert resets.table == {}
 
 
 async def test_a_broker_that_becomes_master_again_drops_its_record_of_the_cut(desk: Any, check: CheckBack) -> None:

@@ -90,7 +90,9 @@ class OffsetTable:
         self.unexpected = 0
         """Offsets taken for groups, topics or queues that the broker does not know."""
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, always: bool = False) -> bool:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, always: bool = False, as_reset: bool = True
+    ) -> bool:
         """Set one offset; any value, known queue or not, also a lower one (code 15, pull with the commit flag).
 
         Args:
@@ -99,6 +101,7 @@ class OffsetTable:
             queue_id: of the queue.
             offset: the new one.
             always: also when the offsets take too much memory; for the broker's own.
+            as_reset: whether a lower offset than before is a reset, which other brokers of the set take over.
 
         Returns:
             False if the group had no offset of the queue, and the memory for offsets is used up: nothing is set.
@@ -114,7 +117,7 @@ class OffsetTable:
         self._snapshots.keep(key)
         if queues is None:
             queues = self.table[key] = {}
-        elif self.resets is not None and offset < queues.get(queue_id, offset):
+        elif as_reset and self.resets is not None and offset < queues.get(queue_id, offset):
             self.resets.note(key, queue_id)
         queues[queue_id] = offset
         self.changed = True
@@ -243,12 +246,7 @@ class OffsetTable:
                 queues = self.table.get(key, {})  # it may have been replaced or removed between slices
                 offset = queues.get(queue_id, 0)
                 if offset > 0 and (end := end_of(topic, queue_id)) is not None and offset > end:
-                    if as_reset:
-                        self.commit(group, topic, queue_id, end)
-                    else:
-                        self._snapshots.keep(key)
-                        queues[queue_id] = end
-                        self.changed = True
+                    self.commit(group, topic, queue_id, end, as_reset=as_reset)
                     lowered += 1
                 count += 1
                 if count >= MERGED_PER_SLICE:
