@@ -191,7 +191,8 @@ class CheckBack:
             if current.offset >= current.end:
                 return _Handled.STOP
             result = _Handled.PASSED
-            half = None if current.offset in ended else self._transactions.record(HALF_TOPIC, current.offset)
+            is_over = current.offset in ended or self._transactions.newest(current.offset) != current.offset
+            half = None if is_over else self._transactions.record(HALF_TOPIC, current.offset)
             if half is not None:
                 result = self._handle(current, half)
                 handled += 1

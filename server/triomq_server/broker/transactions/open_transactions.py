@@ -12,7 +12,7 @@ import logging
 import trio
 
 from triomq_protocol.errors import BodyError
-from triomq_protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from triomq_protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, UNIQ_KEY
 from triomq_protocol.record.view import RecordView
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.transactions.ended_halves import EndedHalves
@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 OPS_AT_ONCE = 200
 """Op messages read before other tasks run."""
+HALVES_AT_ONCE = 100
+"""Half messages whose copies are looked for before other tasks run."""
 COPIES_REMEMBERED = 200_000
 """The most half messages whose newest copy is remembered; beyond it, the end of an older copy is followed by a check."""
 
@@ -71,9 +73,28 @@ class OpenTransactions:
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
 
     async def load(self) -> None:
-        """Read which half messages have ended since the noted progress."""
+        """Read which half messages have ended since the noted progress, and which of them were stored again."""
         while self._read_ops(OPS_AT_ONCE):
             await trio.lowlevel.checkpoint()
+        if not self._broker.compat_49:
+            await self._find_copies()
+
+    async def _find_copies(self) -> None:
+        """A broker that takes a master's place may have old progress: then several copies of a half message follow it.
+        Only the newest is to be checked, or each would be committed."""
+        newest: dict[tuple[str, int, bytes], int] = {}
+        for offset in range(self.position(), self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]):
+            if not (offset + 1) % HALVES_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            half = self.record(HALF_TOPIC, offset)
+            if half is None or (unique_key := half.properties.get(UNIQ_KEY)) is None:
+                continue
+            key = (unique_key, half.born_timestamp, half.born_host_bytes)
+            if key in newest:
+                self.copied(newest[key], offset)
+            elif len(newest) >= COPIES_REMEMBERED:
+                del newest[next(iter(newest))]
+            newest[key] = offset
 
     def _read_ops(self, most: int) -> bool:
         """Read op messages that are not known yet; returns whether there may be more."""

@@ -137,6 +137,30 @@ async def test_a_correction_of_the_progress_is_no_reset(desk: Any) -> None:
     assert resets.table == {}
 
 
+async def test_of_copies_behind_the_progress_the_newest_is_checked(
+    desk: Any, check: CheckBack, client_link: Any
+) -> None:
+    """A slave that becomes the master may have old progress."""
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 0)
+    put_half(desk, 1)
+    for _ in range(3):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+    assert desk.broker.store.queue_bounds(HALVES, 0)[1] == 8
+    for topic in (HALVES, OPS):
+        desk.broker.offsets.commit(GROUP, topic, 0, 1)
+    desk.transactions.reset()
+    link.notified.clear()
+    await desk.transactions.load()
+    desk.clock.now_ms += 60_000
+    await check._check_once()
+    assert len(link.notified) == 2
+    assert progress(desk)[0] == 8
+    assert desk.transactions.newest(1) == 9
+
+
 async def test_a_broker_that_becomes_master_again_drops_its_record_of_the_cut(desk: Any, check: CheckBack) -> None:
     put_half(desk, 1)
     cut_at = desk.broker.store.log_max_offset
