@@ -46,6 +46,7 @@ from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._message.transaction import LocalTransaction, Transaction, TransactionResult, TransactionState
 from triomq._producer import producer as _producer
+from triomq._producer.callbacks import with_methods
 from triomq._producer.strategies.queue_selectors import QueueSelector
 from triomq.errors import ClientClosed
 
@@ -72,9 +73,6 @@ P = ParamSpec("P")
 Core = TypeVar("Core")
 Made = TypeVar("Made", bound=Proxy[Any])
 
-USERS_CODE = ("callbacks", "transactions")
-"""The arguments of a client's methods that are user functions and may be async."""
-
 
 def _factory(
     method: Callable[Concatenate[_client.Client, P], Core], proxy: Callable[[ClientSession, Core], Made]
@@ -84,20 +82,23 @@ def _factory(
     @made_from(method)
     def make(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Made:
         self._session.check()
-        for name in USERS_CODE:
-            if name in kwargs:
-                kwargs[name] = _with_async_code(self._session, kwargs[name])
+        if "callbacks" in kwargs:
+            kwargs["callbacks"] = _with_async_callbacks(self._session, kwargs["callbacks"])
+        if "transactions" in kwargs:
+            kwargs["transactions"] = in_asyncio(self._session, kwargs["transactions"], "check")
         return construct(proxy, self._session, method(self._session.value, *args, **kwargs))
 
     return make
 
 
-def _with_async_code(session: ClientSession, code: Any) -> Any:
-    if isinstance(code, ConsumerCallbacks):
-        return attrs.evolve(
-            code, on_assigned=in_asyncio(session, code.on_assigned), on_revoked=in_asyncio(session, code.on_revoked)
-        )
-    return in_asyncio(session, code)
+def _with_async_callbacks(session: ClientSession, callbacks: Any) -> Any:
+    if not isinstance(callbacks, ConsumerCallbacks):
+        return callbacks
+    return attrs.evolve(
+        callbacks,
+        on_assigned=in_asyncio(session, callbacks.on_assigned),
+        on_revoked=in_asyncio(session, callbacks.on_revoked),
+    )
 
 
 class Producer(ClosingProxy[_producer.Producer]):
@@ -150,7 +151,8 @@ class Producer(ClosingProxy[_producer.Producer]):
         """Send one message; see :meth:`triomq.Producer.send`."""
         send: Callable[..., Awaitable[SendResult | None]] = self._core.send
         if callback is not None:
-            callback = in_asyncio(self._session, callback)
+            with_methods(callback)  # refused here if it is wrong, since the wrapper accepts any arguments
+            callback = in_asyncio(self._session, callback, "on_success")
         return await self._session.call(
             functools.partial(send, message, callback, queue=queue, selector=selector, arg=arg)
         )
@@ -222,7 +224,7 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
             sql=sql,
             max_messages=max_messages,
             interval_s=interval_s,
-            callbacks=_with_async_code(self._session, callbacks),
+            callbacks=_with_async_callbacks(self._session, callbacks),
             allocate=allocate,
         )
         return construct(SharedPulls, self._session, core)

@@ -9,10 +9,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
+import sniffio
+
 from triomq import _client
 from triomq._aio.guest_run import Session
 from triomq._arguments.async_functions import is_async
 from triomq._constructors import NoPublicConstructor
+from triomq._consumer.push.handlers import Handler
 from triomq._made_methods import MadeMethod, made_from
 from triomq.errors import ClientClosed
 
@@ -110,31 +113,59 @@ def plain_method(method: Callable[Concatenate[Core, P], R]) -> MadeMethod[P, R]:
     return call
 
 
-def in_asyncio(session: ClientSession, code: UsersCode) -> UsersCode:
-    """Wrap a user's function, or object with methods, for trio: async ones are awaited in the asyncio loop."""
-    if is_async(code):
-        return cast("UsersCode", _awaited(session, cast("Callable[..., Coroutine[Any, Any, Any]]", code)))
-    if code is None or callable(code):
-        return code
-    return cast("UsersCode", _InAsyncio(session, code))
+def in_asyncio(session: ClientSession, code: UsersCode, method: str = "") -> UsersCode:
+    """Wrap a user's function, or object with methods, for trio: what async ones return is awaited in the asyncio loop.
+
+    Args:
+        session: the client's session.
+        code: the function or the object; any other value is returned as it is, for the client to refuse.
+        method: a method that an object has, if it may be one.
+    """
+    if method and hasattr(code, method):
+        return cast("UsersCode", _InAsyncio(session, code))
+    if callable(code):
+        return cast("UsersCode", _awaited(session, code) if is_async(code) else _called(session, code))
+    return code
 
 
-def _awaited(
-    session: ClientSession, function: Callable[..., Coroutine[Any, Any, Any]]
-) -> Callable[..., Awaitable[Any]]:
+def handler_in_asyncio(session: ClientSession, handler: Handler) -> Handler:
+    """Wrap a user's handler for trio: async ones are awaited in the asyncio loop, plain ones run in threads."""
+    return _awaited(session, handler) if is_async(handler) else handler
+
+
+def _awaited(session: ClientSession, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(function, updated=())
     async def call(*args: Any, **kwargs: Any) -> Any:
         return await session.run_in_asyncio(functools.partial(function, *args, **kwargs))
 
     return call
 
 
+def _called(session: ClientSession, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function, which may return something to await: a coroutine, or a task that it has started."""
+
+    async def wait(answer: Awaitable[Any]) -> Any:
+        return await answer
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # A task that it starts, and that begins at once, must not seem to be one of trio's.
+        library, sniffio.thread_local.name = sniffio.thread_local.name, None
+        try:
+            answer = function(*args, **kwargs)
+        finally:
+            sniffio.thread_local.name = library
+        return session.run_in_asyncio(functools.partial(wait, answer)) if inspect.isawaitable(answer) else answer
+
+    return call
+
+
 class _InAsyncio:
-    """A user's object, such as a listener; its async methods are awaited in the asyncio loop."""
+    """A user's object, such as a listener; its methods are called as functions are."""
 
     def __init__(self, session: ClientSession, code: object) -> None:
         self._session = session
         self._code = code
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._code, name)
-        return _awaited(self._session, found) if inspect.iscoroutinefunction(found) else found
+        return in_asyncio(self._session, getattr(self._code, name))

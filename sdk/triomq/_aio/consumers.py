@@ -7,7 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from triomq._aio.calls import ClientSession, ClosingProxy, async_method, in_asyncio, plain_method
+from triomq._aio.calls import ClientSession, ClosingProxy, async_method, handler_in_asyncio, plain_method
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._consumer.lite import lite_pull_consumer as _lite_pull
 from triomq._consumer.push import push_consumer as _push
@@ -171,8 +171,8 @@ class PushConsumer(ClosingProxy[_push.PushConsumer]):
             handler: takes a message; an async one is awaited in a task of its own in this loop, a plain one runs in a thread.
             concurrency: the most handlers that run at the same time.
         """
-        awaited = in_asyncio(self._session, handler)
-        await self._call(lambda core: core.run(awaited, concurrency=concurrency))
+        handler = handler_in_asyncio(self._session, handler)
+        await self._call(lambda core: core.run(handler, concurrency=concurrency))
 
     async def poll(self, wait_s: float = 0.0) -> Delivery | None:
         """The next message, or None if none arrives in time; see :meth:`triomq.PushConsumer.poll`."""

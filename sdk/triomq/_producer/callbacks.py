@@ -56,7 +56,12 @@ class _Function:
         return self._function(None, error)
 
 
-def _with_methods(callback: SendCallback | SendFunction) -> SendCallback:
+def with_methods(callback: SendCallback | SendFunction) -> SendCallback:
+    """A callback as an object with methods.
+
+    Raises:
+        InvalidCall: it is neither a function of ``(result, error)`` nor such an object.
+    """
     if type(callback) is FunctionType and not callback.__dict__ and _takes(callback, 2):
         # Many programs create a function for each message: examining it must be quick.
         return _Function(callback)
@@ -259,7 +264,7 @@ class InFlight:
         """
         given, found = self._latest_callback
         if callback is not given or found is None:
-            found = _with_methods(callback)
+            found = with_methods(callback)
             self._latest_callback = callback, found
         return found
 

@@ -13,6 +13,7 @@ from typing import Final, cast
 
 import trio
 
+from triomq._arguments.kinds import check_callback
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import construct
 from triomq._message.message import Message, MessageQueue
@@ -151,6 +152,7 @@ class Transactions:
 
     async def run(self, message: Message, execute: LocalTransaction | None) -> TransactionResult:
         """Send a half message, carry out the local transaction, send its end; see ``send_in_transaction``."""
+        check_callback("execute", execute)
         execute = execute if execute is not None else self._execute
         if not callable(execute):
             raise InvalidCall(

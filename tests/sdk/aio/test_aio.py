@@ -638,19 +638,62 @@ def test_lite_pull_and_shares(run, groups):
     assert QUEUE in came
 
 
-def test_async_callbacks_of_sends(run, system_cluster):
+@pytest.mark.parametrize("kind", ["async", "plain with a coroutine", "plain with a task", "object"])
+def test_async_callbacks_of_sends(run, system_cluster, kind):
     results = []
 
     async def main():
         async def sent(result, error):
+            library = sniffio.current_async_library()
             await asyncio.sleep(0)
-            results.append((result.queue, error))
+            results.append((result.queue, error, library))
 
+        class Callback:
+            def on_success(self, result):
+                return sent(result, None)
+
+            def on_exception(self, error):
+                """Not called."""
+
+        callback = {
+            "async": sent,
+            "plain with a coroutine": lambda result, error: sent(result, error),
+            "plain with a task": lambda result, error: asyncio.create_task(sent(result, error)),
+            "object": Callback(),
+        }[kind]
         async with open_client(system_cluster) as client:
-            await client.producer("P").send(triomq.Message("T", b"x"), sent, queue=QUEUE)
+            await client.producer("P").send(triomq.Message("T", b"x"), callback, queue=QUEUE)
 
     run(main)
-    assert results == [(QUEUE, None)]
+    assert results == [(QUEUE, None, "asyncio")]
+
+
+def test_wrong_callbacks_are_refused_as_in_trio(run, system_cluster):
+    class Half:
+        def on_success(self, result):
+            """Not called."""
+
+    async def one_argument(result):
+        """Not called."""
+
+    async def main():
+        async with open_client(system_cluster) as client, client.push_consumer("G") as consumer:
+            for make in (client.push_consumer, client.lite_pull_consumer, client.pull_consumer("H").share):
+                with pytest.raises(errors.InvalidCall, match=r"callbacks is int, not triomq\.ConsumerCallbacks"):
+                    make("T", callbacks=3)
+            with pytest.raises(errors.InvalidCall, match="transactions is Half, neither"):
+                client.producer("P", transactions=Half())
+            with pytest.raises(errors.InvalidCall, match="the handler is Half; give"):
+                await consumer.run(Half())
+            producer = client.producer("P")
+            for callback in (3, Half()):
+                with pytest.raises(errors.InvalidCall, match="neither a function"):
+                    await producer.send(triomq.Message("T", b"x"), callback)
+            for callback in (one_argument, lambda: None):
+                with pytest.raises(errors.InvalidCall, match=r"cannot be called with \(result, error\)"):
+                    await producer.send(triomq.Message("T", b"x"), callback)
+
+    run(main)
 
 
 # --- loops and clients -------------------------------------------------------------------------------------------
@@ -937,6 +980,32 @@ def test_a_callback_that_waits_for_a_task_which_closes_ends_when_the_program_is_
 
     run(main)
     assert ended == [where]
+
+
+@pytest.mark.parametrize("where", ["in the callback", "in a task"])
+def test_a_callback_that_ends_the_block_of_its_client_gets_an_end(run, system_cluster, monkeypatch, where):
+    monkeypatch.setattr(callbacks_of_sends, "CALLBACK_GRACE_S", 0.1)
+    ended = []
+
+    async def main():
+        async def leave(*_args):
+            leaving = stack.aclose()
+            try:
+                await (leaving if where == "in the callback" else asyncio.create_task(leaving))
+            except errors.InvalidCall as error:
+                ended.append(str(error))
+            finally:
+                called.set()
+
+        called, stack = asyncio.Event(), contextlib.AsyncExitStack()
+        async with asyncio.timeout(60):
+            client = await stack.enter_async_context(open_client(system_cluster))
+            await client.producer("P").send(triomq.Message("T", b"x"), leave)
+            await called.wait()
+            await client.aclose()
+
+    run(main)
+    assert ["waits for all callbacks" in each for each in ended] == [True] * (where == "in the callback")
 
 
 def test_a_cancelled_end_of_a_client_does_not_wait_for_a_callback(run, system_cluster, monkeypatch):

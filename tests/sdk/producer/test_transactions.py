@@ -538,6 +538,8 @@ async def test_without_a_listener_there_is_no_transaction(autojump_clock, cluste
         checks_only = client.producer("PG2", transactions=Listener().check)
         with pytest.raises(errors.InvalidCall, match="has the method execute"):
             await checks_only.send_in_transaction(MESSAGE)
+        with pytest.raises(errors.InvalidCall, match="execute is int; give a function"):
+            await checks_only.send_in_transaction(MESSAGE, 3)
         with pytest.raises(errors.InvalidCall, match="max_checks"):
             client.producer("PG3", transactions=Listener(), max_checks=0)
         await checks_only.aclose()
