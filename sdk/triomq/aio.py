@@ -377,6 +377,9 @@ class Client(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: a callback, a handler or a check has called it, and would wait for itself.
         """
+        await self._close()
+
+    async def _close(self, *, at_once: bool = False) -> None:
         caller = waiting_task()
         if caller is not None:
             self._session.value._refuse_callbacks("aclose() of the client", caller)  # noqa: SLF001
@@ -385,10 +388,11 @@ class Client(metaclass=NoPublicConstructor):
             # The session ends only after the callback, which may wait for this; the client's own end knows that.
             self._session.leave()
             with suppress(ClientClosed):
-                await self._session.call(self._session.value.aclose, waits_if_cancelled=False)
+                close = functools.partial(self._session.value.aclose, at_once=at_once)
+                await self._session.call(close, waits_if_cancelled=False)
             if not callback.is_over:
                 return
-        await self._session.close()
+        await self._session.close(at_once=at_once)
 
 
 class Opening(metaclass=NoPublicConstructor):
@@ -396,11 +400,11 @@ class Opening(metaclass=NoPublicConstructor):
 
     def __init__(self, name_servers: NameServers | None, options: ClientOptions) -> None:
         self._opens = functools.partial(_opening.open_client, name_servers, **options)
-        self._session: ClientSession | None = None
+        self._client: Client
 
     async def _open(self) -> Client:
-        self._session = await GuestRun.open(self._opens)
-        return construct(Client, self._session)
+        self._client = construct(Client, await GuestRun.open(self._opens))
+        return self._client
 
     def __await__(self) -> Generator[Any, Any, Client]:
         return self._open().__await__()
@@ -411,8 +415,7 @@ class Opening(metaclass=NoPublicConstructor):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._session is not None
-        await self._session.close(at_once=error is not None)
+        await self._client._close(at_once=error is not None)  # noqa: SLF001
 
 
 def open_client(name_servers: NameServers | None = None, **options: Unpack[ClientOptions]) -> Opening:

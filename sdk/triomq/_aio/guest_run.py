@@ -75,15 +75,10 @@ def waiting_task() -> trio.lowlevel.Task | None:
     return _waiting.get(task) if task is not None else None
 
 
-_callback: Final[contextvars.ContextVar[weakref.ref[asyncio.Task[Any]]]] = contextvars.ContextVar("_callback")
-"""The task that runs a callback, also in the tasks that the callback starts."""
-
-
-def _started_by_callback(session: Session[Any]) -> bool:
-    """Whether a session's callback that still runs has started the current task, and so may wait for it."""
-    callback = _callback.get(None)
-    task = callback() if callback is not None else None
-    return task is not None and not task.done() and task in session.callbacks
+async def _begun_in_asyncio(make: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Await a coroutine from the next turn of the loop on: a task factory may start a task at once, within trio."""
+    await asyncio.sleep(0)
+    return await make()
 
 
 class GuestRun:
@@ -234,7 +229,6 @@ class Session(Generic[Value]):
 
     Attributes:
         value: the result of entering.
-        callbacks: the tasks that run a user's code for it.
     """
 
     value: Value
@@ -246,7 +240,6 @@ class Session(Generic[Value]):
         self._scope = trio.CancelScope()
         self._stop = trio.Event()
         self._at_once = False
-        self.callbacks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._opened: asyncio.Future[None] = run.loop.create_future()
         self._ended: asyncio.Future[None] = run.loop.create_future()
 
@@ -323,11 +316,10 @@ class Session(Generic[Value]):
         except asyncio.CancelledError:
             self._run.ticks.wake()
             self._scope.cancel()
-            if not _started_by_callback(self):
-                try:
-                    await wait_all(self._ended)
-                finally:
-                    await self._run.wait_ended()
+            try:
+                await wait_all(self._ended)
+            finally:
+                await self._run.wait_ended()
             raise
         await self._run.wait_ended()
 
@@ -366,10 +358,10 @@ class Session(Generic[Value]):
             raise ClientClosed("the event loop is closed")
         waiting = trio.lowlevel.current_task()
         context = contextvars.copy_context()
-        task = self._run.loop.create_task(make(), context=context)
+        loop = self._run.loop
+        coroutine = make() if loop.get_task_factory() is None else _begun_in_asyncio(make)
+        task = loop.create_task(coroutine, context=context)
         _waiting[task] = waiting
-        self.callbacks.add(task)
-        context.run(_callback.set, weakref.ref(task))
         raise_cancel: Callable[[], NoReturn] | None = None
 
         def ended(_: object) -> None:

@@ -27,6 +27,14 @@ from triomq_protocol.codes import RequestCode
 
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop, "threads": asyncio.new_event_loop}
+if sys.version_info >= (3, 12):
+
+    def eager_loop():
+        loop = asyncio.new_event_loop()
+        loop.set_task_factory(asyncio.eager_task_factory)
+        return loop
+
+    LOOPS["eager"] = eager_loop
 
 
 @pytest.fixture(params=LOOPS)
