@@ -65,19 +65,19 @@ class ClientLoop:
             return self._thread
 
     def close(self) -> None:
-        """Close the client and end its thread.
+        """Close the client and end its thread; while another call does that, wait for it.
 
         Raises:
             InvalidCall: a handler, a check or a local transaction has called it, and would wait for itself.
         """
         thread = self._thread
-        if thread is not None and thread.is_worker:
+        if thread is not None and not self._closed and thread.is_worker:
             with suppress(ClientClosed):
                 thread.call(partial(_refuse_callbacks, thread.session))
             raise refusal("close() of the client", in_thread=True)
         with self._lock:
             self._closed = True
-            thread, self._thread = self._thread, None
+            thread = self._thread
         if thread is not None:
             thread.close()
         if self._finalizer is not None:

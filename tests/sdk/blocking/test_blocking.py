@@ -287,6 +287,34 @@ def test_an_interrupt_while_opening_leaves_no_thread(before, monkeypatch):
     )
 
 
+def test_each_thread_that_closes_a_client_waits_for_its_end(system_cluster, monkeypatch):
+    closing, go_on, ended = threading.Event(), threading.Event(), []
+    leave = triomq.Client.aclose
+
+    async def aclose(client, **options):
+        closing.set()
+        await trio.to_thread.run_sync(go_on.wait)
+        await leave(client, **options)
+
+    monkeypatch.setattr(triomq.Client, "aclose", aclose)
+    client = open_client(system_cluster)
+    loop = client._loop.thread()
+
+    def close():
+        client.close()
+        ended.append(loop.is_over)
+
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    threads[0].start()
+    assert closing.wait(60)
+    threads[1].start()
+    threads[1].join(0.05)  # one that does not wait ends now
+    go_on.set()
+    for each in threads:
+        each.join(60)
+    assert ended == [True, True]
+
+
 def test_a_client_that_is_never_closed_ends_with_its_last_reference(system_cluster):
     client = open_client(system_cluster)
     client.producer("P").send(triomq.Message("T", b"x"))
