@@ -19,7 +19,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
 
@@ -48,7 +48,7 @@ from triomq._message.transaction import LocalTransaction, Transaction, Transacti
 from triomq._producer import producer as _producer
 from triomq._producer.callbacks import with_methods
 from triomq._producer.strategies.queue_selectors import QueueSelector
-from triomq.errors import ClientClosed
+from triomq.errors import ClientClosed, InvalidCall
 
 __all__ = [
     "AccountAdmin",
@@ -395,6 +395,12 @@ class Client(metaclass=NoPublicConstructor):
         await self._session.close(at_once=at_once)
 
 
+_ADVICE = (
+    "triomq.aio.open_client is entered by `async with triomq.aio.open_client(...) as client:`, or awaited: `client = await "
+    "triomq.aio.open_client(...)`"
+)
+
+
 class Opening(metaclass=NoPublicConstructor):
     """A client that is about to be opened: enter it with ``async with``, or await it and call ``aclose`` later."""
 
@@ -416,6 +422,17 @@ class Opening(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._client._close(at_once=error is not None)  # noqa: SLF001
+
+    if not TYPE_CHECKING:  # type checkers refuse these uses by themselves
+
+        def __enter__(self) -> NoReturn:
+            raise InvalidCall(f"{_ADVICE}; without a loop use triomq.blocking.open_client")
+
+        def __exit__(self, *_: object) -> None:
+            """Exists only so that ``with`` calls ``__enter__``."""
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"no attribute {name!r}: {_ADVICE}", name=name, obj=self)
 
 
 def open_client(name_servers: NameServers | None = None, **options: Unpack[ClientOptions]) -> Opening:

@@ -826,6 +826,17 @@ def test_without_a_loop():
         triomq.aio.open_client("127.0.0.1:1").__await__().send(None)
 
 
+def test_a_client_that_is_not_entered_names_the_cure():
+    how = r"triomq\.aio\.open_client is entered by `async with triomq\.aio\.open_client\(\.\.\.\) as client:`"
+    with (
+        pytest.raises(errors.InvalidCall, match=rf"{how}, or awaited.*; without a loop use triomq\.blocking"),
+        triomq.aio.open_client("ns:9876"),
+    ):
+        pytest.fail("it was entered")
+    with pytest.raises(AttributeError, match=rf"no attribute 'producer': {how}"):
+        triomq.aio.open_client("ns:9876").producer("P")
+
+
 async def test_within_trio():
     with pytest.raises(errors.InvalidCall, match=r"triomq\.open_client in trio"):
         await triomq.aio.open_client("127.0.0.1:1")
