@@ -153,7 +153,7 @@ async def open_client(
 
 def _check_loop() -> None:
     """Raise :class:`InvalidCall` if trio cannot run here, and name what to use instead."""
-    if trio.lowlevel.in_trio_run():
+    if trio.lowlevel.in_trio_task():
         return
     asyncio = sys.modules.get("asyncio")  # a program with such a loop has imported it; for others it would take time
     try:

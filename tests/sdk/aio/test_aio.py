@@ -837,6 +837,16 @@ def test_a_client_that_is_not_entered_names_the_cure():
         triomq.aio.open_client("ns:9876").producer("P")
 
 
+def test_trios_client_is_refused_while_a_client_is_open(run, system_cluster):
+    async def main():
+        async with open_client(system_cluster):
+            with pytest.raises(errors.InvalidCall, match=r"this is an asyncio loop; use triomq\.aio\.open_client"):
+                async with triomq.open_client("ns:9876"):
+                    pytest.fail("it was opened")
+
+    run(main)
+
+
 async def test_within_trio():
     with pytest.raises(errors.InvalidCall, match=r"triomq\.open_client in trio"):
         await triomq.aio.open_client("127.0.0.1:1")
