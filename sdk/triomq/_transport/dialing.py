@@ -50,7 +50,7 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: there is no port, or it is not a number from 1 to 65535.
     """
     host, _, port = address.strip().rpartition(":")
-    if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or "," in host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
         hint = "; addresses are separated by ';'" if "," in address else ""
         raise ValueError(f"{shown(address)} is not host:port, such as 127.0.0.1:9876{hint}")
     return host.removeprefix("[").removesuffix("]"), int(port)
