@@ -343,6 +343,17 @@ class BrokerConfig(ServerNetworkConfig):
         """All keys as text: broker, network, store, the TLS keys that are set, and unknown keys of the startup file."""
         return {**to_text(self), **to_text(self.store), **self.tls.changed(), **self.extra}
 
+    def to_file(self) -> dict[str, str]:
+        """The same for a file that the next start reads, without ``storePathCommitLog`` where it follows the root.
+
+        RocketMQ leaves it out, too. Otherwise a store that is moved, with its ``storePathRootDir``, would begin an empty
+        log at its old place, and remove its queues.
+        """
+        values = self.to_properties()
+        if self.store.store_path_commit_log == self.store.default_log_path:
+            del values["storePathCommitLog"]
+        return values
+
     @property
     def name_servers(self) -> list[str]:
         """The name servers' ``host:port``, in the given order."""

@@ -189,7 +189,7 @@ class StoreConfig:
     def derive(self) -> None:
         """Derive values from other keys. Raises ConfigError for bad delay levels, and for contradictions."""
         if not self.store_path_commit_log:
-            self.store_path_commit_log = os.path.join(self.store_path_root_dir, "commitlog")
+            self.store_path_commit_log = self.default_log_path
         self.delay_levels_ms = self.check_relations()
         self.update_in_memory_limit()
 
@@ -207,6 +207,11 @@ class StoreConfig:
                 f"haHousekeepingInterval={self.ha_housekeeping_interval}, or each pause ends the replication connection"
             )
         return _parse_delay_levels(self.message_delay_level)
+
+    @property
+    def default_log_path(self) -> str:
+        """The log's directory unless ``storePathCommitLog`` is set."""
+        return os.path.join(self.store_path_root_dir, "commitlog")
 
     @property
     def compat_49(self) -> bool:

@@ -106,6 +106,6 @@ class Configuration:
         if file is not None:
             async with self._saving:  # the last one to write has seen all changes
                 await file.save_change(
-                    dump_properties(config.to_properties()).encode(),
+                    dump_properties(config.to_file()).encode(),
                     "changed settings are in force until this broker stops; change one again once it can be written",
                 )

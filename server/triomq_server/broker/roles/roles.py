@@ -390,7 +390,7 @@ class Roles:
 
     async def _keep_role(self) -> None:
         """Write the role into the files that the next start reads. Raises OSError."""
-        broker, values = self._broker, self._broker.config.to_properties()
+        broker, values = self._broker, self._broker.config.to_file()
         role = {key: values[key] for key in ROLE_KEYS}
         for file, kept in ((broker.config_file, values), (broker.role_file, role)):
             if file is not None:

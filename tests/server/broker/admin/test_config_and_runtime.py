@@ -71,6 +71,20 @@ async def test_changed_settings_are_written_to_the_file_the_broker_was_started_w
     assert (written["regionId"], written["brokerName"]) == ("north", "broker-a")
 
 
+@pytest.mark.parametrize(("log", "written"), [(None, None), ("/fast/log", "/fast/log")])
+async def test_the_written_place_of_the_log_is_one_that_was_given(
+    desk: Any, config: BrokerConfig, log: str | None, written: str | None
+) -> None:
+    """A store that is moved takes its log with it. RocketMQ writes no place either."""
+    disk = MemoryDisk()
+    disk.make_directory("/conf")
+    desk.broker.config_file = ConfigFile("/conf/broker.conf", disk)
+    config.store.store_path_commit_log = log or f"{config.store.store_path_root_dir}/commitlog"
+    await desk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"regionId=north\n")
+    assert load_properties(disk.read("/conf/broker.conf")).get("storePathCommitLog") == written
+    assert (await settings(desk))[0]["storePathCommitLog"] == config.store.store_path_commit_log
+
+
 async def test_settings_that_cannot_be_written_are_in_force_nevertheless(
     desk: Any, config: BrokerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
