@@ -260,13 +260,19 @@ def _listed(files: Mapping[str, bytes]) -> ClusterAclConfig:
 
 
 def _below(directory: str, depth: int) -> list[str]:
-    """The YAML files in a directory and its subdirectories, sorted; none if there is no such directory."""
+    """The YAML files in a directory and its subdirectories, sorted; none if there is no such directory.
+
+    Directories whose names begin with two dots do not count.
+    """
     found: list[str] = []
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except FileNotFoundError:
         return found
     for entry in entries:
+        if entry.name.startswith(".."):
+            # Kubernetes has the files of a mounted Secret or ConfigMap there, and links to them in the directory itself.
+            continue
         if entry.name.endswith((".yml", ".yaml")):
             found.append(entry.path)
         elif depth and entry.is_dir():
