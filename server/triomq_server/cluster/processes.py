@@ -75,8 +75,7 @@ class ClusterProcesses:
         self._signals_read, self._signals_write = os.pipe()
         self._commands = b""
         self._stop = False
-        self._hurried = False
-        """Whether Ctrl-C came again while the cluster stopped."""
+        self._interrupts = 0
         self._failed: dict[str, None] = {}
         """Nodes that were stopped and ended with an error; killed nodes have none."""
 
@@ -208,7 +207,8 @@ class ClusterProcesses:
             if number == signal.SIGCHLD:
                 self._reap()
             else:
-                self._hurried = self._hurried or (self._stop and number == signal.SIGINT)
+                # One after another signal may be the first: those that come together are handled in any order.
+                self._interrupts += number == signal.SIGINT
                 self._stop = True
 
     def _reap(self) -> None:
@@ -278,9 +278,10 @@ class ClusterProcesses:
 
     def _start_again(self, process: _Process) -> None:
         """Fork and return; the result is announced when the node reports it, so other commands are handled meanwhile."""
-        if process.pid:
+        if process.pid or self._stop:
             name = process.plan.name
-            self._announce({"event": "error", "name": name, "error": f"{name} is already running"})
+            why = "is already running" if process.pid else "is not started: the cluster stops"
+            self._announce({"event": "error", "name": name, "error": f"{name} {why}"})
             return
         try:
             process.plan = process.plan.with_kept_role()
@@ -322,7 +323,7 @@ class ClusterProcesses:
             while any(process.pid for process in processes):
                 self._wait(min(0.2, max(deadline - time.monotonic(), 0)))
                 self._reap()
-                if self._hurried or time.monotonic() > deadline:
+                if self._interrupts > 1 or time.monotonic() > deadline:
                     for process in processes:
                         _signal(process, signal.SIGKILL)
 
