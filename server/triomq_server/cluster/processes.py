@@ -80,7 +80,7 @@ class ClusterProcesses:
         """Nodes that were stopped and ended with an error; killed nodes have none."""
 
     def run(self, *, control: bool = False) -> int:
-        """Start everything, serve until SIGTERM, SIGINT or the end of the commands, stop everything.
+        """Start everything, serve until SIGTERM, SIGINT, SIGHUP or the end of the commands, stop everything.
 
         Args:
             control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
@@ -192,7 +192,8 @@ class ClusterProcesses:
     def _catch_signals(self) -> None:
         os.set_blocking(self._signals_write, False)
         signal.set_wakeup_fd(self._signals_write, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # ignored by nohup
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *hang_up):
             signal.signal(number, lambda _number, _frame: None)
         self._selector.register(self._signals_read, selectors.EVENT_READ, self._read_signals)
 
@@ -349,8 +350,9 @@ def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        # A terminal sends its interrupt to all processes; only the parent decides the order of the stop.
+        # A terminal sends its interrupt and its end to all processes; only the parent decides the order of the stop.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         code = _run_child(plan, status_fd, life_fd)

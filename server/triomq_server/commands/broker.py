@@ -47,7 +47,7 @@ def broker(
     as_json: bool,
     log_level: str,
 ) -> None:
-    """Run a broker, master or slave, until SIGTERM or SIGINT."""
+    """Run a broker, master or slave, until SIGTERM, SIGINT or SIGHUP."""
     from triomq_server.config import BrokerConfig, ConfigError, PropertiesError
 
     given = {

@@ -65,7 +65,7 @@ def cluster(
     as_json: bool,
     log_level: str,
 ) -> None:
-    """Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.
+    """Run a whole cluster on loopback ports, one process per node, until SIGTERM, SIGINT or SIGHUP.
 
     A node can be killed like any process; with --control it can also be started again.
     """

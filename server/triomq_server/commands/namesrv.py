@@ -34,7 +34,7 @@ def namesrv(
     as_json: bool,
     log_level: str,
 ) -> None:
-    """Run a name server until SIGTERM or SIGINT."""
+    """Run a name server until SIGTERM, SIGINT or SIGHUP."""
     from triomq_server.config import ConfigError, NamesrvConfig, PropertiesError
 
     given = {"listenPort": port, "bindAddress": host}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -79,7 +78,7 @@ def run_server(
     config: BrokerConfig | NamesrvConfig,
     not_written: Sequence[str] = (),
 ) -> None:
-    """Run a server until SIGTERM or SIGINT; an error that an operator can fix becomes one line.
+    """Run a server until SIGTERM, SIGINT or SIGHUP; an error that an operator can fix becomes one line.
 
     So does everything that an orderly stop could not write; the command has failed then, too.
 
@@ -93,7 +92,7 @@ def run_server(
 
     import trio
 
-    from triomq_server.process.stopping import run_until_signal
+    from triomq_server.process.stopping import run_until_signal, stop_signals
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
@@ -108,7 +107,7 @@ def run_server(
             ready(address)
 
     try:
-        trio.run(run_until_signal, run, signal.SIGTERM, signal.SIGINT)
+        trio.run(run_until_signal, run, *stop_signals())
     except Exception as error:
         from triomq_server.process.failures import explain
 

@@ -72,7 +72,15 @@ def port() -> Iterator[int]:
         yield reserved
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.fixture(autouse=True)
+def _hang_up_as_by_default() -> Iterator[None]:
+    """These tests may run under `nohup`, and processes inherit that it is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_name_server_serves_and_stops(tmp_path: Path, port: int, number: int) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path}/kv.json\nsomethingElse=1\n")
@@ -187,6 +195,31 @@ def test_a_signal_sent_twice_still_stops_in_order(tmp_path: Path, port: int, fir
     assert code in (0, -signal.SIGTERM), "the last one may come when everything is done"
     assert "Traceback" not in errors
     assert not (tmp_path / "abort").exists()
+
+
+def test_a_broker_under_nohup_outlives_its_terminal(tmp_path: Path, port: int) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with started("broker", "--host", "127.0.0.1", "--port", str(port), "--store", str(tmp_path)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        code, _, errors = stopped_by(process, signal.SIGTERM)
+    assert code == 0
+    assert "stopping cleanly, on SIGTERM" in errors
+
+
+def test_a_cluster_whose_terminal_is_closed_stops_in_order(tmp_path: Path) -> None:
+    """The whole group gets the signal: all processes of the cluster."""
+    with started("cluster", "--json", "--slaves", "0", "--directory", str(tmp_path)) as process:
+        assert process.stdout is not None
+        pids = [node["pid"] for node in json.loads(process.stdout.readline())["nodes"]]
+        for pid in pids:
+            os.kill(pid, signal.SIGHUP)
+        code, out, errors = stopped_by(process, signal.SIGHUP)
+    assert code == 0
+    assert [event["status"] for event in map(json.loads, out.splitlines()) if event["event"] == "ended"] == [0, 0]
+    assert errors == ""
+    assert not (tmp_path / "broker-a/abort").exists()
 
 
 def test_ready_line_for_machines(tmp_path: Path) -> None:
