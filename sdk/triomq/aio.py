@@ -104,7 +104,8 @@ def _with_async_callbacks(session: ClientSession, callbacks: Any) -> Any:
 class Producer(ClosingProxy[_producer.Producer]):
     """Sends the messages of one group; see :class:`triomq.Producer`.
 
-    Plain callbacks are called in the loop's thread, and may use the loop; async ones are awaited in the loop.
+    Callbacks are called in the loop's thread, and may use the loop; what they return to be awaited, as async ones do, is
+    awaited in the loop.
     """
 
     send_oneway = async_method(_producer.Producer.send_oneway)
@@ -148,7 +149,19 @@ class Producer(ClosingProxy[_producer.Producer]):
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> SendResult | None:
-        """Send one message; see :meth:`triomq.Producer.send`."""
+        """Send one message; see :meth:`triomq.Producer.send`.
+
+        Args:
+            message: the message.
+            callback: called once, in this loop, when the send has ended: a function of ``(result, error)``, or an object
+                with ``on_success`` and ``on_exception``; without one, this call waits for the end itself.
+            queue: the queue it must go to; such a message gets a single attempt.
+            selector: chooses the queue; a single attempt too.
+            arg: passed to the selector; refused without one.
+
+        Returns:
+            The result; None as soon as the message is accepted, if there is a callback.
+        """
         send: Callable[..., Awaitable[SendResult | None]] = self._core.send
         if callback is not None:
             with_methods(callback)  # refused here if it is wrong, since the wrapper accepts any arguments

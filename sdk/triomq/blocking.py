@@ -169,7 +169,19 @@ class Producer(ClosingProxy[_producer.Producer]):
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> SendResult | None:
-        """Send one message; see :meth:`triomq.Producer.send`."""
+        """Send one message; see :meth:`triomq.Producer.send`.
+
+        Args:
+            message: the message.
+            callback: called once, in the client's thread, when the send has ended: a function of ``(result, error)``, or
+                an object with ``on_success`` and ``on_exception``; without one, this call waits for the end itself.
+            queue: the queue it must go to; such a message gets a single attempt.
+            selector: chooses the queue; a single attempt too.
+            arg: passed to the selector; refused without one.
+
+        Returns:
+            The result; None as soon as the message is accepted, if there is a callback.
+        """
 
         async def run(core: _producer.Producer) -> SendResult | None:
             if callback is None:
@@ -409,7 +421,7 @@ class Client(metaclass=NoPublicConstructor):
     push_consumer = _kept_factory(_client.Client.push_consumer, PushConsumer)
 
     def close(self) -> None:
-        """Flush producers, unregister groups, close links, end the thread.
+        """Flush producers, unregister groups, close links, end the thread; while another thread does that, wait for it.
 
         Raises:
             InvalidCall: a handler, a check or a local transaction has called it, and would wait for itself.
