@@ -13,7 +13,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -25,6 +24,7 @@ import trio
 
 from triomq_benchmarks.clusters.java import Java
 from triomq_benchmarks.clusters.processes import Child, ChildError, check_cancelled
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.clusters.server_state import ask_blocking
 from triomq_benchmarks.clusters.servers import PATIENT, Kind, Server, broker, namesrv
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -206,7 +206,7 @@ def open_cluster(
     Raises:
         ClusterError: it cannot be started, or was not ready in time; the text states the reason.
     """
-    with tempfile.TemporaryDirectory(prefix="triomq-cluster-", ignore_cleanup_errors=True) as directory:
+    with scratch_folder("triomq-cluster-") as directory:
         argv = [
             sys.executable, "-m", "triomq_server", "cluster", "--json", "--control", "--directory", directory,
             "--masters", str(masters), "--slaves", str(slaves), *(["--sync-replication"] if sync_replication else []),
@@ -284,7 +284,7 @@ def open_java_cluster(
         ChildError: a server was not ready in time; the text quotes its output.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="triomq-java-cluster-", ignore_cleanup_errors=True) as directory,
+        scratch_folder("triomq-java-cluster-") as directory,
         namesrv(Kind.JAVA, Path(directory) / "namesrv", java=java) as names,
     ):
         cluster = JavaCluster(java, Path(directory), names)

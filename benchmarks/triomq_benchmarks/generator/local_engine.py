@@ -9,6 +9,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.engine import STOPPED, Ended, OnRow, RowSums, RunPlan
 from triomq_benchmarks.generator.worker import run_share, share_ledger
@@ -34,5 +35,8 @@ class LocalEngine:
         try:
             with share_ledger(share) as ledger:
                 result = await run_share(share, sums.add, ledger, agree_start=agree)
+        except LedgerError as error:
+            # As in the other engines: what was measured is kept, and the result says why it is partial.
+            result = attrs.evolve(result, failure=str(error))
         finally:
             ended(sums.result(result) if result.failure else result)

@@ -8,7 +8,6 @@ client's speed.
 from __future__ import annotations
 
 import gc
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 import attrs
 
 from triomq_benchmarks.clusters.cluster import open_single_broker
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.clusters.servers import Kind, Server
 from triomq_benchmarks.drivers.prepared_frames import Moved, per_second, pull_all, send_all, send_frames
 from triomq_benchmarks.drivers.scenarios import BYTES_LIMIT
@@ -93,6 +93,6 @@ def measure(bodies: Sequence[int], count: int, seconds: float, progress: Callabl
         progress(f"protocol, {body_bytes} B")
         rates += protocol_rates(body_bytes, seconds)
         progress(f"broker, {body_bytes} B")
-        with tempfile.TemporaryDirectory(prefix="triomq-hotpath-") as home:
+        with scratch_folder("triomq-hotpath-") as home:
             rates += broker_rates(body_bytes, count, Path(home))
     return rates

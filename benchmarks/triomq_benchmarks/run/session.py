@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import attrs
@@ -70,13 +72,13 @@ class Session:
         self.results: list[RunResult] = []
         self.folders: list[Path] = []
         self.searches: dict[str, MaxRate] = {}
-        self.unwritten: list[str] = []
-        """Reasons why results are not in their folder."""
+        self.failures: list[str] = []
+        """Reasons why a target was not measured, or why results are not in their folder."""
 
     @property
     def passed(self) -> bool:
         """Whether everything requested was done and passed."""
-        if self.unwritten:
+        if self.failures:
             return False
         if self.searches:
             return all(search.rate_per_s for search in self.searches.values())
@@ -99,25 +101,31 @@ class Session:
         async with open_run_target(choice, options.workload, options.access) as target:
             if options.find_max_rate:
                 self.searches[choice] = await self._search(target, engine)
-                with self._noted(choice, options.folder):
+                try:
                     self._keep_searches()
+                except OSError as error:
+                    self.failures.append(f"{MAX_RATE} cannot be written to {options.folder}: {error}")
                 return
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
             self.results.append(result)
-            self.folders.append(folder)
-            self._write(result, choice, folder)
+            self.folders.append(self._write(result, choice, folder))
 
-    def _write(self, result: RunResult, choice: str, folder: Path) -> None:
-        with self._noted(choice, folder):
-            write_run(result, folder)
-
-    @contextmanager
-    def _noted(self, choice: str, folder: Path) -> Iterator[None]:
-        """Record a failure to write files in the block; results are shown nevertheless."""
+    def _write(self, result: RunResult, choice: str, folder: Path) -> Path:
+        """Write a result; returns where it is, a temporary folder if it cannot be written where it should be."""
         try:
-            yield
+            write_run(result, folder)
         except OSError as error:
-            self.unwritten.append(f"the results of {choice} are not all in {folder}: {error}")
+            reason = f"the results of {choice} are not all in {folder}: {error}"
+            with suppress(OSError):
+                place = Path(tempfile.mkdtemp(prefix="triomq-bench-"))
+                try:
+                    write_run(result, place)
+                except OSError:
+                    shutil.rmtree(place, ignore_errors=True)
+                else:
+                    folder, reason = place, f"{reason}; they are in {place}, without the ledger"
+            self.failures.append(reason)
+        return folder
 
     async def _once(
         self, workload: Workload, target: RunTarget, engine: Engine, folder: Path, *, audit: bool

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +22,7 @@ import attrs
 import trio
 
 from triomq_benchmarks.clusters.processes import Child, reserved_port
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.spark.environment import LOOPBACK, SHORT_LIVED, check_spark, find_java, ready_class_archive
 
 READY_LIMIT_S: Final = 180.0
@@ -73,7 +73,7 @@ async def open_spark_cluster(*, workers: int = 2, cores: int = 1, memory: str = 
         ChildError: a process died or was not ready in time; the message quotes its output.
     """
     check_spark()
-    with tempfile.TemporaryDirectory(prefix="triomq-spark-cluster-", ignore_cleanup_errors=True) as folder:
+    with scratch_folder("triomq-spark-cluster-") as folder:
         starting = _Starting(Path(folder), workers, cores, memory)
         try:
             starting.start_master()

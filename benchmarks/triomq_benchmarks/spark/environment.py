@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from urllib.parse import quote
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import QUICK_JVM
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.spark.class_archive import ClassArchive, find_class_archive
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def open_session(
     prepare_environment(master)
     from pyspark.sql import SparkSession
 
-    with tempfile.TemporaryDirectory(prefix="triomq-spark-", ignore_cleanup_errors=True) as folder:
+    with scratch_folder("triomq-spark-") as folder:
         given = {
             "spark.master": master,
             "spark.app.name": name,

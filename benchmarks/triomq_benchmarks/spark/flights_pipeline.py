@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -27,6 +26,7 @@ import trio
 import triomq
 from pyspark_rocketmq.write.sending import wait_replicated
 from triomq_benchmarks.clusters.cluster import OurCluster, open_cluster
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.spark.environment import check_reachable, check_spark, open_session
 from triomq_benchmarks.workload.flights import Row, flights, flights_archive
 
@@ -264,7 +264,7 @@ def measure(rows: int, per_trigger: int, master: str, say: Callable[[str], None]
     settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
     with (
         open_cluster(masters=2, sync_replication=True) as cluster,
-        tempfile.TemporaryDirectory(prefix="triomq-flights-", ignore_cleanup_errors=True) as scratch,
+        scratch_folder("triomq-flights-") as scratch,
         open_session(master, name="triomq-flights", settings=settings, short_lived=True) as session,
     ):
         return run_pipeline(session, cluster, rows, per_trigger, Path(scratch), say)

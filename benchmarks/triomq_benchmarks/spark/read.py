@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ import trio
 
 import triomq
 from triomq_benchmarks.clusters.cluster import open_cluster
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.spark.environment import check_reachable, check_spark, open_session
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def measure(
     """
     check_spark()
     check_reachable(master)
-    with open_cluster(slaves=0) as cluster, tempfile.TemporaryDirectory(prefix="triomq-read-") as scratch:
+    with open_cluster(slaves=0) as cluster, scratch_folder("triomq-read-") as scratch:
         say(f"sending {rows:,} messages of {body_bytes} bytes")
         trio.run(_fill, cluster.name_servers, rows, body_bytes, queues)
         with open_session(master, name="triomq-spark-read") as session:

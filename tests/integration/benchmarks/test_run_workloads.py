@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import math
@@ -18,7 +19,9 @@ from click.testing import CliRunner
 from process_tree import alive, command_line, descendants
 
 from triomq_benchmarks.__main__ import bench as bench_command
+from triomq_benchmarks.figures import ledger
 from triomq_benchmarks.figures.intervals import IntervalRow
+from triomq_benchmarks.figures.ledger import Sink
 from triomq_benchmarks.figures.run_result import ENDED, RunResult, RunStatus
 from triomq_benchmarks.generator.engine import Ended, EngineError, OnRow, RunPlan
 from triomq_benchmarks.generator.local_engine import LocalEngine
@@ -79,6 +82,23 @@ async def test_everything_that_was_sent_is_consumed_and_audited(ours: RunTarget,
     assert result.audit["clean"] is True
     assert result.drained_s is not None
     assert not result.partial
+
+
+async def test_a_ledger_that_cannot_be_written_does_not_lose_the_figures(
+    ours: RunTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_folder: Path) -> Sink:
+        def keep(_name: str, _content: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        return keep
+
+    monkeypatch.setattr(ledger, "folder_sink", full)
+    result = await run(ours, attrs.evolve(SHORT, duration_s=1), tmp_path)
+    assert result.decision.status is RunStatus.INCOMPLETE
+    assert "the ledger of worker 0 could not be written: [Errno 28]" in result.decision.explanation
+    assert result.partial
+    assert result.workers[0].acked == sum(row.acked for row in result.rows) == 300
 
 
 @pytest.mark.parametrize("consume", [ConsumeMode.PULL, ConsumeMode.PUSH])

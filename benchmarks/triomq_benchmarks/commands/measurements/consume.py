@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import Java, find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.machine import machine_now
 from triomq_benchmarks.versus_java.consume_memory import Stalled, measure_stalled
@@ -65,7 +65,7 @@ def consume(
     )
     java = None if stalled or ours_alone else _java()
     try:
-        with tempfile.TemporaryDirectory(prefix="triomq-consume-", ignore_cleanup_errors=True) as scratch:
+        with scratch_folder("triomq-consume-") as scratch:
             place = (home or Path(scratch)).absolute()
             if stalled:
                 messages = count or (QUICK_STALLED_COUNT if quick else STALLED_COUNT)

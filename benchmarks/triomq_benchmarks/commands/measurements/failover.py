@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -17,6 +16,7 @@ import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.ha.failover import measure_beside_java, measure_ours
 from triomq_benchmarks.ha.tables import JAVA, OURS, loss_table
@@ -57,7 +57,7 @@ def _measure(kills: int, client: str, progress: Callable[[str], None]) -> dict[s
             return await measure_ours(kills, progress=progress)
 
         return {OURS: trio.run(ours_alone)}
-    with tempfile.TemporaryDirectory(prefix="triomq-failover-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder("triomq-failover-") as scratch:
         found = trio.run(measure_beside_java, kills, java, Path(scratch), progress)
     return {OURS: [kill.ours_s for kill in found], JAVA: [kill.java_s for kill in found]}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.growth.points import TERMS, measure_growth
@@ -34,7 +34,7 @@ def growth(names: tuple[str, ...], messages: int, home: Path | None, quick: bool
     Each figure is of a fresh broker. The log's files are sparse: 50 GiB take a few pages of the disk.
     """
     terms = [term for term in TERMS if not names or term.name in names]
-    with tempfile.TemporaryDirectory(prefix="triomq-growth-") as scratch:
+    with scratch_folder("triomq-growth-") as scratch:
         points = list(
             measure_growth(
                 terms,

@@ -7,7 +7,6 @@ same run. The goals are shown next to the ratios.
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -16,6 +15,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.drivers.driver_processes import LoadError
@@ -44,7 +44,7 @@ def ha(parts: tuple[str, ...], kills: int | None, home: Path | None, quick: bool
     try:
         if home is not None:
             home.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="triomq-ha-", dir=home, ignore_cleanup_errors=True) as scratch:
+        with scratch_folder("triomq-ha-", home) as scratch:
             figures = measure(parts or PARTS, kills, quick, java, Path(scratch), dim_progress(as_json))
     except (ChildError, DriverError, LoadError, AnswerError, OSError) as error:
         click.echo(f"Error: {error}", err=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from rich.console import Console
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
@@ -74,7 +74,7 @@ def versus_java(
     )
     measured: list[Row | Single] = []
     failure = ""
-    with tempfile.TemporaryDirectory(prefix="triomq-versus-java-", ignore_cleanup_errors=True) as scratch:
+    with scratch_folder("triomq-versus-java-") as scratch:
         place = home or Path(scratch)
         try:
             for figure in compare(plan, sides or SIDES, java, place, dim_progress(as_json)):

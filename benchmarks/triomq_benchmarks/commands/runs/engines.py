@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import sys
-import tempfile
 from pathlib import Path
 
 import attrs
@@ -17,6 +16,7 @@ from rich.table import Table
 import triomq
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
+from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
@@ -64,7 +64,7 @@ def engines(
         click.echo(f"Error: {reason}; give another --out", err=True)
         sys.exit(2)
     seed = random.randrange(1 << 32) if seed is None else seed
-    with progress_on(sys.stderr, shown=not as_json) as (show, news), tempfile.TemporaryDirectory() as scratch:
+    with progress_on(sys.stderr, shown=not as_json) as (show, news), scratch_folder("triomq-engines-") as scratch:
         compared = EngineRounds(workload, seed, out or Path(scratch), show, news)
         try:
             trio.run(compared.run, sides or SIDES, rounds)

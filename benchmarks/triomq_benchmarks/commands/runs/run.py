@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -251,10 +252,13 @@ def _fail(text: str, code: int) -> NoReturn:
 def _until_done(session: Session) -> tuple[int, Session]:
     try:
         trio.run(session.run)
-    except (WorkloadError, EngineError) as error:
-        _fail(str(error), EXIT_USAGE if isinstance(error, WorkloadError) else EXIT_FAILED)
-    except (TargetError, ToolUnavailableError, LedgerError, triomq.MQError) as error:
-        _fail(str(error), EXIT_FAILED)
+    except (
+        WorkloadError, EngineError, TargetError, ToolUnavailableError, LedgerError, triomq.MQError, OSError
+    ) as error:  # fmt: skip
+        if not session.results and not session.searches:
+            _fail(str(error), EXIT_USAGE if isinstance(error, WorkloadError) else EXIT_FAILED)
+        # What was measured before is shown.
+        session.failures.append(str(error))
     if session.interrupted:
         return EXIT_INTERRUPTED, session
     return (0 if session.passed else EXIT_FAILED), session
@@ -271,7 +275,8 @@ def _write_report(session: Session, folder: Path) -> None:
     except ReportUnavailableError as error:
         click.echo(str(error), err=True)
     except OSError as error:
-        click.echo(f"no report, {error}: `triomq bench report {folder}` writes it once that is fixed", err=True)
+        again = shlex.join(["triomq", "bench", "report", *map(str, session.folders), "--out", "report.html"])
+        click.echo(f"no report, {error}: `{again}` writes it elsewhere", err=True)
 
 
 def _print(session: Session, as_json: bool) -> None:
@@ -281,13 +286,13 @@ def _print(session: Session, as_json: bool) -> None:
             found["max_rate"] = finite({target: attrs.asdict(each) for target, each in session.searches.items()})
             found["passed"] = session.passed
         click.echo(json.dumps(found))
-        return
-    console = Console()
-    for target, search in session.searches.items():
-        _print_search(target, search, console)
-    if session.results and not session.searches:
-        print_summary(session.results, session.folders, console)
-    for text in session.unwritten:
+    else:
+        console = Console()
+        for target, search in session.searches.items():
+            _print_search(target, search, console)
+        if session.results and not session.searches:
+            print_summary(session.results, session.folders, console)
+    for text in session.failures:
         click.echo(f"Error: {text}", err=True)
     if session.interrupted:
         click.echo(f"interrupted{_kept_of(session)}; no process is left", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,9 +14,10 @@ from click.testing import CliRunner
 from made_runs import made_run
 
 from triomq_benchmarks.commands.runs import engines, run
-from triomq_benchmarks.figures.run_files import claimed
+from triomq_benchmarks.figures.run_files import claimed, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.run.session import Session
+from triomq_benchmarks.run.targets import TargetError
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +121,7 @@ class Measured(Session):
     async def run(self) -> None:
         await trio.lowlevel.checkpoint()
         self.results.append(made_run())
-        self.folders.append(self._options.folder)
-        self._write(self.results[-1], "ours", self._options.folder)
+        self.folders.append(self._write(self.results[-1], "ours", self._options.folder))
 
 
 @pytest.mark.parametrize("full", ["result.json", "report.html"])
@@ -145,6 +146,45 @@ def test_what_was_measured_is_shown_where_the_disk_is_full(
         assert done.exit_code == 1
         assert f"the results of ours are not all in {tmp_path / 'run'}: [Errno 28]" in done.stderr
     assert not (tmp_path / "run" / "report.html.tmp").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)], ids=str)
+def test_what_was_measured_is_written_elsewhere_if_its_folder_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    place = tmp_path / "run"
+
+    class Removed(Measured):
+        async def run(self) -> None:
+            place.rmdir()
+            place.write_text("another program's")
+            await super().run()
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(run, "Session", Removed)
+    done = CliRunner().invoke(run.run, ["quick", "--out", str(place), *arguments])
+    assert done.exit_code == 1
+    (elsewhere,) = scratch.iterdir()
+    assert f"the results of ours are not all in {place}: " in done.stderr
+    assert f"; they are in {elsewhere}, without the ledger" in done.stderr
+    assert f"`triomq bench report {elsewhere} --out report.html` writes it elsewhere" in done.stderr
+    assert read_run(elsewhere).target == "ours"
+
+
+def test_a_target_that_fails_does_not_hide_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Measured):
+        async def run(self) -> None:
+            await super().run()
+            raise TargetError("no Java")
+
+    monkeypatch.setattr(run, "Session", Failing)
+    done = CliRunner().invoke(run.run, ["quick", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 1
+    assert "ours: PASSED" in done.stdout
+    assert "Error: no Java" in done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.parametrize(
