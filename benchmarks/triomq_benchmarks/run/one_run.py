@@ -101,7 +101,8 @@ async def run_workload(
             await trio.to_thread.run_sync(remove_ledger, ledger)
         details = await _details(target)
         before = surroundings()
-        with stop if stop is not None else trio.CancelScope() as scope:
+        # With `stop` nothing else ends the run: a second interrupt while generators end would lose what they report.
+        with trio.CancelScope(shield=stop is not None), stop or trio.CancelScope() as scope:
             await _run(plan, target, engine, on_row, seen)
     finally:
         if not target.is_temporary:

@@ -352,6 +352,22 @@ def test_ctrl_c_keeps_what_there_is_and_leaves_no_process(bench: Bench, tmp_path
     assert all(worker["acked"] >= 75 / len(workers) for worker in workers)
 
 
+async def test_a_second_interrupt_keeps_what_the_first_one_does(ours: RunTarget) -> None:
+    stop, result = trio.CancelScope(), None
+    with trio.fail_after(LIMIT_S), trio.CancelScope() as everything:
+
+        def interrupt_twice(row: IntervalRow) -> None:
+            if row.second >= 0:
+                stop.cancel()
+                everything.cancel()
+
+        workload = attrs.evolve(SHORT, duration_s=60)
+        result = await run_workload(workload, ours, LocalEngine(), seed=1, on_row=interrupt_twice, stop=stop)
+    assert result is not None
+    assert result.partial
+    assert sum(row.acked for row in result.rows) > 0
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_a_comparison_of_engines(bench: Bench) -> None:
     process = bench("engines", "--side", "processes", "--set", "duration=60 s")
