@@ -182,7 +182,8 @@ def _number(value: object) -> float:
 def _omb_rate(value: object) -> float:
     if not (rate := _number(value)):
         raise QuantityError(
-            "0 asks for the highest rate; give one, or look for it with --find-max-rate --set producerRate=1000"
+            "0 asks for the highest rate; look for it from one on, with --find-max-rate --set producerRate=1000, or send as "
+            "fast as answers come, with --set loop=closed --set producerRate=1000 (the number has no effect then)"
         )
     return rate
 

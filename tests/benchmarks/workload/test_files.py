@@ -111,6 +111,7 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"duration": 20}, 'duration: 20 is a duration without its unit; write it like "20 s"'),
         ({"body": "1 s"}, "'s' is not a unit of a size"),
         ({"producerRate": 0}, "--find-max-rate"),
+        ({"producerRate": 0}, "--set loop=closed --set producerRate=1000"),
         ({"duration": "20 s", "testDurationMinutes": 1}, "duration and testDurationMinutes mean the same"),
         ({"send": "fast"}, "'fast' is none of sync, async, callback, oneway"),
         ({"faults": "explode master at 3 s"}, "'explode' is not a fault"),
