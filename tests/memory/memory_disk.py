@@ -1,7 +1,8 @@
 """A disk in memory, for tests and simulations.
 
 It records which pages have been synced. `after_power_loss` returns what a machine finds when it starts again: the
-synced pages, and each of the others either old or new. `after_kill` returns what the next process finds when this one
+synced pages, and each of the others either old or new. A sync that is under way has taken the bytes of its start and
+has nothing on the disk yet (`taking_time`). `after_kill` returns what the next process finds when this one
 is killed: everything. Space can be limited. `unreserved_writes` finds writes to space that was never reserved: on a
 real disk that is full they end in a SIGBUS.
 """
@@ -14,7 +15,8 @@ import mmap
 import os
 import posixpath
 import random
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -35,6 +37,8 @@ class MemoryFile:
         self.buffer = mmap.mmap(-1, max(size, 1))
         self.backed: set[int] = set()
         self.durable: dict[int, bytes] = {}
+        self.changes: dict[int, int] = {}
+        """When `durable` was changed last, by page, counted by the disk."""
         self.refused: dict[int, bytes] = {}
         """Pages that a failed sync has left counted as written, as they were then: they reach the disk when they have
         been written again."""
@@ -55,6 +59,7 @@ class MemoryFile:
         for page in [p for p in self.backed if p * PAGE_BYTES >= start]:
             self.backed.discard(page)
             self.durable.pop(page, None)
+            self.changes[page] = self._disk.count_change()
             self._disk.give_back(PAGE_BYTES)
         self._make_durable(start - start % PAGE_BYTES, start)
 
@@ -70,11 +75,21 @@ class MemoryFile:
         self.modified_ms = self._disk.now_ms()
 
     def _make_durable(self, start: int, end: int) -> None:
+        at = self._disk.count_change()
         for page in range(start // PAGE_BYTES, -(-min(end, self.size) // PAGE_BYTES)):
             if self.refused.get(page) == self.page(page):
                 continue
             self.refused.pop(page, None)
-            self.durable[page] = self.page(page)
+            if self._disk.under_way is None:
+                self.put_on_disk(page, self.page(page), at)
+            else:
+                self._disk.under_way.append(partial(self.put_on_disk, page, self.page(page), at))
+
+    def put_on_disk(self, page: int, data: bytes, at: int) -> None:
+        """Make bytes of a page durable, unless it was changed there after `at`."""
+        if self.changes.get(page, 0) <= at:
+            self.changes[page] = at
+            self.durable[page] = data
 
     def read_back(self, start: int, end: int) -> bytes:
         """The bytes; OSError(EIO) while the disk fails."""
@@ -91,6 +106,13 @@ class MemoryFile:
     def page(self, number: int) -> bytes:
         """The bytes of one page."""
         return self.buffer[number * PAGE_BYTES : min((number + 1) * PAGE_BYTES, self.size)]
+
+    def durable_part(self, start: int, end: int) -> bytes:
+        """The bytes of a range that a loss of power certainly leaves; zeros where nothing was forced to the disk."""
+        first = start // PAGE_BYTES
+        pages = range(first, -(-min(end, self.size) // PAGE_BYTES))
+        data = b"".join(self.durable.get(page, _NO_PAGE).ljust(PAGE_BYTES, b"\0") for page in pages)
+        return data[start - first * PAGE_BYTES :][: end - start]
 
     def pages_written(self) -> list[int]:
         """Numbers of the pages that are not all zero."""
@@ -142,6 +164,11 @@ class MemoryDisk:
         self.used_bytes = 0
         self.failing_syncs = False
         self.syncs = 0
+        self.under_way: list[Callable[[], None]] | None = None
+        """While syncs are `taking_time`: what reaches the disk at their end."""
+        self._changes = 0
+        self._unforced: set[str] = set()
+        """Small files that were written without a sync."""
         self._locked: set[str] = set()
         self._boots = 1
 
@@ -156,6 +183,29 @@ class MemoryDisk:
     def give_back(self, size: int) -> None:
         """Free space."""
         self.used_bytes -= size
+
+    def count_change(self) -> int:
+        """The number of a change of what is durable."""
+        self._changes += 1
+        return self._changes
+
+    @contextlib.contextmanager
+    def taking_time(self) -> Iterator[list[Callable[[], None]]]:
+        """Let syncs only take the bytes that are there now. They are durable when the results have been called."""
+        self.under_way, before = [], self.under_way
+        try:
+            yield self.under_way
+        finally:
+            self.under_way = before
+
+    def unforced(self, start: str) -> bool:
+        """Whether a mapped file whose path begins so has bytes that a loss of power may take."""
+        return any(
+            file.durable.get(page) != file.page(page)
+            for path, file in self.files.items()
+            if isinstance(file, MemoryFile) and path.startswith(start)
+            for page in file.pages_written()
+        )
 
     def check_sync(self) -> None:
         """Count a sync; OSError(EIO) if they are to fail."""
@@ -181,21 +231,31 @@ class MemoryDisk:
             if isinstance(file, MemoryFile) and isinstance(copy, MemoryFile):
                 copy.durable = dict(file.durable)  # a kill forces nothing to the disk
                 copy.refused = dict(file.refused)
+        disk._unforced = set(self._unforced)
         return disk
 
-    def after_power_loss(self, chance: random.Random) -> MemoryDisk:
+    def after_power_loss(self, chance: random.Random, *, written: float = 0.5) -> MemoryDisk:
         """What is found when the machine goes down now: of each page not forced to disk, the old or the new bytes.
 
-        Small files and the existence of files are taken to be durable.
+        The existence of files is taken to be durable. Of a small file that was written without a sync, nothing but its
+        name may be found.
+
+        Args:
+            chance: decides for each page and file.
+            written: the probability that the new bytes are found.
         """
 
         def choose(file: MemoryFile, copy: dict[int, bytes]) -> None:
             copy.update(file.durable)
             for page in file.pages_written():
-                if file.durable.get(page) != file.page(page) and chance.random() < 0.5:
+                if file.durable.get(page) != file.page(page) and chance.random() < written:
                     copy[page] = file.page(page)
 
-        return self._copy(choose, self._boots + 1)
+        disk = self._copy(choose, self._boots + 1)
+        for path in sorted(self._unforced):
+            if chance.random() >= written:
+                disk.files[path] = b""
+        return disk
 
     def _copy(self, choose: Callable[[MemoryFile, dict[int, bytes]], None], boots: int) -> MemoryDisk:
         disk = MemoryDisk(capacity_bytes=self.capacity_bytes, now_ms=self.now_ms)
@@ -327,6 +387,7 @@ class MemoryDisk:
     def remove(self, path: str) -> None:
         """Delete a file and free its space."""
         file = self.files.pop(path, None)
+        self._unforced.discard(path)
         if isinstance(file, MemoryFile):
             self.give_back(len(file.backed) * PAGE_BYTES)
 
@@ -349,6 +410,7 @@ class MemoryDisk:
             raise OSError(errno.ENOSPC, "no space left on the memory disk")
         self._make_parents(path)
         self.files[path] = bytes(data)
+        (self._unforced.discard if sync else self._unforced.add)(path)
 
     def take_permissions(self, path: str, model: str) -> None:
         """Files in memory have no owner."""
@@ -357,6 +419,8 @@ class MemoryDisk:
         """Rename."""
         self.files[target] = self._file(source)
         del self.files[source]
+        (self._unforced.add if source in self._unforced else self._unforced.discard)(target)
+        self._unforced.discard(source)
 
     def usage(self, path: str) -> DiskUsage:
         """Space taken by mapped files, of the capacity (or of a terabyte)."""

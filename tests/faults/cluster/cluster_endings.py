@@ -7,6 +7,7 @@ from functools import partial
 
 import trio
 from cluster_audit import Contents, Ledger, differing, missing, queue_faults, read_log
+from cluster_later import delivered
 from cluster_traffic import query_offset, query_offsets, read_to_end
 from cluster_world import COMMITTED, MASTER, NAME_SERVER, PORTS, TOPIC, World
 
@@ -29,14 +30,19 @@ def contents_of(world: World, name: str) -> Contents:
     return read_log(world.nodes[name].disk, "/store", TOPIC)
 
 
+def check_later(world: World, name: str) -> None:
+    """The cluster was whole for a while, and this broker the master: all that could be delivered is in its log."""
+    found = delivered(world.nodes[name].disk, "/store")
+    master, is_other = world.nodes[MASTER], name != MASTER
+    world.faults += world.later.faults(found, replicated=is_other, kills=master.kills, starts=master.lives + is_other)
+
+
 def check_slaves(world: World) -> None:
-    """The master is down, perhaps for good: what it acknowledged as replicated must be on a slave now."""
+    """A broker is down, perhaps for good: what the master acknowledged as replicated must be on a slave now."""
     if world.setting.synchronous:
         replicated = [ack for ack in world.ledger.acks if ack.replicated]
         faults = missing(replicated, {name: contents_of(world, name) for name in world.slaves})
-        world.faults += [
-            f"{fault} (at {trio.current_time():.3f}, just after the master was killed)" for fault in faults
-        ]
+        world.faults += [f"{fault} (at {trio.current_time():.3f}, just after a broker was killed)" for fault in faults]
 
 
 async def log_end(world: World, name: str) -> int:
@@ -69,7 +75,7 @@ async def check_offsets(world: World) -> None:
     for name in (MASTER, *world.slaves):
         # A slave that is ahead of its master after the master's loss of power takes nothing from it.
         if name == MASTER or not world.setting.power:
-            world.offsets.check(name, await query_offsets(world, name, list(world.offsets.commits)))
+            world.offsets.check(name, await query_offsets(world, name))
 
 
 async def return_of_the_master(world: World) -> None:
@@ -136,6 +142,7 @@ async def audit_all(world: World) -> int:
             found.append(f"stuck: it ends at {contents[name].end} without having diverged from its master")
         world.faults += [f"{name}: {fault}" for fault in found]
     check_slaves(world)
+    check_later(world, MASTER)
     return len(contents[MASTER].bodies)
 
 
@@ -185,6 +192,7 @@ async def lose_the_master(world: World) -> int:
         if found[name].end != found[successor].end:
             faults.append(f"stuck: it ends at {found[name].end}, {successor} at {found[successor].end}")
         world.faults += [f"{name}: {fault}" for fault in faults]
+    check_later(world, successor)
     return len(found[successor].bodies)
 
 
@@ -257,4 +265,5 @@ async def succeed(world: World) -> int:
         if contents[name].end != contents[successor].end or differing(contents[name], contents[successor]):
             faults.append(f"stuck: {name} ends at {contents[name].end}, {successor} at {contents[successor].end}")
     world.faults += faults
+    check_later(world, successor)
     return len(contents[successor].bodies)

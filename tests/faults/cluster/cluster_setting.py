@@ -37,7 +37,7 @@ class Setting:
     def drawn(cls, chance: random.Random) -> Setting:
         synchronous = chance.random() < 0.6
         flush = chance.random() < 0.4
-        power = flush and chance.random() < 0.5
+        power = flush and chance.random() < 0.7
         disk_lost = synchronous and not power and chance.random() < 0.4
         succession = not power and not disk_lost and chance.random() < 0.3
         slaves = chance.choice((1, 1, 2))

@@ -37,13 +37,17 @@ from cluster_endings import (
     wait_caught_up,
 )
 from cluster_setting import Outcome, counts, kinds
-from cluster_traffic import commit, read, read_to_end, send, watch_offsets
-from cluster_world import MASTER, World, begin
+from cluster_traffic import commit, read, read_to_end, send, send_later, watch_offsets
+from cluster_world import MASTER, SimNode, World, begin
 from seeded_run import seeded_run
 
 EVENTS = (8, 14)
 GAP_S = (0.05, 1.5)
 LEAST_ACKS = 10
+KINDS = ("kill", "kill", "kill", "stop", "mute", "mute", "cut", "slow")
+POWER_KINDS = ("kill", "kill", "kill", "kill", "kill", "kill", "stop", "mute", "cut", "slow")
+RIGHT_AFTER = 0.7
+"""Probability that a node is killed as soon as a sender has an acknowledgement: what it promises must be true by then."""
 RETURNS = 0.4
 """Probability that the master is killed once more in the final phase."""
 
@@ -56,11 +60,12 @@ async def disturb(world: World) -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(chance.randint(*EVENTS)):
             await trio.sleep(chance.uniform(*GAP_S))
-            kind = chance.choice(("kill", "kill", "kill", "stop", "mute", "mute", "cut", "slow"))
+            kind = chance.choice(POWER_KINDS if world.setting.power else KINDS)
             lasting_s = chance.choice((0.05, 0.5, 2.0, 5.0, 25.0 if kind in ("mute", "cut") else 1.0)) * chance.uniform(
                 0.5, 1.5
             )
-            name = chance.choice([MASTER, MASTER, *world.slaves, *world.slaves, "namesrv"])
+            masters = 4 if world.setting.power else 2
+            name = chance.choice([MASTER] * masters + [*world.slaves, *world.slaves, "namesrv"])
             nursery.start_soon(_FAULTS[kind], world, name, lasting_s)
 
 
@@ -70,14 +75,26 @@ async def _kill(world: World, name: str, lasting_s: float) -> None:
         return
     # A slave acknowledges before it flushes, so it loses no power where its acknowledgement counts.
     may_lose_power = world.setting.power if name == MASTER else name in world.slaves and not world.setting.synchronous
-    power = may_lose_power and world.chance.random() < 0.5
+    power = may_lose_power and world.chance.random() < 0.7
+    if world.chance.random() < RIGHT_AFTER:
+        await _acknowledgement(world, node, power=power)
+        if not node.up:
+            return
     world.note(f"kill {name}{' by loss of power' if power else ''} for {lasting_s:.2f} s")
     node.kill(power=power)
-    if name == MASTER:
+    if name != "namesrv":
         check_slaves(world)
     await trio.sleep(lasting_s)
     world.note(f"start {name}")
     node.start()
+
+
+async def _acknowledgement(world: World, node: SimNode, *, power: bool) -> None:
+    """Wait for an acknowledgement; before a loss of power, for one that comes while log bytes are not on the disk."""
+    with trio.move_on_after(2):
+        await world.acknowledged.wait()
+        while power and node.up and not node.disk.unforced("/store/commitlog/"):
+            await world.acknowledged.wait()
 
 
 async def _stop(world: World, name: str, lasting_s: float) -> None:
@@ -124,6 +141,7 @@ async def _run(seed: int) -> Outcome:
     async with trio.open_nursery() as nursery:
         world = World(seed, nursery)
         await begin(world)
+        nursery.start_soon(send_later, world)
         async with trio.open_nursery() as traffic:
             for number in range(3):
                 traffic.start_soon(send, world, f"sender-{number}")

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 
 import trio
+from cluster_later import TOPIC as LATER
 from cluster_offsets import Key
 from cluster_world import COMMITTED, MASTER, PORTS, QUEUES, TOPIC, World
 
 import triomq
+import triomq.plugins
+from triomq import TransactionState
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.requests.offset import QueryConsumerOffsetRequest, QueryConsumerOffsetResponse
+from triomq_protocol.requests.offset import (
+    ConsumerOffsetTable,
+    QueryConsumerOffsetRequest,
+    QueryConsumerOffsetResponse,
+)
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import Link, LinkError, open_link
 
 THINK_S = 0.35
+LATER_THINK_S = (0.1, 0.8)
 LOOK_S = 0.7
 QUERY_LIMIT_S = 2.0
+QUERIED = 12
+"""Offsets that are queried one by one, too."""
 IDLE_ROUNDS = 10
 """Rounds over all queues without a message after which a reader has reached the end."""
 READ_LIMIT_S = 300.0
@@ -30,7 +40,8 @@ async def send(world: World, name: str) -> None:
     async with world.client(name) as client, client.producer("load") as producer:
         while world.sending:
             number += 1
-            body = b"%s-%d " % (name.encode(), number) + bytes(chance.choice((10, 100, 1000, 3000)))
+            # No zeros, which a page has that never came to the disk.
+            body = b"%s-%d " % (name.encode(), number) + chance.choice((10, 100, 1000, 3000)) * b"."
             bodies = [body] if chance.random() < 0.9 else [b"%s-%d.%d " % (name.encode(), number, i) for i in range(5)]
             messages = [triomq.Message(TOPIC, each, keys=f"k{number}") for each in bodies]
             try:
@@ -38,14 +49,60 @@ async def send(world: World, name: str) -> None:
             except triomq.MQError:
                 world.ledger.refused += 1
             else:
-                world.ledger.acknowledge(
+                world.acknowledge(
                     (result.queue.queue_id, result.queue_offset),
                     bodies,
                     status=result.status.name,
                     synchronous=world.setting.synchronous,
                     sender=name,
                 )
+                if len(bodies) == 1:
+                    world.check_copies(body, result)
             await world.network.clock.sleep(chance.uniform(0, THINK_S))
+
+
+async def send_later(world: World) -> None:
+    """Send delayed messages, and some in transactions; answer checks of those until the end.
+
+    No send is repeated: a repeated one may be stored twice.
+    """
+    chance = random.Random(f"later {world.seed}")
+    later, number = world.later, 0
+
+    async def execute(transaction: triomq.Transaction) -> TransactionState:
+        body = transaction.message.body
+        state = later.states[body] = chance.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
+        # Sometimes so slowly that the broker checks meanwhile, and gets two answers.
+        await trio.sleep(chance.uniform(1, 4) if chance.random() < 0.2 else 0)
+        return state if chance.random() < 0.7 else TransactionState.UNKNOWN
+
+    async def check(message: triomq.ReceivedMessage) -> TransactionState:
+        await trio.lowlevel.checkpoint()
+        return later.states.get(message.body, TransactionState.UNKNOWN)
+
+    async with (
+        world.client("sender-of-later") as client,
+        client.producer("later", retry=triomq.plugins.Retries(attempts=1), transactions=check) as producer,
+    ):
+        while world.sending:
+            number += 1
+            is_delayed = chance.random() < 0.5
+            message = triomq.Message(LATER, b"%d" % number, delay_level=int(is_delayed))
+            later.sent[message.body] = world.nodes[MASTER].lives, world.nodes[MASTER].kills
+            try:
+                if is_delayed:
+                    result = await producer.send(message)
+                else:
+                    result = (await producer.send_in_transaction(message, execute)).result
+            except triomq.MQError:
+                pass
+            else:
+                later.safe[message.body] = world.setting.synchronous and result.status is triomq.SendStatus.SEND_OK
+                world.answered()
+            if not is_delayed:
+                later.states.setdefault(message.body, TransactionState.ROLLBACK)
+            await world.network.clock.sleep(chance.uniform(*LATER_THINK_S))
+        await trio.sleep_forever()
 
 
 async def read(world: World, name: str) -> None:
@@ -130,18 +187,34 @@ async def _watch_offsets_of(world: World, name: str) -> None:
             async with _open_auditor(world, name) as link:
                 while not link.closed and world.sending:
                     with trio.move_on_after(QUERY_LIMIT_S) as limit:
-                        await _query_over(world, name, link, world.offsets.newest())
+                        await _observe_all(world, name, link)
                     if limit.cancelled_caught:
                         break
                     await trio.sleep(LOOK_S)
 
 
-async def query_offsets(world: World, name: str, keys: Sequence[Key]) -> dict[Key, int]:
-    """The offsets that a broker has for these keys; empty if it does not answer."""
+async def _observe_all(world: World, name: str, link: Link) -> dict[Key, int]:
+    """Observe a broker's offsets, by the request of slaves; none if it was killed meanwhile."""
+    life = world.nodes[name].lives
+    answer = await link.request(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET), QUERY_LIMIT_S)
+    if not world.nodes[name].up or world.nodes[name].lives != life:
+        return {}
+    table = ConsumerOffsetTable.decode(answer.body).offset_table
+    found = {key: table.get(f"{TOPIC}@{key[0]}", {}).get(key[1], 0) for key in world.offsets.commits}
+    for key, offset in found.items():
+        world.offsets.observe(name, key, offset, trio.current_time())
+    return found
+
+
+async def query_offsets(world: World, name: str) -> dict[Key, int]:
+    """The committed offsets that a broker has; empty if it does not answer. Consumers get the same ones."""
     found: dict[Key, int] = {}
     with trio.move_on_after(QUERY_LIMIT_S), suppress(OSError, LinkError, trio.TooSlowError):
         async with _open_auditor(world, name) as link:
-            await _query_over(world, name, link, keys, found)
+            found = await _observe_all(world, name, link)
+            for key in list(found)[-QUERIED:]:
+                if (await query_offset(link, *key) or 0) != found[key]:
+                    world.faults.append(f"changed: {name} gives slaves {found[key]} for {key}, and consumers not")
     return found
 
 
@@ -151,20 +224,6 @@ def _open_auditor(world: World, name: str) -> AbstractAsyncContextManager[Link]:
             return await world.network.host("auditor").dial(address)
 
     return open_link(f"127.0.0.1:{PORTS[name]}", dial=dial)
-
-
-async def _query_over(
-    world: World, name: str, link: Link, keys: Sequence[Key], found: dict[Key, int] | None = None
-) -> None:
-    """Query and observe a broker's offsets; `found` takes them one by one."""
-    life = world.nodes[name].lives
-    for key in keys:
-        offset = await query_offset(link, *key)
-        if not world.nodes[name].up or world.nodes[name].lives != life:
-            break  # the answer of a node that was killed meanwhile
-        world.offsets.observe(name, key, offset or 0, trio.current_time())
-        if found is not None:
-            found[key] = offset or 0
 
 
 async def query_offset(link: Link, group: str, queue_id: int) -> int | None:

@@ -7,10 +7,15 @@ from itertools import count
 from typing import Any
 
 from triomq_server.broker.roles import roles
+from triomq_server.broker.schedule import Schedule
 from triomq_server.broker.tables.offsets.committed import OffsetTable
+from triomq_server.broker.transactions.check_back import CheckBack, _Handled
+from triomq_server.broker.transactions.open_transactions import OpenTransactions
 from triomq_server.replication.divergence import LogRelation
 from triomq_server.replication.master import HaMaster
 from triomq_server.store.dispatch.dispatcher import Dispatcher
+from triomq_server.store.flush.flusher import Flusher
+from triomq_server.store.recovery import Recovery
 
 Put = Callable[[Any, str, object], None]
 """`setattr`, or one that can be undone."""
@@ -59,10 +64,63 @@ def _skips_divergence_check(put: Put) -> None:
     put(LogRelation, "may_follow", property(lambda self: True))
 
 
+def _acknowledges_unflushed(put: Put) -> None:
+    """Senders are answered SEND_OK before the disk has the message."""
+    put(Flusher, "when_flushed", lambda self, end, deadline, done: done(True))
+
+
+def _confirms_later_bytes(put: Put) -> None:
+    """A flush counts for bytes that were appended while it ran."""
+    confirm = Flusher._confirm
+
+    def all_of_it(self: Flusher, dirty: Any, target: int, timestamp: int) -> None:
+        confirm(self, dirty, self._commitlog.max_offset, timestamp)
+
+    put(Flusher, "_confirm", all_of_it)
+
+
+def _dispatches_nothing(put: Put) -> None:
+    """A start gives the records behind the checkpoint no queue entries."""
+    put(Recovery, "_dispatch", lambda self, begin, end, damaged: iter(()))
+
+
+def _skips_delayed(put: Put) -> None:
+    """The progress with delayed messages is one too far."""
+    deliver = Schedule._deliver_batch
+
+    def one_more(self: Schedule, queue_id: int, offset: int) -> tuple[bool, int, int]:
+        stored, following, log_end = deliver(self, queue_id, offset)
+        return stored, following + 1, log_end
+
+    put(Schedule, "_deliver_batch", one_more)
+
+
+def _forgets_transactions(put: Put) -> None:
+    """The check passes half messages that are too young to be checked."""
+    handle = CheckBack._handle
+
+    def passing(self: CheckBack, current: Any, half: Any) -> _Handled:
+        handled = handle(self, current, half)
+        return _Handled.PASSED if handled is _Handled.STOP else handled
+
+    put(CheckBack, "_handle", passing)
+
+
+def _commits_twice(put: Put) -> None:
+    """A transaction that has ended can be ended again."""
+    put(OpenTransactions, "has_ended", lambda self, half_offset: False)
+
+
 FAULTS: dict[str, Callable[[Put], None]] = {
     "acknowledges early": _acknowledges_early,
     "skips records": _skips_records,
     "rolls back": _rolls_back,
     "skips offset query": _skips_offset_query,
     "skips divergence check": _skips_divergence_check,
+    "acknowledges unflushed": _acknowledges_unflushed,
+    "confirms later bytes": _confirms_later_bytes,
+    "dispatches nothing": _dispatches_nothing,
+    "skips delayed": _skips_delayed,
+    "forgets transactions": _forgets_transactions,
+    "commits twice": _commits_twice,
 }

@@ -51,6 +51,12 @@ def test_a_seed_repeats_itself(seed: int) -> None:
         ("rolls back", "rolled back:"),
         ("skips offset query", "rolled back:"),
         ("skips divergence check", "bytes that are not a record"),
+        ("acknowledges unflushed", "lost:"),
+        ("confirms later bytes", "lost:"),
+        ("dispatches nothing", "queue"),
+        ("skips delayed", "was never delivered"),
+        ("forgets transactions", "was never delivered"),
+        ("commits twice", "duplicated:"),
     ],
 )
 def test_an_injected_fault_is_detected(injected: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
