@@ -178,6 +178,21 @@ async def test_waiting_for_bytes_that_are_cut_off_fails_at_once(
         assert sorted(answers) == [(0, True), (1, False), (2, False)]
 
 
+async def test_bytes_in_place_of_flushed_ones_that_were_cut_off_are_not_flushed(
+    make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(ROOT), disk=MemoryDisk()) as store:
+        first, *_ = [store.append(make_record(n)).end_offset for n in range(3)]
+        await store.flush()
+        await store.cut(first)
+        assert store.flushed_offset == first
+        answers: list[bool] = []
+        store.flusher.when_flushed(store.append(make_record(3)).end_offset, trio.current_time() + 600, answers.append)
+        assert answers == []
+        await store.flush()
+        assert answers == [True]
+
+
 @pytest.mark.parametrize("change", ["cut", "rewrite"])
 async def test_entries_changed_during_a_flush_are_flushed_by_the_next(
     autojump_clock: Any, make_config: MakeConfig, make_record: MakeRecord, change: str
