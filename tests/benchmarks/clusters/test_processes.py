@@ -84,17 +84,18 @@ def test_errors_of_a_driver_are_reported(tmp_path: Path) -> None:
         driver.call({"op": "hang"}, 0.3)
 
 
-def test_no_other_process_gets_a_reserved_port() -> None:
-    def free(port: int) -> bool:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-        return True
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
+
+def test_no_other_process_gets_a_reserved_port() -> None:
     with reserved_port(-2, 1) as port:
-        assert [distance for distance in range(-2, 2) if not free(port + distance)] == [-2, 0, 1]
+        assert not any(is_free(port + distance) for distance in (-2, 0, 1))
         for _ in range(2):  # a server starts, ends, and starts again
             with (
                 socket.create_server(("127.0.0.1", port)),
@@ -102,7 +103,16 @@ def test_no_other_process_gets_a_reserved_port() -> None:
                 socket.create_connection(("127.0.0.1", port)),
             ):
                 pass
-            assert not free(port)
-    assert free(port - 2)
+            assert not is_free(port)
     with kept_port(port - 2):
-        assert not free(port - 2)
+        assert not is_free(port - 2)
+
+
+def test_other_ports_are_not_reserved_nor_is_any_afterwards() -> None:
+    def others_are_free() -> bool:
+        with reserved_port(-2, 1) as port:
+            between = is_free(port - 1)
+        return between and all(is_free(port + distance) for distance in (-2, 0, 1))
+
+    # Other processes use ports, too: each attempt looks at other ones.
+    assert any(others_are_free() for _ in range(20))
