@@ -34,13 +34,13 @@ COMMANDS: Final = {
 ADDED: Final = {
     "admin": "Show and change replication and roles of triomq's brokers; check and repair their stores.",
     "bench": "Put load on brokers and measure; compare runs, and with RocketMQ's broker and client.",
-    "broker": "Run a broker, master or slave, until SIGTERM or SIGINT.",
+    "broker": "Run a broker, master or slave, until SIGTERM, SIGINT or SIGHUP.",
     "clock": "Set the brokers' clock forward, in a command under `triomq run`.",
-    "cluster": "Run a whole cluster on loopback ports, one process per node, until SIGTERM or SIGINT.",
+    "cluster": "Run a whole cluster on loopback ports, one process per node, until SIGTERM, SIGINT or SIGHUP.",
     "dashboard": "Show a cluster in the browser: brokers, topics, groups, messages, dead letters.",
     "demo": "Show what brokers do.",
     "faults": "Break brokers and mend them, in a command under `triomq run --faults`.",
-    "namesrv": "Run a name server until SIGTERM or SIGINT.",
+    "namesrv": "Run a name server until SIGTERM, SIGINT or SIGHUP.",
     "quickstart": "Start a cluster, send a data set, kill the master, and read everything back from the slave.",
     "run": "Run COMMAND with a cluster of its own, which ends with it.",
 }
