@@ -191,7 +191,7 @@ class CheckBack:
             if current.offset >= current.end:
                 return _Handled.STOP
             result = _Handled.PASSED
-            is_over = current.offset in ended or self._transactions.newest(current.offset) != current.offset
+            is_over = current.offset in ended or self._transactions.is_replaced(current.offset)
             half = None if is_over else self._transactions.record(HALF_TOPIC, current.offset)
             if half is not None:
                 result = self._handle(current, half)
@@ -261,7 +261,9 @@ class CheckBack:
                     "(%s for %d rounds)",
                     *due, for_log(group), mute_rounds, extra={"group": group},
                 )  # fmt: skip
-            return self._store_again(current, half, copy_of(half, checked if counted else properties))[0]
+            # A copy without a count has to name the half message, so that a later master knows it for a copy.
+            unasked = {PREPARED_QUEUE_OFFSET: str(half.queue_offset), **properties}
+            return self._store_again(current, half, copy_of(half, checked if counted else unasked))[0]
         if link is not None:
             current.busy.pop(group, None)
             self._mute_rounds.pop(group, None)

@@ -11,7 +11,7 @@ from enum import Enum
 
 import attrs
 
-from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES
+from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES, PREPARED_QUEUE_OFFSET
 
 _HOUR_MS = 3_600_000
 _NO_NUMBER = -1
@@ -108,6 +108,24 @@ def counts_unasked(mute_rounds: int) -> bool:
         mute_rounds: how many rounds in a row it has been so, this one included.
     """
     return mute_rounds > MUTE_ROUNDS
+
+
+def is_later_copy(properties: Mapping[str, str], older: Mapping[str, str], older_offset: int) -> bool:
+    """Whether a half message can only be a copy of an older one with the same unique key, born time and born host.
+
+    A copy counts one more check, or names the first half message. Others may be of two transactions: a producer may send
+    one message object twice within a millisecond.
+
+    Args:
+        properties: of the newer one.
+        older: properties of the older one.
+        older_offset: its offset in the half queue.
+    """
+    times, times_before = check_times(properties) or 0, check_times(older) or 0
+    first = properties.get(PREPARED_QUEUE_OFFSET)
+    if first is not None and first == older.get(PREPARED_QUEUE_OFFSET, str(older_offset)):
+        return times >= times_before
+    return first is None and PREPARED_QUEUE_OFFSET not in older and times > times_before
 
 
 def check_times(properties: Mapping[str, str]) -> int | None:

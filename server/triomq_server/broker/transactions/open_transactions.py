@@ -8,6 +8,7 @@ offsets. The state in memory is read from there when the broker becomes a master
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 
 import trio
 
@@ -15,6 +16,7 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, UNIQ_KEY
 from triomq_protocol.record.view import RecordView
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.transactions.decisions import is_later_copy
 from triomq_server.broker.transactions.ended_halves import EndedHalves
 from triomq_server.broker.transactions.half_records import HALF_QUEUE, op_half_offset, op_record
 from triomq_server.store import AppendStatus
@@ -24,7 +26,14 @@ _log = logging.getLogger(__name__)
 OPS_AT_ONCE = 200
 """Op messages read before other tasks run."""
 HALVES_AT_ONCE = 100
-"""Half messages whose copies are looked for before other tasks run."""
+HALVES_AT_ONCE_BYTES = 1 << 20
+"""Half messages whose copies are looked for before other tasks run: their number, or their bytes, which may have to be
+read from the disk."""
+COPIES_AT_ONCE = 2000
+"""Half messages whose newest copy is remembered before other tasks run."""
+HALVES_LOOKED_BACK = 10_000
+"""Half messages before the progress that are compared with those behind it. Of two transactions with the same key one may
+be just before the progress, and its copy behind it seem to be that of the other."""
 COPIES_REMEMBERED = 200_000
 """The most half messages whose newest copy is remembered; beyond it, the end of an older copy is followed by a check."""
 
@@ -42,7 +51,7 @@ class OpenTransactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
-        self._copies: dict[int, int] = {}
+        self._copies: OrderedDict[int, int] = OrderedDict()
         self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
         if not broker.is_slave:
             self.reset()
@@ -81,20 +90,44 @@ class OpenTransactions:
 
     async def _find_copies(self) -> None:
         """A broker that takes a master's place may have old progress: then several copies of a half message follow it.
-        Only the newest is to be checked, or each would be committed."""
-        newest: dict[tuple[str, int, bytes], int] = {}
-        for offset in range(self.position(), self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]):
-            if not (offset + 1) % HALVES_AT_ONCE:
+        Only the newest is to be checked, or each would be committed.
+
+        A transaction whose half message counted as an older copy of another one's would be lost. So all half messages of a
+        key are checked unless each can only be a copy of the one before.
+        """
+        low, end = self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)
+        newest: OrderedDict[tuple[str, int, bytes, int], int] = OrderedDict()
+        """Offsets by key; -1 if the half messages of the key need not be of one transaction."""
+        older: dict[int, list[int]] = {}
+        """By the offset of the newest copy."""
+        read_bytes = 0
+        for offset in range(max(self.position() - HALVES_LOOKED_BACK, low), end):
+            if not (offset + 1) % HALVES_AT_ONCE or read_bytes >= HALVES_AT_ONCE_BYTES:
+                read_bytes = 0
                 await trio.lowlevel.checkpoint()
             half = self.record(HALF_TOPIC, offset)
             if half is None or (unique_key := half.properties.get(UNIQ_KEY)) is None:
                 continue
-            key = (unique_key, half.born_timestamp, half.born_host_bytes)
-            if key in newest:
-                self.copied(newest[key], offset)
-            elif len(newest) >= COPIES_REMEMBERED:
-                del newest[next(iter(newest))]
-            newest[key] = offset
+            read_bytes += half.size_bytes
+            key = (unique_key, half.born_timestamp, half.born_host_bytes, half.body_crc)
+            known = newest.get(key)
+            if known is None:
+                if len(newest) >= COPIES_REMEMBERED:
+                    newest.popitem(last=False)
+                newest[key] = offset
+                continue
+            replaced = older.pop(known, [])
+            before = self.record(HALF_TOPIC, known) if known >= 0 else None
+            if before is not None and is_later_copy(half.properties, before.properties, known):
+                replaced.append(known)
+                newest[key], older[offset] = offset, replaced
+            else:
+                newest[key] = -1
+        found = ((offset, copy) for copy, offsets in older.items() for offset in offsets)
+        for number, (offset, copy) in enumerate(found):
+            if not (number + 1) % COPIES_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+            self.copied(offset, copy)
 
     def _read_ops(self, most: int) -> bool:
         """Read op messages that are not known yet; returns whether there may be more."""
@@ -129,6 +162,10 @@ class OpenTransactions:
         """Whether the transaction of a half message, or of its newest copy, is known to have ended."""
         return half_offset in self.ended or self.newest(half_offset) in self.ended
 
+    def is_replaced(self, half_offset: int) -> bool:
+        """Whether a half message has been stored again, and its copy is checked in its place."""
+        return half_offset in self._copies
+
     def newest(self, half_offset: int) -> int:
         """The newest remembered copy of a half message; the message itself if there is none."""
         while (following := self._copies.get(half_offset)) is not None:
@@ -139,7 +176,7 @@ class OpenTransactions:
         """The check has stored a half message again: from now on the copy replaces it."""
         self._copies[half_offset] = copy_offset
         if len(self._copies) > COPIES_REMEMBERED:
-            del self._copies[next(iter(self._copies))]
+            self._copies.popitem(last=False)
 
     def end(self, half_offset: int) -> AppendStatus:
         """Write the op message of a half message; if the check has stored it again, of its newest copy as well.

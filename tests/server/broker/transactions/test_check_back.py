@@ -161,6 +161,55 @@ async def test_of_copies_behind_the_progress_the_newest_is_checked(
     assert desk.transactions.newest(1) == 9
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("passed", [0, 1])
+async def test_transactions_of_one_message_object_sent_twice_are_both_checked(
+    desk: Any, check: CheckBack, client_link: Any, rounds: int, passed: int
+) -> None:
+    """Within a millisecond they have the same key, born time and born host: neither counts as a copy of the other.
+
+    The noted progress may be between them, and the copy of the first seem to be that of the second."""
+    link = client_link()
+    await join(desk, link)
+    put_half(desk, 0)
+    put_half(desk, 0)
+    for _ in range(rounds):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+    if rounds and passed:
+        desk.clock.now_ms += 60_000
+        check._handle(_Round(100, 0), desk.transactions.record(HALVES, 2 * rounds))  # the second has no such copy yet
+    for topic in (HALVES, OPS):
+        desk.broker.offsets.commit(GROUP, topic, 0, 2 * rounds + passed if topic == HALVES else 0)
+    desk.transactions.reset()
+    link.notified.clear()
+    await desk.transactions.load()
+    end = desk.broker.store.queue_bounds(HALVES, 0)[1]
+    assert not [offset for offset in range(end) if desk.transactions.is_replaced(offset)]
+    desk.clock.now_ms += 60_000
+    await check._check_once()
+    assert len(link.notified) == end - (2 * rounds + passed)
+
+
+async def test_a_copy_that_counts_no_check_is_known_for_a_copy(desk: Any, check: CheckBack, client_link: Any) -> None:
+    link = client_link()
+    await join(desk, link)
+    link.unsent_bytes = UNSENT_MOST_BYTES + 1
+    put_half(desk, 0)
+    for _ in range(MUTE_ROUNDS + 2):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+    for topic in (HALVES, OPS):
+        desk.broker.offsets.commit(GROUP, topic, 0, 0)
+    desk.transactions.reset()
+    await desk.transactions.load()
+    assert desk.transactions.newest(0) == MUTE_ROUNDS + 2
+    link.unsent_bytes = 0
+    desk.clock.now_ms += 60_000
+    await check._check_once()
+    assert len(link.notified) == 1
+
+
 async def test_a_broker_that_becomes_master_again_drops_its_record_of_the_cut(desk: Any, check: CheckBack) -> None:
     put_half(desk, 1)
     cut_at = desk.broker.store.log_max_offset

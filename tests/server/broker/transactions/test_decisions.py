@@ -14,6 +14,7 @@ from triomq_server.broker.transactions.decisions import (
     counts_unasked,
     decide,
     immunity_ms,
+    is_later_copy,
     number,
 )
 
@@ -116,3 +117,32 @@ def test_properties_that_are_absent() -> None:
 @pytest.mark.parametrize(("text", "value"), [("30", 30_000), ("0", 0), ("soon", 6000), ("-1", 6000), ("-2", -2000)])
 def test_immunity(text: str, value: int) -> None:
     assert immunity_ms({"CHECK_IMMUNITY_TIME_IN_SECONDS": text}, 6000) == value
+
+
+TIMES, FIRST = "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET"
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "expected"),
+    [
+        ({TIMES: "1"}, {}, True),
+        ({TIMES: "3"}, {TIMES: "2"}, True),
+        ({FIRST: "7"}, {}, True),
+        ({FIRST: "7", TIMES: "1"}, {FIRST: "7"}, True),
+        ({FIRST: "5"}, {FIRST: "5"}, True),
+        # Two transactions.
+        ({}, {}, False),
+        ({TIMES: "1"}, {TIMES: "1"}, False),
+        ({TIMES: "1"}, {TIMES: "2"}, False),
+        ({}, {TIMES: "1"}, False),
+        ({FIRST: "6"}, {}, False),
+        ({FIRST: "6"}, {FIRST: "5"}, False),
+        ({FIRST: "6", TIMES: "2"}, {FIRST: "5", TIMES: "1"}, False),
+        ({TIMES: "2"}, {FIRST: "5", TIMES: "1"}, False),
+        # Resumed by an operator.
+        ({TIMES: "0"}, {TIMES: "15"}, False),
+        ({FIRST: "5", TIMES: "0"}, {FIRST: "5", TIMES: "15"}, False),
+    ],
+)
+def test_what_can_only_be_a_later_copy(newer: dict[str, str], older: dict[str, str], expected: bool) -> None:
+    assert is_later_copy(newer, older, 7) is expected
