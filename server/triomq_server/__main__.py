@@ -5,8 +5,11 @@ imports happen inside the commands, so that ``--help`` is quick. Exit codes: 0 a
 could not start or continue (one line states why), 2 for a command line or configuration that cannot be used.
 """
 
+import sys
+
 import click
 
+from triomq_command.running import exit_code_of
 from triomq_server.commands.broker import broker
 from triomq_server.commands.cluster import cluster
 from triomq_server.commands.namesrv import namesrv
@@ -46,4 +49,4 @@ main.add_command(cluster)
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m triomq_server")
+    sys.exit(exit_code_of(lambda: main(prog_name="python -m triomq_server", standalone_mode=False)))

@@ -96,7 +96,10 @@ def cluster(
             )
             warnings = check_settings(plan, strict=strict)
         except OSError as error:
-            options.fail(error.strerror or str(error), options.EXIT_FAILED)
+            from triomq_server.process.failures import NO_CURRENT_DIRECTORY, lacks_current_directory
+
+            gone = lacks_current_directory(error)
+            options.fail(NO_CURRENT_DIRECTORY if gone else error.strerror or str(error), options.EXIT_FAILED)
         except ConfigError as error:
             options.fail(f"bad configuration: {error}", options.EXIT_USAGE)
         except ValueError as error:

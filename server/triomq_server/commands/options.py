@@ -102,7 +102,12 @@ def absolute(path: str) -> str:
 
     Otherwise the directory of a bare name is "", which cannot be opened. Symbolic links are followed: to replace a link
     would leave the file that operators edit as it was. An empty path stays empty, and is refused with its key."""
-    return os.path.realpath(path) if path else ""
+    try:
+        return os.path.realpath(path) if path else ""
+    except FileNotFoundError:
+        from triomq_server.process.failures import NO_CURRENT_DIRECTORY
+
+        fail(f"{path}: {NO_CURRENT_DIRECTORY}", EXIT_USAGE)
 
 
 def read_assignments(assigned: tuple[str, ...]) -> dict[str, str]:

@@ -36,6 +36,9 @@ _CURES = {
 _UNREADABLE = "this user may not read or write it; look at its owner and mode (ls -l), and at those of its directories"
 
 
+NO_CURRENT_DIRECTORY = "the current directory has been removed: change to another one (cd), then start again"
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """The plain errors inside any number of groups."""
     if isinstance(error, BaseExceptionGroup):
@@ -57,6 +60,17 @@ def explain(error: BaseException, settings: Mapping[str, str]) -> str | None:
     if len(known) < len(lines) or not known:
         return None
     return "; ".join(dict.fromkeys(known))
+
+
+def lacks_current_directory(error: OSError) -> bool:
+    """Whether a relative path could not be used because the current directory has been removed."""
+    if not isinstance(error, FileNotFoundError) or error.filename:
+        return False
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def explain_not_written(not_written: Iterable[str]) -> str:
@@ -83,6 +97,8 @@ def _explain_one(error: BaseException, settings: Mapping[str, str]) -> str | Non
             f"{error.strerror} ({given}): a host name cannot be resolved; check brokerIP1 and brokerIP2 (broker) or "
             "bindAddress (name server), and the machine's name service"
         )
+    if isinstance(error, OSError) and lacks_current_directory(error):
+        return NO_CURRENT_DIRECTORY
     if isinstance(error, OSError) and error.errno in _CURES:
         if error.errno in (errno.ENOENT, errno.EEXIST) and (link := _broken_link(error.filename)) is not None:
             return (

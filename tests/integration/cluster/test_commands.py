@@ -264,6 +264,38 @@ NO_OUTPUT = pytest.mark.parametrize(
 CANNOT_WRITE = "standard output cannot be written, and gets no more lines: "
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("broker", "-p"), ("namesrv", "-p"), ("--help",)])
+def test_settings_that_cannot_be_printed_are_one_error_line(arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*SERVER, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("broker", "--port", "0", "--store", "store"),
+        ("namesrv", "--port", "0", "--set", "kvConfigPath=kv.json"),
+        ("cluster", "--directory", "files"),
+    ],
+)
+def test_a_relative_path_in_a_directory_that_is_gone(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # Popen would change to the directory after its removal.
+    command = ["/bin/sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *SERVER, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode in (1, 2)
+    assert done.stderr.splitlines()[-1].endswith(
+        "the current directory has been removed: change to another one (cd), then start again"
+    )
+    assert "Traceback" not in done.stderr
+
+
 @NO_OUTPUT
 @pytest.mark.parametrize("name", ["broker", "namesrv"])
 def test_a_server_serves_though_nobody_reads_its_ready_line(name: str, kind: str, tmp_path: Path, port: int) -> None:
