@@ -101,6 +101,69 @@ async def test_what_a_killed_process_wrote_is_flushed_by_the_next(
                 assert again.queue_bounds("T", 0) == (0, 50)
 
 
+async def test_a_start_knows_whether_the_last_stop_was_in_order(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+        assert memory_disk.exists(f"{ROOT}/abort")
+        killed = memory_disk.after_kill()
+    for disk, clean in ((memory_disk, True), (killed, False)):
+        async with open_store(make_config(ROOT), disk=disk) as store:
+            assert store.recovery_report is not None
+            assert store.recovery_report.clean is clean
+
+
+def idle_config(make_config: MakeConfig) -> StoreConfig:
+    """Nothing is flushed by itself, not even where the machine is so slow that a timer would be due."""
+    never = 3_600_000
+    return make_config(ROOT, flush_interval_commit_log=never, flush_interval_consume_queue=never)
+
+
+async def test_a_start_after_a_power_failure_begins_with_the_last_file_that_the_checkpoint_covers(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Of five files the checkpoint covers three, but the times of the third are too near to its own."""
+    config = idle_config(make_config)
+    file_bytes = config.mapped_file_size_commit_log
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for number in range(5):
+            while store.log_max_offset <= number * file_bytes:
+                store.append(make_record(0, size=5000))
+            if number == 2:
+                store.notify_arrivals()
+                await store.flush()
+                await store.flusher.flush_queues(0, checkpoint=True)
+            clock.now += 10_000
+        end = store.log_max_offset
+        lost = memory_disk.after_power_loss(random.Random(0), written=1.0)
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert store.recovery_report is not None
+        assert (store.recovery_report.checked_from, store.log_max_offset) == (file_bytes, end)
+
+
+@pytest.mark.parametrize("damaged", [5, 9])
+async def test_after_a_power_failure_nothing_counts_from_a_damaged_body_on_that_was_not_flushed(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, clock: Any, damaged: int
+) -> None:
+    """Sound records that follow may be remains: pages reach the disk in any order."""
+    config = idle_config(make_config)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        stored = []
+        for number in range(10):
+            if number == 5:
+                store.notify_arrivals()
+                await store.flush()
+                await store.flusher.flush_queues(0, checkpoint=True)
+            stored.append(store.append(make_record(number)))
+        lost = memory_disk.after_power_loss(random.Random(0), written=1.0)
+    lost.open(f"{ROOT}/commitlog/{0:020d}").buffer[stored[damaged].physical_offset + 150] ^= 1
+    async with open_store(config, disk=lost, clock=clock) as store:
+        assert store.recovery_report is not None
+        assert (store.log_max_offset, store.queue_bounds("T", 0)) == (stored[damaged].physical_offset, (0, damaged))
+        assert store.recovery_report.damaged == ()
+
+
 @pytest.mark.parametrize("missing", [1, 3, 4, 40, 70])
 async def test_a_last_record_without_its_end_is_dropped(
     missing: int, memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord

@@ -75,6 +75,16 @@ async def test_a_round_skips_ended_half_messages_and_stops_at_young_ones(desk: A
     assert desk.transactions.newest(3) == 5
 
 
+async def test_an_end_behind_an_open_half_message_is_known_after_a_restart(desk: Any, check: CheckBack) -> None:
+    put_half(desk, 0)
+    put_half(desk, 1)
+    assert desk.transactions.end(1) is AppendStatus.PUT_OK
+    await check._check_once()
+    desk.transactions.reset()
+    await desk.transactions.load()
+    assert (desk.transactions.has_ended(0), desk.transactions.has_ended(1)) == (False, True)
+
+
 async def test_half_messages_stored_while_the_clock_was_ahead_are_checked(
     desk: Any, check: CheckBack, client_link: Any
 ) -> None:

@@ -296,6 +296,27 @@ async def test_checkpoint(autojump_clock: Any, clock: Any, make_config: MakeConf
     assert not disk.exists(f"{ROOT}/abort")
 
 
+async def test_the_checkpoint_covers_nothing_that_is_stored_during_a_flush(
+    make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    class Disk(MemoryDisk):
+        busy = False
+
+        async def run(self, chore: Callable[[], Any]) -> Any:
+            if self.busy:
+                store.append(make_record(1))
+            return await super().run(chore)
+
+    disk = Disk()
+    async with open_store(make_config(ROOT), disk=disk) as store:
+        end = store.append(make_record(0)).end_offset
+        disk.busy = True
+        await store.flusher.flush_log()
+        disk.busy = False
+        assert store.log_max_offset > end
+        assert (store.flushed_offset, store.checkpoint.log_offset) == (end, end)
+
+
 async def test_a_lack_of_descriptors_is_no_broken_disk(
     autojump_clock: Any, caplog: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
