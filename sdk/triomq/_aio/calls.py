@@ -121,6 +121,8 @@ def in_asyncio(session: ClientSession, code: UsersCode, method: str = "") -> Use
         code: the function or the object; any other value is returned as it is, for the client to refuse.
         method: a method that an object has, if it may be one.
     """
+    if isinstance(code, type):
+        return code
     if method and hasattr(code, method):
         return cast("UsersCode", _InAsyncio(session, code))
     if callable(code):

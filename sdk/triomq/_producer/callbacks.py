@@ -60,11 +60,13 @@ def with_methods(callback: SendCallback | SendFunction) -> SendCallback:
     """A callback as an object with methods.
 
     Raises:
-        InvalidCall: it is neither a function of ``(result, error)`` nor such an object.
+        InvalidCall: it is neither a function of ``(result, error)`` nor such an object, or is a class.
     """
     if type(callback) is FunctionType and not callback.__dict__ and _takes(callback, 2):
         # Many programs create a function for each message: examining it must be quick.
         return _Function(callback)
+    if isinstance(callback, type):
+        raise InvalidCall(f"the callback {callback.__qualname__} is a class; give an object of it, or a function")
     if hasattr(callback, "on_success") and hasattr(callback, "on_exception"):
         return cast("SendCallback", callback)
     if callable(callback):

@@ -57,6 +57,8 @@ Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
 
 def check_listener(group: str, listener: TransactionListener | TransactionCheck) -> None:
     """Raise :class:`InvalidCall` unless a listener can answer for the group's transactions, also after a restart."""
+    if isinstance(listener, type):
+        raise InvalidCall(f"transactions is the class {listener.__qualname__}; give an object of it")
     if not callable(getattr(listener, "check", listener)):
         raise InvalidCall(
             f"transactions is {type(listener).__name__}, neither an object with the methods execute(transaction) and "

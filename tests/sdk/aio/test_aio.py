@@ -681,6 +681,10 @@ def test_wrong_callbacks_are_refused_as_in_trio(run, system_cluster):
         def on_success(self, result):
             """Not called."""
 
+    class AsyncToCall:
+        async def __call__(self, message):
+            """Not called."""
+
     async def one_argument(result):
         """Not called."""
 
@@ -693,6 +697,10 @@ def test_wrong_callbacks_are_refused_as_in_trio(run, system_cluster):
                 client.producer("P", transactions=Half())
             with pytest.raises(errors.InvalidCall, match="the handler is Half; give"):
                 await consumer.run(Half())
+            with pytest.raises(errors.InvalidCall, match=r"the handler .*AsyncToCall is a class"):
+                await asyncio.wait_for(consumer.run(AsyncToCall), 20)
+            with pytest.raises(errors.InvalidCall, match=r"transactions is the class .*AsyncToCall"):
+                client.producer("P", transactions=AsyncToCall)
             producer = client.producer("P")
             for callback in (3, Half()):
                 with pytest.raises(errors.InvalidCall, match="neither a function"):

@@ -593,6 +593,21 @@ async def test_a_function_that_cannot_take_result_and_error_is_no_callback(autoj
     assert not sends(cluster.broker)
 
 
+async def test_a_class_is_no_callback(autojump_clock, cluster):
+    class Callback(Called):
+        def on_success(self, result):
+            """Not called."""
+
+        on_exception = on_success
+
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        for each in (Called, Callback):
+            with pytest.raises(errors.InvalidCall, match=f"{each.__name__} is a class; give an object of it"):
+                await producer.send(triomq.Message("T", b"x"), each)
+    assert not sends(cluster.broker)
+
+
 @pytest.mark.parametrize(
     "callback",
     [

@@ -138,6 +138,12 @@ async def test_the_end_names_the_half_message_by_its_offsets(autojump_clock, clu
     assert (end.commit_log_offset, end.tran_state_table_offset) == (0x12345, 42)
 
 
+async def test_a_class_answers_for_no_transaction(autojump_clock, cluster):
+    async with cluster.client() as client:
+        with pytest.raises(errors.InvalidCall, match="transactions is the class Listener; give an object of it"):
+            client.producer("G", transactions=Listener)
+
+
 async def test_a_plain_function_runs_in_a_thread(autojump_clock, cluster):
     threads = []
 

@@ -50,6 +50,9 @@ class Handlers:
         own_callbacks: OwnCallbacks,
         hooks: ConsumeHooks | None = None,
     ) -> None:
+        if isinstance(handler, type):
+            # Each call would make an object, and count the message as consumed.
+            raise InvalidCall(f"the handler {handler.__qualname__} is a class; give an object of it, or a function")
         if not callable(handler):
             raise InvalidCall(f"the handler is {type(handler).__name__}; give an async or a plain function")
         self._dispatch = dispatch

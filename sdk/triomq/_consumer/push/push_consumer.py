@@ -96,7 +96,7 @@ class PushConsumer(AssignedQueues):
         means neither success nor failure: messages in flight are delivered again, nothing is committed.
 
         Raises:
-            InvalidCall: the handler is not a function, or one is already running.
+            InvalidCall: the handler is not a function, or is a class; or one is already running.
             OffsetIllegal: with the policy ``"raise"``.
         """
         member = self._member

@@ -395,6 +395,21 @@ def triomq_subscription(expression):
     return make_subscription("T", expression, 0)
 
 
+async def test_a_class_is_no_handler_and_consumes_nothing(group_cluster, open_consumer):
+    class Handler:
+        def __init__(self, settings):
+            pytest.fail(f"made of {settings}")
+
+        def __call__(self, message):
+            """Not called."""
+
+    fill(group_cluster, 1)
+    with trio.fail_after(20):
+        async with open_consumer() as consumer:
+            with pytest.raises(errors.InvalidCall, match=r"the handler .*Handler is a class; give an object of it"):
+                await consumer.run(Handler)
+
+
 async def test_plain_handlers_run_in_threads(group_cluster, open_consumer):
     fill(group_cluster, 300)
     seen, failed = [], []
