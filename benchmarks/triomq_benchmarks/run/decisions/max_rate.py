@@ -3,8 +3,8 @@ it.
 
 A rate is sustained when, in one run at that rate,
 
-1. at least 99 % of what was intended was acknowledged within the measured part, or all but one message of each
-   producer, which may be on its way at the end,
+1. at least 99 % of what was intended was acknowledged within the measured part, or all but one request of each
+   producer, which may be on its way at the end; these are one request, or 10 % of the messages at most,
 2. no send failed beyond what the workload permits, and none was left unsent,
 3. the 99th percentile from the intended instant to the acknowledgement is below the limit,
 4. the consumers' backlog did not grow: its mean over the last third of the seconds is at most its mean over the first
