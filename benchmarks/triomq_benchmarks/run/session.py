@@ -100,11 +100,7 @@ class Session:
         self._news(f"starting {choice}" if choice in STARTED else f"looking for {choice}")
         async with open_run_target(choice, options.workload, options.access) as target:
             if options.find_max_rate:
-                self.searches[choice] = await self._search(target, engine)
-                try:
-                    self._keep_searches()
-                except OSError as error:
-                    self.failures.append(f"{MAX_RATE} cannot be written to {options.folder}: {error}")
+                await self._search(choice, target, engine)
                 return
             result = await self._once(options.workload, target, engine, folder, audit=options.audit)
             self.results.append(result)
@@ -149,8 +145,19 @@ class Session:
         finally:
             self._stop = None
 
-    async def _search(self, target: RunTarget, engine: Engine) -> MaxRate:
+    async def _search(self, choice: str, target: RunTarget, engine: Engine) -> None:
+        """Look for the highest rate; the trials are kept also if one ends with an error."""
         search = Search(self._options.workload.rate_per_s)
+        failed = True
+        try:
+            await self._try_rates(search, target, engine)
+            failed = False
+        finally:
+            if search.result.trials or not failed:
+                self.searches[choice] = search.result
+                self._keep_searches(partial=failed or self.interrupted)
+
+    async def _try_rates(self, search: Search, target: RunTarget, engine: Engine) -> None:
         while (rate := search.next_rate) is not None and not self.interrupted:
             late_allowed = min(self._options.workload.late_allowed, LATE_ALLOWED_MAX)
             workload = attrs.evolve(self._options.workload, rate_per_s=rate, thresholds=(), late_allowed=late_allowed)
@@ -162,15 +169,18 @@ class Session:
             trial = examine(workload, figures, result.rows, result.decision.status, self._options.p99_limit_ms)
             self._news(f"  {trial.answer}: {trial.reason}")
             search.add(trial)
-        return search.result
 
-    def _keep_searches(self) -> None:
+    def _keep_searches(self, *, partial: bool) -> None:
         found = finite({target: attrs.asdict(each) for target, each in self.searches.items()})
-        about = {"partial": self.interrupted, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
+        about = {"partial": partial, "p99_limit_ms": self._options.p99_limit_ms, "searches": found}
         about |= {"workload": self._options.workload.settings(), "seed": self._options.seed, "versions": versions()}
-        self._options.folder.mkdir(parents=True, exist_ok=True)
-        with whole_file(self._options.folder / MAX_RATE) as unfinished:
-            unfinished.write_text(json.dumps(about, indent=1) + "\n")
+        folder = self._options.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with whole_file(folder / MAX_RATE) as unfinished:
+                unfinished.write_text(json.dumps(about, indent=1) + "\n")
+        except OSError as error:
+            self.failures.append(f"{MAX_RATE} cannot be written to {folder}: {error}")
 
     def _on_interrupt(self, everything: trio.CancelScope) -> None:
         """The first interrupt ends the current run in order; the second, or one between runs, ends everything."""
