@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from triomq_benchmarks.figures.whole_files import whole_file
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -60,9 +62,8 @@ def folder_sink(folder: Path) -> Sink:
     def keep(name: str, content: bytes) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(content)
-        unfinished.rename(path)
+        with whole_file(path) as unfinished:
+            unfinished.write_bytes(content)
 
     return keep
 

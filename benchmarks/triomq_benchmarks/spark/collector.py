@@ -64,6 +64,7 @@ class Peer:
         stream: its link, once it has connected.
         arrived: set once it has connected.
         ended: set once its link has ended.
+        unkept: why a file of its ledger could not be kept; it sees only the end of a link. Empty: all were.
     """
 
     worker: int
@@ -80,6 +81,7 @@ class Peer:
     stream: trio.SocketStream | None = attrs.field(default=None, repr=False)
     arrived: trio.Event = attrs.field(factory=trio.Event, repr=False)
     ended: trio.Event = attrs.field(factory=trio.Event, repr=False)
+    unkept: str = ""
 
 
 class Collector:
@@ -103,7 +105,6 @@ class Collector:
         self.agreed = False
         self._scopes: set[trio.CancelScope] = set()
         self._open_files: set[int] = set()
-        self.failure: Exception | None = None
 
     def take_row(self, peer: Peer, sequence: int, row: IntervalRow) -> None:
         """Accept a generator's row, unless it has arrived before."""
@@ -212,20 +213,20 @@ class Collector:
             return
         self._open_files.add(peer.worker)
         for message in first:
-            await self._take_file(message)
+            await self._take_file(message, peer)
         while data := await stream.receive_some(RECEIVE_BYTES):
             for message in reader.feed(data):
-                await self._take_file(message)
+                await self._take_file(message, peer)
 
-    async def _take_file(self, message: Message) -> None:
+    async def _take_file(self, message: Message, peer: Peer) -> None:
         assert self._keep is not None
         if not isinstance(message, File) or not _FILE_NAME.match(message.name):
             raise LinkError("a link for the ledger's files carried something else")
         try:
             await trio.to_thread.run_sync(self._keep, message.name, message.content)
         except OSError as error:
-            self.failure = error
-            raise LinkError(f"{message.name} could not be written: {error}") from error
+            peer.unkept = f"{message.name} could not be written: {error}"
+            raise LinkError(peer.unkept) from error
 
 
 async def _first_messages(stream: trio.SocketStream, reader: FrameReader) -> list[Message]:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import attrs
 import trio
 
 from triomq_benchmarks.audit.checks import Findings
@@ -326,6 +327,10 @@ def _results(collector: Collector, reports: Sequence[Report], failure: str | Non
         for sequence, row in enumerate(report.rows):
             collector.take_row(peer, sequence, row)
         peer.result = report.result
+        if peer.unkept:
+            # The generator sees at most that its link has broken.
+            why = "; ".join(filter(None, (peer.unkept, report.result.failure)))
+            peer.result = attrs.evolve(report.result, failure=why)
     gone = [peer for peer in collector.peers if peer.result is None and peer.gone_at is not None]
     first = min(gone, key=lambda peer: peer.gone_at or 0.0, default=None)
     return [peer.result or _died(peer, first, failure) for peer in collector.peers]

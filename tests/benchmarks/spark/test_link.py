@@ -3,6 +3,7 @@ rejected peers."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.ledger import folder_sink
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.spark.collector import Collector, open_collector
+from triomq_benchmarks.spark.engine import _results
 from triomq_benchmarks.spark.link import (
     Agreed,
     ClockEstimate,
@@ -32,6 +34,7 @@ from triomq_benchmarks.spark.link import (
     encode,
     estimate_clock,
 )
+from triomq_benchmarks.spark.worker import Report
 
 
 @attrs.define
@@ -151,6 +154,28 @@ async def test_files_arrive_complete_and_only_in_their_folder(tmp_path: Path) ->
     async with driver(tmp_path / "in") as received:
         await in_thread(send, received, "../worker-0000-000000.parquet")
     assert files_below(tmp_path) == ["worker-0000-000000.parquet"]
+
+
+@pytest.mark.parametrize("failure", ["", "the ledger of worker 0 could not be written: Broken pipe"])
+async def test_a_file_that_cannot_be_kept_is_the_reason_of_its_generator(tmp_path: Path, failure: str) -> None:
+    name = "consumed/worker-0000-000000.parquet"
+    (tmp_path / name).mkdir(parents=True)  # something is in the way
+
+    def send(received: Received) -> None:
+        with (
+            contextlib.suppress(OSError, LinkError),
+            Uplink.connect(received.collector.address, received.hello(files=True)) as link,
+        ):
+            link.send(File(name, b"content"))
+            link.wait_end()
+
+    async with driver(tmp_path) as received:
+        await in_thread(send, received)
+        report = Report(WorkerResult(worker=0, host="host", pid=42, failure=failure), [])
+        found = _results(received.collector, [report], None)[0].failure
+    assert found.startswith(f"{name} could not be written: [Errno ")
+    assert found.endswith(failure)
+    assert files_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("first", ["wrong token", "no such worker", "no hello", "garbage", "too long"])
