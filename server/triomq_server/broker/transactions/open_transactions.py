@@ -31,9 +31,9 @@ HALVES_AT_ONCE_BYTES = 1 << 20
 read from the disk."""
 COPIES_AT_ONCE = 2000
 """Half messages whose newest copy is remembered before other tasks run."""
-HALVES_LOOKED_BACK = 10_000
-"""Half messages before the progress that are compared with those behind it. Of two transactions with the same key one may
-be just before the progress, and its copy behind it seem to be that of the other."""
+LOOKED_BACK = 10_000
+"""Half messages and op messages before the progress that are read, too: an end may be repeated after a restart. And of two
+transactions with the same key, one may be just before the progress, and its copy behind it seem to be that of the other."""
 COPIES_REMEMBERED = 200_000
 """The most half messages whose newest copy is remembered; beyond it, the end of an older copy is followed by a check."""
 
@@ -67,6 +67,10 @@ class OpenTransactions:
         low, high = self._store.queue_bounds(topic, HALF_QUEUE)
         return min(max(self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE), low), high)
 
+    def _look_back(self, topic: str) -> int:
+        """Where to begin to read: some messages before the noted offset are of use, too."""
+        return max(self._noted(topic) - LOOKED_BACK, self._store.queue_bounds(topic, HALF_QUEUE)[0])
+
     def reset(self) -> None:
         """Discard the state, and begin at the noted progress: the broker has become a master.
 
@@ -79,10 +83,10 @@ class OpenTransactions:
             if self._broker.offsets.query(TRANSACTION_GROUP, topic, HALF_QUEUE) > end:
                 self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, end, always=True, as_reset=False)
         self._copies.clear()
-        self.ended = EndedHalves(self.position(), self._noted(OP_HALF_TOPIC))
+        self.ended = EndedHalves(self._look_back(HALF_TOPIC), self._look_back(OP_HALF_TOPIC))
 
     async def load(self) -> None:
-        """Read which half messages have ended since the noted progress, and which of them were stored again."""
+        """Read which half messages have ended, from a little before the noted progress on, and which were stored again."""
         while self._read_ops(OPS_AT_ONCE):
             await trio.lowlevel.checkpoint()
         if not self._broker.compat_49:
@@ -95,13 +99,12 @@ class OpenTransactions:
         A transaction whose half message counted as an older copy of another one's would be lost. So all half messages of a
         key are checked unless each can only be a copy of the one before.
         """
-        low, end = self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)
         newest: OrderedDict[tuple[str, int, bytes, int], int] = OrderedDict()
         """Offsets by key; -1 if the half messages of the key need not be of one transaction."""
         older: dict[int, list[int]] = {}
         """By the offset of the newest copy."""
         read_bytes = 0
-        for offset in range(max(self.position() - HALVES_LOOKED_BACK, low), end):
+        for offset in range(self._look_back(HALF_TOPIC), self._store.queue_bounds(HALF_TOPIC, HALF_QUEUE)[1]):
             if not (offset + 1) % HALVES_AT_ONCE or read_bytes >= HALVES_AT_ONCE_BYTES:
                 read_bytes = 0
                 await trio.lowlevel.checkpoint()
@@ -141,7 +144,8 @@ class OpenTransactions:
 
     def save_position(self, half_offset: int) -> None:
         """Note how far the check has come; the op messages of the half messages before it are passed as well."""
-        op_offset = self.ended.pass_to(half_offset)
+        # Never back: op messages from before the noted offset are read as well.
+        op_offset = max(self.ended.pass_to(half_offset), self._noted(OP_HALF_TOPIC))
         for topic, offset in ((HALF_TOPIC, half_offset), (OP_HALF_TOPIC, op_offset)):
             if self._noted(topic) != offset:
                 self._broker.offsets.commit(TRANSACTION_GROUP, topic, HALF_QUEUE, offset, always=True)

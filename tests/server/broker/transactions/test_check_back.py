@@ -85,6 +85,25 @@ async def test_an_end_behind_an_open_half_message_is_known_after_a_restart(desk:
     assert (desk.transactions.has_ended(0), desk.transactions.has_ended(1)) == (False, True)
 
 
+async def test_an_end_that_is_repeated_after_a_restart_is_known(desk: Any, check: CheckBack) -> None:
+    """Also if the check had stored the half message again: the producer's own end is late, and that of the check came."""
+    put_half(desk, 0)
+    put_half(desk, 1)
+    desk.clock.now_ms += 60_000
+    await check._check_once()
+    assert desk.transactions.end(2) is AppendStatus.PUT_OK, "the copy of the first"
+    for _ in range(2):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+    assert progress(desk) == (5, 1)
+    desk.transactions.reset()
+    await desk.transactions.load()
+    assert [desk.transactions.has_ended(half) for half in range(6)] == [True, False, True, False, False, False]
+    desk.clock.now_ms += 60_000
+    await check._check_once()
+    assert progress(desk) == (6, 1)
+
+
 async def test_half_messages_stored_while_the_clock_was_ahead_are_checked(
     desk: Any, check: CheckBack, client_link: Any
 ) -> None:
