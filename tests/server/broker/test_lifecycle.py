@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from memory_disk import MemoryDisk, NothingUnforced
+from memory_disk import MemoryDisk
 from memory_network import MemoryNetwork
 
 from triomq_protocol.codes import RequestCode
@@ -51,21 +51,6 @@ async def test_offsets_are_written_every_five_seconds(open_broker: Any) -> None:
         assert not broker.disk.exists("/store/config/consumerOffset.json")
         await trio.sleep(6)
         assert b"{0:7\n" in broker.disk.read("/store/config/consumerOffset.json")
-
-
-async def test_offsets_are_written_when_the_messages_before_them_are_on_the_disk(open_broker: Any) -> None:
-    update = {"consumerGroup": "CG", "topic": "T1", "queueId": "0", "commitOffset": "1"}
-    async with open_broker() as broker:
-        peer = await broker.peer()
-        await peer.put(body=b"consumed")
-        await peer.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields=update))
-        await trio.sleep(6)  # the log is flushed every ten seconds
-        lost = broker.disk.after_power_loss(NothingUnforced())
-    assert b"{0:1\n" in lost.read("/store/config/consumerOffset.json")
-    async with open_broker(disk=lost) as broker:
-        peer = await broker.peer()
-        answer = await peer.pull()
-        assert [record.body for record in iter_records(answer.body)] == [b"consumed"]
 
 
 async def test_a_killed_brokers_messages_and_topics_are_there(open_broker: Any) -> None:

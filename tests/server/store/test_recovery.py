@@ -101,19 +101,6 @@ async def test_what_a_killed_process_wrote_is_flushed_by_the_next(
                 assert again.queue_bounds("T", 0) == (0, 50)
 
 
-async def test_a_start_knows_whether_the_last_stop_was_in_order(
-    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
-) -> None:
-    async with open_store(make_config(ROOT), disk=memory_disk) as store:
-        store.append(make_record(0))
-        assert memory_disk.exists(f"{ROOT}/abort")
-        killed = memory_disk.after_kill()
-    for disk, clean in ((memory_disk, True), (killed, False)):
-        async with open_store(make_config(ROOT), disk=disk) as store:
-            assert store.recovery_report is not None
-            assert store.recovery_report.clean is clean
-
-
 def idle_config(make_config: MakeConfig) -> StoreConfig:
     """Nothing is flushed by itself, not even where the machine is so slow that a timer would be due."""
     never = 3_600_000
