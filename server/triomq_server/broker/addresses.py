@@ -88,7 +88,7 @@ async def ips_of(address: str) -> frozenset[str]:
     with trio.move_on_after(LOOK_UP_S):
         try:
             found = await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=_look_ups())
-        except (OSError, ValueError):  # ValueError: no name of a host
+        except (OSError, ValueError, RuntimeError):  # no name of a host; no thread can be started
             return frozenset()
         return frozenset(str(entry[4][0]) for entry in found)
     return frozenset()

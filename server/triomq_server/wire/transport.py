@@ -127,6 +127,10 @@ async def dial_tcp(address: str) -> trio.abc.Stream:
         return await trio.open_tcp_stream(host.removeprefix("[").removesuffix("]"), int(port))
     except ValueError as error:  # a name with a NUL, or a name that IDNA cannot encode
         raise OSError(f"{host!r} is not the name or address of a host: {error}") from error
+    except RuntimeError as error:  # a name is looked up in a thread, and none can be started
+        from triomq_server.disk import THREADS_CURE
+
+        raise OSError(f"{host!r} cannot be looked up: {error}; {THREADS_CURE}") from error
 
 
 async def listen_tcp(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:

@@ -56,6 +56,15 @@ async def test_the_ips_of_a_registered_address(
     assert await ips_of(address) == ips
 
 
+async def test_a_name_that_no_thread_can_look_up_has_no_ips(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+    assert await ips_of("broker:10911") == frozenset()
+
+
 async def test_a_name_that_is_not_found_in_time_has_no_ips(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,3 +223,17 @@ async def test_a_peer_that_is_gone_at_once_is_an_ordinary_error() -> None:
         with pytest.raises(OSError, match="not connected"):
             async with open_link(f"{host}:{port}", dial=dial):
                 pytest.fail("there is no link")
+
+
+async def test_a_name_that_no_thread_can_look_up_is_an_ordinary_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a limit of processes. Callers try again after an OSError; another error ends their tasks with a traceback."""
+
+    async def refused(*_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio, "open_tcp_stream", refused)
+    with pytest.raises(
+        OSError, match="'broker' cannot be looked up: can't start new thread; raise the limit of processes"
+    ):
+        await dial_tcp("broker:10911")
