@@ -59,6 +59,8 @@ class _Block(AbstractAsyncContextManager[Opened]):
             raise InvalidCall(f"{self._advice()}, and not awaited")
 
         def __getattr__(self, name: str) -> NoReturn:
+            if name in self.__slots__:
+                raise AttributeError(name)  # a copy that has not got its values yet
             raise AttributeError(f"no attribute {name!r}: {self._advice()}", name=name, obj=self)
 
 

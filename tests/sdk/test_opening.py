@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import re
 
@@ -132,6 +133,8 @@ async def test_a_block_that_is_not_entered_by_async_with_names_the_cure(name):
         await block()
     with pytest.raises(AttributeError, match=rf"no attribute 'send': {how}"):
         block().send(None)
+    with pytest.raises(AttributeError, match=how):
+        copy.copy(block()).send(None)
 
 
 @pytest.mark.parametrize(
