@@ -60,7 +60,8 @@ def replace_plain(source: str, target: str) -> None:
     """Rename a file in place of another one, in one step. Raises OSError; then the target is unchanged.
 
     A file that is mounted by itself, as one file of a container often is, cannot be replaced: it is overwritten, and the
-    source stays until all of it is on the disk.
+    source stays until all of it is on the disk, also if that fails midway. If the target cannot be written at all, nothing
+    needs the source, which may have secrets: it is removed.
     """
     try:
         os.replace(source, target)
@@ -68,10 +69,15 @@ def replace_plain(source: str, target: str) -> None:
         if error.errno != errno.EBUSY:
             raise
         data = read_plain(source)
-        with open(open_plain(target, os.O_WRONLY), "wb", buffering=0) as file:
+        try:
+            descriptor = open_plain(target, os.O_WRONLY)
+        except OSError:
+            os.unlink(source)
+            raise
+        with open(descriptor, "wb", buffering=0) as file:
             # Over the old content, and not behind a cut: the file is never empty, and the disk need not have much space.
-            os.posix_fallocate(file.fileno(), 0, max(len(data), 1))
+            os.posix_fallocate(descriptor, 0, max(len(data), 1))
             file.write(data)
             file.truncate()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
         os.unlink(source)

@@ -102,14 +102,15 @@ def test_a_table(name: str, tmp_path: Path) -> None:
         table.save(b"{}") if name.endswith("tmp") else table.load()
 
 
+def busy(*paths: str) -> None:
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), *paths)
+
+
 @pytest.mark.parametrize("old", [b"a longer content", b"a", b""])
 def test_a_file_that_is_mounted_by_itself_is_overwritten(
     old: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one file of a container often is: the system refuses to put another one in its place."""
-
-    def busy(*paths: str) -> None:
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), *paths)
 
     mounted, new = tmp_path / "broker.conf", tmp_path / "broker.conf.tmp"
     mounted.write_bytes(old)
@@ -119,6 +120,15 @@ def test_a_file_that_is_mounted_by_itself_is_overwritten(
     RealDisk().replace(str(new), str(mounted))
     assert mounted.read_bytes() == b"new content"
     assert mounted.stat().st_ino == number
+    assert not new.exists()
+
+
+def test_a_mounted_file_that_cannot_be_written_leaves_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = tmp_path / "plain_acl.yml.tmp"
+    new.write_bytes(b"secretKey: 12345678")
+    monkeypatch.setattr(os, "replace", busy)
+    with pytest.raises(IsADirectoryError):  # as root may write any file, a directory stands for one mounted read-only
+        replace_plain(str(new), str(tmp_path))
     assert not new.exists()
 
 
