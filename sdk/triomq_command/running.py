@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 EXIT_INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as in shells: 128 and the number of the signal."""
 
 ESCAPED: Final = "triomq_escaped"
 """The name of the error handler that escapes characters which the output's encoding lacks."""

@@ -9,11 +9,11 @@ import trio
 
 import triomq
 from triomq_benchmarks.clusters.processes import ChildError
-from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.demo.quickstart import Quickstart, QuickstartError
 from triomq_benchmarks.demo.quickstart_figures import Progress, QuickstartFigures
 from triomq_benchmarks.run.interrupts import on_interrupt
 from triomq_benchmarks.workload.flights import DataSet, NoDataError, data_set
+from triomq_command.running import EXIT_INTERRUPTED
 
 
 @click.command()

@@ -9,8 +9,8 @@ import trio
 
 from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
-from triomq_benchmarks.run.ending_signals import ending_signals
 from triomq_benchmarks.spark.cluster import open_spark_cluster
+from triomq_command.ending_signals import ending_signals
 
 
 @click.command("spark-cluster")

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from triomq_benchmarks.run.ending_signals import ending_signals
-
-EXIT_INTERRUPTED = 128 + signal.SIGINT
-"""The exit code after Ctrl-C, as in shells."""
+from triomq_command.ending_signals import ending_signals
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from triomq_benchmarks.run.ending_signals import ending_signals
+from triomq_command.ending_signals import ending_signals
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import attrs
 
+from triomq_command.ending_signals import ending_signals
 from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
 from triomq_server.config import ConfigError
@@ -192,8 +193,7 @@ class ClusterProcesses:
     def _catch_signals(self) -> None:
         os.set_blocking(self._signals_write, False)
         signal.set_wakeup_fd(self._signals_write, warn_on_full_buffer=False)
-        hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)  # ignored by nohup
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *hang_up):
+        for number in (signal.SIGCHLD, *ending_signals()):
             signal.signal(number, lambda _number, _frame: None)
         self._selector.register(self._signals_read, selectors.EVENT_READ, self._read_signals)
 

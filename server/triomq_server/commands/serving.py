@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from triomq_command.ending_signals import ending_signals
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail, print_line
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def run_server(
 
     import trio
 
-    from triomq_server.process.stopping import run_until_signal, stop_signals
+    from triomq_server.process.stopping import run_until_signal
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
@@ -107,7 +108,7 @@ def run_server(
             ready(address)
 
     try:
-        trio.run(run_until_signal, run, *stop_signals())
+        trio.run(run_until_signal, run, *ending_signals())
     except Exception as error:
         from triomq_server.process.failures import explain
 

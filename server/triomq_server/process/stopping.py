@@ -15,12 +15,6 @@ from triomq_server.process.collections import collect_in_turns
 _log = logging.getLogger(__name__)
 
 
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that stop a server: SIGTERM, Ctrl-C, and the end of its terminal, unless `nohup` has that ignored."""
-    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-    return signal.SIGTERM, signal.SIGINT, *hang_up
-
-
 async def run_until_signal(work: Callable[[], Awaitable[None]], *numbers: int) -> None:
     """Run `work` until it ends, or cancel it at one of these signals and wait for its end.
 

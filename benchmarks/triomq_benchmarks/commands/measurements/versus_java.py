@@ -16,11 +16,11 @@ from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Comparison, Plan, Row, Single, compare
 from triomq_benchmarks.versus_java.tables import comparison_json, print_comparison
+from triomq_command.running import EXIT_INTERRUPTED
 
 SIDES = ("start", "broker", "sdk")
 

@@ -19,7 +19,6 @@ from rich.table import Table
 from triomq_benchmarks.commands.cluster_access import access_to, variables_for
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.run_files import RunUnreadableError, is_run, read_run
 from triomq_benchmarks.report.html import figure
 from triomq_benchmarks.report.progress import progress_on
@@ -31,6 +30,7 @@ from triomq_benchmarks.run.targets import TargetError
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
 from triomq_command.connection_options import connection_arguments_given, with_connection_options
+from triomq_command.running import EXIT_INTERRUPTED
 
 EXIT_FAILED, EXIT_UNUSABLE = 1, 2
 ENOUGH = "enough"

@@ -18,7 +18,6 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.named_path import NamedPath
-from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import why_taken
 from triomq_benchmarks.figures.run_result import RunResult
@@ -28,6 +27,7 @@ from triomq_benchmarks.run.engine_agreement import SIDES, EngineRounds, disagree
 from triomq_benchmarks.run.targets import TargetError
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
+from triomq_command.running import EXIT_INTERRUPTED
 
 
 @click.command("engines")

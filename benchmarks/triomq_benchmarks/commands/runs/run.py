@@ -25,7 +25,6 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.commands.cluster_access import access_to
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
-from triomq_benchmarks.commands.termination import EXIT_INTERRUPTED
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, finite, why_taken
 from triomq_benchmarks.generator.engine import EngineError, most_workers
@@ -39,6 +38,7 @@ from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import Loop, WorkloadError
 from triomq_command.connection_options import with_connection_options
+from triomq_command.running import EXIT_INTERRUPTED
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _NAME_MOST = 80

@@ -1,4 +1,4 @@
-"""The signals that end a benchmark in order, with the processes and files that it has started and written."""
+"""The signals that end a server or a benchmark in order: what it has started is stopped, what it knows is written."""
 
 from __future__ import annotations
 
