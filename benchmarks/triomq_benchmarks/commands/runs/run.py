@@ -281,10 +281,9 @@ def _write_report(session: Session, folder: Path) -> None:
 
 def _print(session: Session, as_json: bool) -> None:
     if as_json:
-        found = as_object(session.results, session.folders)
+        found = as_object(session.results, session.folders, passed=session.passed)
         if session.searches:
             found["max_rate"] = finite({target: attrs.asdict(each) for target, each in session.searches.items()})
-            found["passed"] = session.passed
         click.echo(json.dumps(found))
     else:
         console = Console()

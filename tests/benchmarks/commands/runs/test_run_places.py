@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -171,6 +172,8 @@ def test_what_was_measured_is_written_elsewhere_if_its_folder_cannot_be_used(
     assert f"; they are in {elsewhere}, without the ledger" in done.stderr
     assert f"`triomq bench report {elsewhere} --out report.html` writes it elsewhere" in done.stderr
     assert read_run(elsewhere).target == "ours"
+    if arguments:
+        assert json.loads(done.stdout)["passed"] is False
 
 
 def test_a_target_that_fails_does_not_hide_those_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
