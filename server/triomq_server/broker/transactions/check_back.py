@@ -36,6 +36,7 @@ from triomq_server.broker.transactions.decisions import (
     counts_unasked,
     decide,
     immunity_ms,
+    naming_first,
     number,
 )
 from triomq_server.broker.transactions.half_records import HALF_QUEUE, check_request, copy_of, discarded, for_log
@@ -231,8 +232,7 @@ class CheckBack:
             given_up = properties if checked_out(state, limits) else {**properties, CHECK_TIMES: str(times)}
             return self._discard(current, half, given_up, limits)
         if action is Action.RENEW:
-            renewed = {**properties, WAIT: "false"}
-            renewed.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset))
+            renewed = naming_first({**properties, WAIT: "false"}, half.queue_offset)
             if due := self._renewals.add(for_log(properties.get(PGROUP, ""))):
                 _log.info(
                     "%d half messages are stored again and not checked yet: CHECK_IMMUNITY_TIME_IN_SECONDS asks for "
@@ -261,9 +261,8 @@ class CheckBack:
                     "(%s for %d rounds)",
                     *due, for_log(group), mute_rounds, extra={"group": group},
                 )  # fmt: skip
-            # A copy without a count has to name the half message, so that a later master knows it for a copy.
-            unasked = {PREPARED_QUEUE_OFFSET: str(half.queue_offset), **properties}
-            return self._store_again(current, half, copy_of(half, checked if counted else unasked))[0]
+            copied = checked if counted else naming_first(properties, half.queue_offset)
+            return self._store_again(current, half, copy_of(half, copied))[0]
         if link is not None:
             current.busy.pop(group, None)
             self._mute_rounds.pop(group, None)

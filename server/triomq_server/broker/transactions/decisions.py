@@ -128,6 +128,17 @@ def is_later_copy(properties: Mapping[str, str], older: Mapping[str, str], older
     return first is None and PREPARED_QUEUE_OFFSET not in older and times > times_before
 
 
+def naming_first(properties: Mapping[str, str], offset: int) -> dict[str, str]:
+    """The properties of a copy that counts no check: it names the first half message, so that a later master knows it for
+    a copy.
+
+    Args:
+        properties: of the half message that is copied, which may be a copy itself.
+        offset: its offset in the half queue.
+    """
+    return {**properties, PREPARED_QUEUE_OFFSET: properties.get(PREPARED_QUEUE_OFFSET, str(offset))}
+
+
 def check_times(properties: Mapping[str, str]) -> int | None:
     """How often a half message has been checked; None: never."""
     text = properties.get(CHECK_TIMES)

@@ -15,6 +15,7 @@ from triomq_server.broker.transactions.decisions import (
     decide,
     immunity_ms,
     is_later_copy,
+    naming_first,
     number,
 )
 
@@ -146,3 +147,10 @@ TIMES, FIRST = "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET"
 )
 def test_what_can_only_be_a_later_copy(newer: dict[str, str], older: dict[str, str], expected: bool) -> None:
     assert is_later_copy(newer, older, 7) is expected
+
+
+@pytest.mark.parametrize("half", [{}, {TIMES: "2"}, {FIRST: "5"}, {FIRST: "5", TIMES: "2"}])
+def test_a_copy_that_names_the_first_is_known_for_one(half: dict[str, str]) -> None:
+    copy = naming_first(half, 7)
+    assert copy == {**half, FIRST: half.get(FIRST, "7")}
+    assert is_later_copy(copy, half, 7)
