@@ -180,6 +180,14 @@ def test_files_that_are_named_without_a_directory_are_written(call: Call, tmp_pa
     assert f"configStorePath={Path.cwd()}/ns.conf\n" in printed
 
 
+def send_and_repeat(process: subprocess.Popen[str], first: int) -> None:
+    """Send a signal, and then SIGTERM again and again while the process stops."""
+    process.send_signal(first)
+    for _ in range(20):
+        time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_sent_twice_still_stops_in_order(tmp_path: Path, port: int, first: int) -> None:
     """`timeout` sends it to the process, and then to its group."""
@@ -187,10 +195,7 @@ def test_a_signal_sent_twice_still_stops_in_order(tmp_path: Path, port: int, fir
     with started("broker", *arguments) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        process.send_signal(first)
-        for _ in range(20):
-            time.sleep(0.001)
-            process.send_signal(signal.SIGTERM)
+        send_and_repeat(process, first)
         code, _, errors = stopped_by(process, signal.SIGTERM)
     assert code in (0, -signal.SIGTERM), "the last one may come when everything is done"
     assert "Traceback" not in errors
@@ -499,10 +504,7 @@ def test_a_cluster_that_is_stopped_twice_still_stops_in_order(tmp_path: Path, fi
         process.stdout.readline()
         process.stdin.write("restart broker-a\n")  # a restart under way is not finished
         process.stdin.flush()
-        process.send_signal(first)
-        for _ in range(20):
-            time.sleep(0.001)
-            process.send_signal(signal.SIGTERM)
+        send_and_repeat(process, first)
         code, out, errors = stopped_by(process, signal.SIGTERM)
     assert code in (0, -signal.SIGTERM), "the last one may come when everything is done"
     assert "Traceback" not in errors

@@ -60,6 +60,13 @@ def check(desk: Any) -> CheckBack:
     return CheckBack(desk.broker, desk.transactions)
 
 
+async def minutes(desk: Any, check: CheckBack, count: int) -> None:
+    """Let time pass, with a round of the check in each minute."""
+    for _ in range(count):
+        desk.clock.now_ms += 60_000
+        await check._check_once()
+
+
 async def test_a_round_skips_ended_half_messages_and_stops_at_young_ones(desk: Any, check: CheckBack) -> None:
     for number in range(4):
         put_half(desk, number)
@@ -92,9 +99,7 @@ async def test_an_end_that_is_repeated_after_a_restart_is_known(desk: Any, check
     desk.clock.now_ms += 60_000
     await check._check_once()
     assert desk.transactions.end(2) is AppendStatus.PUT_OK, "the copy of the first"
-    for _ in range(2):
-        desk.clock.now_ms += 60_000
-        await check._check_once()
+    await minutes(desk, check, 2)
     assert progress(desk) == (5, 1)
     desk.transactions.reset()
     await desk.transactions.load()
@@ -174,9 +179,7 @@ async def test_of_copies_behind_the_progress_the_newest_is_checked(
     await join(desk, link)
     put_half(desk, 0)
     put_half(desk, 1)
-    for _ in range(3):
-        desk.clock.now_ms += 60_000
-        await check._check_once()
+    await minutes(desk, check, 3)
     assert desk.broker.store.queue_bounds(HALVES, 0)[1] == 8
     for topic in (HALVES, OPS):
         desk.broker.offsets.commit(GROUP, topic, 0, 1)
@@ -202,9 +205,7 @@ async def test_transactions_of_one_message_object_sent_twice_are_both_checked(
     await join(desk, link)
     put_half(desk, 0)
     put_half(desk, 0)
-    for _ in range(rounds):
-        desk.clock.now_ms += 60_000
-        await check._check_once()
+    await minutes(desk, check, rounds)
     if rounds and passed:
         desk.clock.now_ms += 60_000
         check._handle(_Round(100, 0), desk.transactions.record(HALVES, 2 * rounds))  # the second has no such copy yet
@@ -225,9 +226,7 @@ async def test_a_copy_that_counts_no_check_is_known_for_a_copy(desk: Any, check:
     await join(desk, link)
     link.unsent_bytes = UNSENT_MOST_BYTES + 1
     put_half(desk, 0)
-    for _ in range(MUTE_ROUNDS + 2):
-        desk.clock.now_ms += 60_000
-        await check._check_once()
+    await minutes(desk, check, MUTE_ROUNDS + 2)
     for topic in (HALVES, OPS):
         desk.broker.offsets.commit(GROUP, topic, 0, 0)
     desk.transactions.reset()
@@ -342,9 +341,7 @@ async def test_a_group_that_sometimes_takes_a_check_is_counted_from_zero(
     put_half(desk, 1)
     for asked in range(3):
         link.unsent_bytes = UNSENT_MOST_BYTES + 1
-        for _ in range(MUTE_ROUNDS):
-            desk.clock.now_ms += 60_000
-            await check._check_once()
+        await minutes(desk, check, MUTE_ROUNDS)
         link.unsent_bytes = 0
         desk.clock.now_ms += 60_000
         await check._check_once()
