@@ -75,7 +75,7 @@ def replace_plain(source: str, target: str) -> None:
             os.unlink(source)
             raise
         with open(descriptor, "wb", buffering=0) as file:
-            # Over the old content, and not behind a cut: the file is never empty, and the disk need not have much space.
+            # Over the old content, and not behind a cut: the file is never empty, and little space is enough.
             os.posix_fallocate(descriptor, 0, max(len(data), 1))
             file.write(data)
             file.truncate()

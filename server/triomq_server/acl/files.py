@@ -262,7 +262,7 @@ def _listed(files: Mapping[str, bytes]) -> ClusterAclConfig:
 def _below(directory: str, depth: int) -> list[str]:
     """The YAML files in a directory and its subdirectories, sorted; none if there is no such directory.
 
-    Directories whose names begin with two dots do not count.
+    Names that begin with two dots are left out.
     """
     found: list[str] = []
     try:

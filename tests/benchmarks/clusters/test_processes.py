@@ -108,7 +108,7 @@ def test_no_other_process_gets_a_reserved_port() -> None:
         assert not is_free(port - 2)
 
 
-def test_other_ports_are_not_reserved_nor_is_any_afterwards() -> None:
+def test_other_ports_are_free_and_all_are_free_afterwards() -> None:
     def others_are_free() -> bool:
         with reserved_port(-2, 1) as port:
             between = is_free(port - 1)

@@ -105,7 +105,7 @@ class Figures:
 
         It is reached with `REACHED_SHARE` of the messages, or with all but one request of each producer, which may be on its
         way at the end of the measured part: in a short run, the share of 1 % is less than one message. Of many producers
-        that send seldom, `ON_ITS_WAY_SHARE` may be on their way: all of them would be most of what was sent.
+        that send rarely, `ON_ITS_WAY_SHARE` may be on their way: all of them would be most of what was sent.
         """
         intended, batch = self.sent + round(self["unsent"]), self.workload.batch
         missing = intended - self.acked_in_time

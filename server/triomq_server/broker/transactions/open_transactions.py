@@ -100,7 +100,7 @@ class OpenTransactions:
         key are checked unless each can only be a copy of the one before.
         """
         newest: OrderedDict[tuple[str, int, bytes, int], int] = OrderedDict()
-        """Offsets by key; -1 if the half messages of the key need not be of one transaction."""
+        """Offsets by key; -1 if the half messages of the key may be of several transactions."""
         older: dict[int, list[int]] = {}
         """By the offset of the newest copy."""
         read_bytes = 0

@@ -82,7 +82,7 @@ def test_the_rule(seen: list[IntervalRow], worker: WorkerResult, status: RunStat
 @pytest.mark.parametrize(
     ("sent", "acked", "producers", "reason"),
     [
-        # Producers that send seldom: most of what was sent would be one message of each.
+        # Producers that send rarely: most of what was sent would be one message of each.
         (64, 58, 64, None),
         (64, 57, 64, "only 57 of 64"),
         (8, 7, 4, None),
@@ -92,7 +92,7 @@ def test_the_rule(seen: list[IntervalRow], worker: WorkerResult, status: RunStat
         (38, 36, 1, "only 36 of 38 messages were acknowledged in time"),
         (38, 36, 2, None),
         (38, 35, 2, "only 35 of 38"),
-        # Independent arrivals are seldom as many as the rate says.
+        # Independent arrivals are rarely as many as the rate says.
         (30, 30, 1, None),
         (45, 43, 1, "only 43 of 45"),
         (10_000, 9_900, 1, None),
