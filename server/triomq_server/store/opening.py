@@ -15,6 +15,7 @@ from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, RealDisk, lock_store
 from triomq_server.restarting import restarted
+from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush.unconfirmed import forget_refusal, noted_refusal
 from triomq_server.store.index import Index, IndexFile
 from triomq_server.store.message_store import MessageStore
@@ -60,7 +61,7 @@ async def open_store(
         clock_waits: wakes the expiry when the clock is set.
 
     Raises StoreLocked if the store's or the log's directory is open elsewhere, StoreDamaged if a file has a wrong length
-    or name; neither changes anything.
+    or name, or the log of the queues is missing; neither changes anything.
     """
     disk = disk if disk is not None else RealDisk()
     release = lock_store(disk, config.store_path_root_dir, config.store_path_commit_log, new_log=True)
@@ -112,7 +113,7 @@ async def recover_whole(config: StoreConfig, disk: Disk) -> None:
     """Recover a locked store after `note_repair`, and close it in order; nothing expires meanwhile.
 
     Raises:
-        StoreDamaged: a log file has a wrong length or name.
+        StoreDamaged: a log file has a wrong length or name, or there is none.
         OSError: a file cannot be read or written, or is not known to be on the disk.
     """
     store = MessageStore(config, disk, wall_ms, wall_calendar, is_slave=True)
@@ -158,6 +159,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
             await trio.lowlevel.checkpoint()
+    if not config.compat_49:
+        _check_log_is_there(store, root)
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:
@@ -216,6 +219,18 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         await store.flusher.doubt_log(refused_from)
     else:
         forget_refusal(disk, root)
+
+
+def _check_log_is_there(store: MessageStore, root: str) -> None:
+    """Without its log a store would remove all queues, and number new messages from 0: readers would find nothing, and
+    slaves that have the log could not follow."""
+    log = store.commitlog.segments
+    if not log.items and any(queue.segments.items for queue in store.consume_queues):
+        raise StoreDamaged(
+            f"{log.directory} has no log files, but {root}/consumequeue has entries of their messages: mount the disk of the "
+            f"log, or correct storePathCommitLog. If the log is lost, and another broker of the set has it, make that one the "
+            f"master. To start without messages, move {root}/consumequeue and {root}/index away"
+        )
 
 
 def _bound_checkpoint(store: MessageStore) -> None:

@@ -23,7 +23,7 @@ from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.record.check import LogRecord
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
-from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, open_store
+from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, StoreDamaged, open_store
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
@@ -778,13 +778,50 @@ async def test_entries_of_missing_records_become_blanks(
     assert "left blank" in caplog.text
 
 
-async def test_queues_and_index_of_a_missing_log_are_removed(
+async def test_a_store_whose_log_is_missing_stays_as_it_is(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The disk of the log may not be mounted."""
+    config = make_config(ROOT, store_path_commit_log="/log")
+    async with open_store(config, disk=memory_disk) as store:
+        store.append(make_record(0))
+    saved = memory_disk.after_kill()
+    memory_disk.remove_tree("/log")
+    memory_disk.make_directory("/log")
+    with pytest.raises(StoreDamaged) as caught:
+        async with open_store(config, disk=memory_disk):
+            pass
+    assert str(caught.value) == (
+        "/log has no log files, but /store/consumequeue has entries of their messages: mount the disk of the log, or correct "
+        "storePathCommitLog. If the log is lost, and another broker of the set has it, make that one the master. To start "
+        "without messages, move /store/consumequeue and /store/index away"
+    )
+    for name in saved.list("/log"):
+        memory_disk.write(f"/log/{name}", saved.read(f"/log/{name}"))
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.recovery_report.clean
+        assert store.queue_bounds("T", 0) == (0, 1)
+
+
+async def test_a_store_starts_without_messages_if_its_queues_are_moved_away_with_its_log(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        store.append(make_record(0))
+    for name in ("commitlog", "consumequeue", "index"):
+        memory_disk.remove_tree(f"{ROOT}/{name}")
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        assert store.queues() == []
+        assert store.append(make_record(0)).queue_offset == 0
+
+
+async def test_with_compat_queues_and_index_of_a_missing_log_are_removed(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
     async with open_store(make_config(ROOT), disk=memory_disk) as store:
         store.append(make_record(0))
     memory_disk.remove_tree(f"{ROOT}/commitlog")
-    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+    async with open_store(make_config(ROOT, compat="4.9"), disk=memory_disk) as store:
         assert store.queues() == []
         assert memory_disk.list(f"{ROOT}/consumequeue") == []
         assert store.append(make_record(0)).queue_offset == 0

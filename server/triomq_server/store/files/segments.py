@@ -18,7 +18,7 @@ _NAME_DIGITS = 20
 
 
 class StoreDamaged(Exception):  # noqa: N818 - named after the state one is in
-    """The directory cannot be opened as it is: a file has a wrong length or name. Nothing has been changed."""
+    """The directory cannot be opened as it is: a file has a wrong length or name, or is missing. Nothing has been changed."""
 
 
 class UnusableFile(NamedTuple):

@@ -225,7 +225,7 @@ def test_segments_with_a_gap(memory_disk: MemoryDisk) -> None:
 async def test_a_missing_log_is_reported_before_its_queues_are_removed(
     memory_disk: MemoryDisk, make_config: Any, make_record: Any, caplog: Any
 ) -> None:
-    config = make_config("/store")
+    config = make_config("/store", compat="4.9")
     async with open_store(config, disk=memory_disk) as store:
         assert not caplog.text, "an empty store is none that has lost anything"
         store.append(make_record(0))
