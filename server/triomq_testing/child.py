@@ -16,7 +16,6 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from types import FrameType
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
@@ -30,7 +29,9 @@ NOT_EXECUTABLE = 126
 KILLED = 128
 """Exit statuses as in shells; the number of the signal is added to the last."""
 
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_FROM_TERMINALS = (signal.SIGINT, signal.SIGQUIT)
+"""Ctrl-C and Ctrl-\\: a terminal sends these to all processes in the foreground."""
+_PASSED_ON = (*_FROM_TERMINALS, signal.SIGTERM, signal.SIGHUP)
 _END = signal.SIGUSR1
 """The signal from the parent to the watcher when the cluster has ended."""
 
@@ -42,8 +43,8 @@ class NotStartedError(OSError):
 class Child:
     """A command's process and its descendants.
 
-    The process exists at once, but becomes the command only in `start`. Signals that would end this process are sent to
-    the command's instead.
+    The process exists at once, but becomes the command only in `start`. Signals that would end this process are blocked
+    from now on; `pass_on` sends them to the command.
 
     Args:
         command: the program and its arguments.
@@ -54,7 +55,8 @@ class Child:
         pid: the command's process id.
         descriptor: a descriptor that becomes readable when it has ended.
         status: its exit status once it has ended; as in shells if a signal ended it.
-        deadline: when it is killed, by the monotonic clock; None until the first signal.
+        deadline: when it is killed, by the monotonic clock; None until the first signal, SIGQUIT not counted: Java and Go
+            print their stacks then, and Java continues.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], grace_s: float) -> None:
@@ -75,13 +77,12 @@ class Child:
             _watch(command, environment, mask, parent, wait_start, tell_failure, tell_end)
         for descriptor in (wait_start, tell_failure, tell_end):
             os.close(descriptor)
-        for each in _PASSED_ON:
-            if signal.getsignal(each) is not signal.SIG_IGN:
-                signal.signal(each, self._pass_on)
+        # Those that are ignored would stay pending if they were blocked.
+        self._passed_on = [each for each in _PASSED_ON if signal.getsignal(each) is not signal.SIG_IGN]
         self._failure = open(failure, "rb")  # noqa: SIM115 -- closed by `end`, like the next
         self._start = open(start, "wb", buffering=0)  # noqa: SIM115
         self.pid = int(self._failure.read1(16) or 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *self._passed_on})
 
     def start(self) -> None:
         """Let the process become the command, unless it has ended. Raises NotStartedError."""
@@ -91,12 +92,13 @@ class Child:
         if failure:
             raise NotStartedError(failure, os.strerror(failure), self._program)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        if self.deadline is None:
-            self.deadline = time.monotonic() + self._grace_s
-        if number == signal.SIGINT and _in_foreground():
-            return  # the terminal has sent it to the command, too
-        self.send(number)
+    def pass_on(self) -> None:
+        """Send the command the signals that have arrived, unless a terminal has sent them to the command, too."""
+        while (got := signal.sigtimedwait(self._passed_on, 0)) is not None:
+            if self.deadline is None and got.si_signo != signal.SIGQUIT:
+                self.deadline = time.monotonic() + self._grace_s
+            if got.si_code <= 0 or got.si_signo not in _FROM_TERMINALS:  # positive if it comes from the kernel
+                self.send(got.si_signo)
 
     def send(self, number: int) -> None:
         """Send a signal to the command, if it has not ended."""
@@ -253,10 +255,3 @@ def _become_subreaper() -> ctypes.CDLL:
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _in_foreground() -> bool:
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError, AttributeError):  # no terminal
-        return False

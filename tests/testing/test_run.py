@@ -47,7 +47,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def reset_signals() -> None:
     """In the child: shells' background jobs ignore SIGINT, those of nohup SIGHUP, and so would whatever they start."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -151,7 +151,7 @@ def test_what_the_command_leaves_running_is_ended(ending: str) -> None:
     assert not is_there(int(done.stdout))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_go_to_the_command(number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
     process = start("--", "sh", "-c", f"trap 'exit 5' {name}; echo ready; while :; do sleep 0.05; done")
@@ -162,19 +162,34 @@ def test_signals_go_to_the_command(number: signal.Signals) -> None:
     assert process.returncode == 5
 
 
-COUNT_INTERRUPTS = """
-import signal, time
+LIST_SIGNALS = """
+import os, signal, time
 seen = []
-signal.signal(signal.SIGINT, lambda *_: seen.append(1))
-print("ready", flush=True)
-while not seen:
+def note(number, _):
+    seen.append(signal.Signals(number).name)
+    os.write(1, b"got " + seen[-1].encode())
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    signal.signal(number, note)
+with open(f"/proc/{os.getppid()}/stat") as watcher:
+    print("run by", watcher.read().rpartition(")")[2].split()[1], "ready", flush=True)
+while "SIGTERM" not in seen:
     time.sleep(0.01)
-time.sleep(0.5)
-print("seen", len(seen), flush=True)
+print("seen", *seen, flush=True)
 """
 
 
-def test_ctrl_c_at_a_terminal_is_handled_once() -> None:
+@pytest.mark.parametrize(
+    ("shell", "keys"),
+    [
+        ('exec "$@"', {b"\x03": "SIGINT"}),
+        ('exec "$@" < /dev/null', {b"\x03": "SIGINT"}),
+        # To `triomq run` alone, while it is in the foreground.
+        ('exec 3<&0; "$@" <&3 & read line; kill -INT $!; wait', {b"\n": "SIGINT"}),
+        ('exec "$@"', {b"\x1c": "SIGQUIT", b"\x03": "SIGINT"}),
+    ],
+    ids=["ctrl-c", "without-input", "kill", "ctrl-backslash"],
+)
+def test_a_signal_at_a_terminal_is_handled_once(shell: str, keys: dict[bytes, str]) -> None:
     ours, theirs = os.openpty()
 
     def take_terminal() -> None:
@@ -182,7 +197,8 @@ def test_ctrl_c_at_a_terminal_is_handled_once() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(
-        [*RUN, "--", sys.executable, "-c", COUNT_INTERRUPTS],
+        # Background jobs of a shell ignore SIGINT and SIGQUIT.
+        ["sh", "-c", shell, "sh", "env", "--default-signal=INT,QUIT", *RUN, "--", sys.executable, "-c", LIST_SIGNALS],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -192,11 +208,18 @@ def test_ctrl_c_at_a_terminal_is_handled_once() -> None:
     os.close(theirs)
     with open(ours, "r+b", buffering=0) as screen:
         printed = b""
-        while b"ready" not in printed:
-            printed += screen.read(1000)
-        screen.write(b"\x03")
-        while b"seen 1\r\n" not in printed:
-            printed += screen.read(1000)
+
+        def read_until(text: str) -> None:
+            nonlocal printed
+            while text.encode() not in printed:
+                printed += screen.read(1000)
+
+        read_until("ready")
+        for key, name in keys.items():
+            screen.write(key)
+            read_until(f"got {name}")
+        os.kill(int(printed.split()[2]), signal.SIGTERM)  # comes after any repetition of the others
+        read_until(f"seen {' '.join(keys.values())} SIGTERM\r\n")
         assert process.wait(timeout=120) == 0
 
 

@@ -98,11 +98,12 @@ async def _lend(
 
 
 async def _wait_for(child: Child, scope: trio.CancelScope) -> None:
-    """Cancel the scope when the command has ended; kill it if it takes too long after a signal."""
+    """Pass signals on, and cancel the scope when the command has ended; kill it if it takes too long after a signal."""
     while not child.has_ended():
+        child.pass_on()
         if child.deadline is not None and time.monotonic() > child.deadline:
             child.send(signal.SIGKILL)
-        with trio.move_on_after(0.2):  # a signal sets the deadline, but wakes no task
+        with trio.move_on_after(0.1):  # signals wake no task
             await trio.lowlevel.wait_readable(child.descriptor)
     scope.cancel()
 
