@@ -1,4 +1,6 @@
-"""Temporary directories of clusters: removed at the end, or by the next process if this one is killed."""
+"""Temporary directories of clusters: removed at the end, or by the next process if this one is killed.
+
+A forked child that leaves the block, as one that ends with an exception does, removes nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ _LOCK = "in-use"
 @contextlib.contextmanager
 def temporary_directory() -> Iterator[Path]:
     """A directory for as long as the block lasts. It is locked while in use, so that no other process removes it."""
+    owner = os.getpid()
     while True:
         home = Path(tempfile.mkdtemp(prefix=_PREFIX))
         lock = os.open(home / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -27,7 +30,8 @@ def temporary_directory() -> Iterator[Path]:
     try:
         yield home
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        if os.getpid() == owner:
+            shutil.rmtree(home, ignore_errors=True)
         os.close(lock)
 
 

@@ -245,14 +245,19 @@ class LoopThread(Generic[Session]):
             give_back: takes back the result if the caller is interrupted just as it arrives; None: it is dropped.
 
         Raises:
-            InvalidCall: this is the loop's own thread.
+            InvalidCall: this is the loop's own thread, or a forked child of its process.
             ClientClosed: the loop has ended, or ends meanwhile.
         """
         self.check_caller()
         return Call(run, give_back).wait(self._token)
 
     def check_caller(self) -> None:
-        """Raise InvalidCall in the loop's own thread, which must not wait for itself."""
+        """Raise InvalidCall where a call would never end: in the loop's own thread, and in a forked child."""
+        if self.pid != os.getpid():
+            raise InvalidCall(
+                f"the loop that is called runs in process {self.pid}, from which this one was forked; open a client of its "
+                "own here, by the address of the name servers"
+            )
         if threading.current_thread() is self._thread:
             raise InvalidCall("a callback must not wait for its own client; use the async one, or another thread")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import trio
 
+import triomq
 from triomq_server.cluster import Cluster, open_cluster
 from triomq_testing import Servers, directories
 from triomq_testing.clusters.sharing import SharedCluster
@@ -53,6 +55,30 @@ def test_clusters_one_after_another_leave_nothing_behind(
         assert left(servers) == before
         assert os.listdir(tmp_path) == []
     assert left()[0] == at_first
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="forking a process with threads is a warning since Python 3.12")
+def test_a_forked_child_is_refused_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    parent = os.getpid()
+    code = 1
+    try:
+        with Servers() as servers, servers.open() as rocketmq:
+            child = os.fork()
+            if not child:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(20)
+                with pytest.raises(triomq.errors.InvalidCall, match="was forked"):
+                    rocketmq.send("orders", b"one")
+                code = 0
+                sys.exit()  # and thus leave all blocks
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            rocketmq.send("orders", b"two")
+            assert [message.body for message in rocketmq.messages("orders")] == [b"two"]
+            assert len(list(tmp_path.glob("*/namesrv-0"))) == 1
+    finally:
+        if os.getpid() != parent:
+            os._exit(code)
 
 
 def test_a_cluster_that_cannot_start_names_the_cause() -> None:
