@@ -24,12 +24,15 @@ _WIDTH: Final = 4
 
 _LAST: Final = 65_535
 
+_TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
+"""Errors for one port; any other would come for all ports."""
+
 
 def free_ports(count: int, host: str = HOST) -> list[int]:
     """Choose random main ports of brokers, with all three ports of each free now on that address.
 
     Raises:
-        OSError: fewer ports are free.
+        OSError: fewer ports are free, or no socket can be bound to the address at all.
     """
     candidates = list(_FREE[::_WIDTH])
     random.shuffle(candidates)
@@ -43,7 +46,9 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
                 for near in _of_broker(port):
                     _probe(probes, host, near, shared=False)
             except OSError as error:
-                why = error.errno or why
+                if error.errno not in _TAKEN:
+                    raise OSError(error.errno, f"no port on {host} can be used: {error.strerror}") from error
+                why = error.errno
                 continue
             found.append(port)
     if len(found) < count:

@@ -98,7 +98,10 @@ def run(
         secret = os.urandom(16).hex()
         variables = dict.fromkeys(ADDRESS_VARIABLES, address)
         variables[URL_VARIABLE] = f"http://127.0.0.1:{steering.getsockname()[1]}/{secret}"
-        child = Child(command, {**os.environ, **variables}, grace_s)
+        try:
+            child = Child(command, {**os.environ, **variables}, grace_s)
+        except OSError as error:
+            raise click.ClickException(f"no process can be started: {error.strerror}") from None
         try:
             failure = _lend(
                 child,
@@ -140,9 +143,12 @@ def _cause(error: Exception, settings: dict[str, str]) -> str:
 
 
 def _listen() -> socket.socket:
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    listening.listen(_BACKLOG)
+    try:
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        raise click.ClickException(f"no port on 127.0.0.1 can be used: {error.strerror}") from None
     return listening
 
 

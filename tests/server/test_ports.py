@@ -1,5 +1,6 @@
 """The ports of servers for which none are given."""
 
+import errno
 import socket
 
 import pytest
@@ -29,3 +30,21 @@ def test_a_port_is_free_when_all_three_are(monkeypatch: pytest.MonkeyPatch, host
         taken.bind((host, port + distance))
         with pytest.raises(OSError, match="no 1 free ports"):
             free_ports(1, host)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(errno.EMFILE, "Too many open files"), (errno.EADDRNOTAVAIL, "Cannot assign requested address")],
+)
+def test_what_holds_for_all_ports_is_named_at_once(monkeypatch: pytest.MonkeyPatch, number: int, text: str) -> None:
+    tries = []
+
+    def fail(*_: object, **__: object) -> None:
+        tries.append(1)
+        raise OSError(number, text)
+
+    monkeypatch.setattr(ports, "_probe", fail)
+    with pytest.raises(OSError, match=rf"no port on 127\.0\.0\.1 can be used: {text}") as raised:
+        free_ports(1)
+    assert raised.value.errno == number
+    assert len(tries) == 1

@@ -142,6 +142,27 @@ def test_a_port_that_is_taken(options: list[str]) -> None:
     assert f"--set has listenPort={port} (with {port - 2} and {port + 1}); leave that out" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("socket.socket.bind", "no port on 127.0.0.1 can be used: Cannot assign requested address"),
+        ("os.fork", "no process can be started: Cannot assign requested address"),
+    ],
+)
+def test_what_the_system_lacks(function: str, error: str) -> None:
+    fail = f"""
+import errno, os, socket, triomq_command
+def fail(*_):
+    raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+{function} = fail
+triomq_command.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", fail, "run", "--", "true"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"Error: {error}\n")
+
+
 @pytest.mark.parametrize("ending", ["exit 4", "kill -9 $$"])
 def test_what_the_command_leaves_running_is_ended(ending: str) -> None:
     # In a session of its own, with a parent that has ended, which ignores SIGTERM.
