@@ -98,6 +98,8 @@ class FileOffsets:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._offsets: dict[MessageQueue, int] | None = None
+        self._only_backup = False
+        """Whether the file is empty or broken, and its backup must not become a copy of it."""
         self._writing = trio.Lock()
         # Closes the lock's file when called, or together with this object.
         self._lock: weakref.finalize[[int], FileOffsets] | None = None
@@ -197,11 +199,14 @@ class FileOffsets:
             if not data:
                 continue
             try:
-                return dict(LocalOffsetTable.decode(data).offset_table)
+                offsets = dict(LocalOffsetTable.decode(data).offset_table)
             except BodyError as error:
                 what = f"the offset file {path} cannot be read; repair it, or delete it to start without offsets"
                 broken = MQError(what, remark=error_text(error))
                 broken.__cause__ = error
+            else:
+                self._only_backup = path == self._backup
+                return offsets
         if broken is not None:
             # Starting without offsets would silently repeat or skip everything.
             raise broken
@@ -218,7 +223,8 @@ class FileOffsets:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if self._path.exists():
+        if self._path.exists() and not self._only_backup:
             # A copy, so that a complete file has this name at every moment.
             shutil.copyfile(self._path, self._backup)
         os.replace(temporary, self._path)
+        self._only_backup = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,31 @@ async def test_the_file_before_is_kept(tmp_path: Path) -> None:
     assert await triomq.plugins.FileOffsets(path).read(QUEUE) == 7
     path.write_bytes(JAVAS[:30])
     assert await triomq.plugins.FileOffsets(path).read(QUEUE) == 7
+
+
+@pytest.mark.parametrize("data", [b"", JAVAS[:30]])
+async def test_a_backup_is_not_lost_while_it_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(data)
+    (tmp_path / "offsets.json.bak").write_bytes(JAVAS)
+    store = triomq.plugins.FileOffsets(path)
+    assert await store.read(QUEUE) == 7
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "as if the process were killed here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(triomq.MQError, match="cannot be written"):
+            await store.commit({QUEUE: 8})
+    store.close()
+    after = triomq.plugins.FileOffsets(path)
+    assert await after.read(QUEUE) == 7
+    await after.commit({QUEUE: 8})
+    await after.commit({QUEUE: 9})
+    assert (tmp_path / "offsets.json.bak").read_bytes() == JAVAS.replace(b":7", b":8")
 
 
 async def test_two_broken_files_are_an_error(tmp_path: Path) -> None:
