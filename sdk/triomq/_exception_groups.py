@@ -6,8 +6,11 @@ import trio
 
 
 def without_groups(error: BaseException) -> BaseException:
-    """The exception inside nested groups of one; a group of several stays as it is."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    """The exception inside nested groups of one; a group of several stays as it is.
+
+    Of several SystemExit the first remains: Python would report a group of them as a failure, with another exit status.
+    """
+    while isinstance(error, BaseExceptionGroup) and (len(error.exceptions) == 1 or error.split(SystemExit)[1] is None):
         error = error.exceptions[0]
     return error
 

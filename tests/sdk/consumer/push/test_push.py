@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 import trio
 from consumer_broker import MemoryOffsets, until
@@ -408,6 +411,30 @@ async def test_a_class_is_no_handler_and_consumes_nothing(group_cluster, open_co
         async with open_consumer() as consumer:
             with pytest.raises(errors.InvalidCall, match=r"the handler .*Handler is a class; give an object of it"):
                 await consumer.run(Handler)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_handler_that_ends_the_program(group_cluster, open_consumer, plain):
+    """Each message is handled once, none is consumed, and the program ends with the status of the first."""
+    fill(group_cluster, 3)
+    seen = []
+    all_taken = threading.Barrier(3)
+
+    async def end(message):
+        seen.append(message.body)
+        sys.exit(4)
+
+    def end_in_thread(message):
+        all_taken.wait(20)
+        seen.append(message.body)
+        sys.exit(4)
+
+    with trio.fail_after(60), pytest.raises(SystemExit) as raised:
+        async with open_consumer() as consumer:
+            await consumer.run(end_in_thread if plain else end)
+    assert raised.value.code == 4
+    assert sorted(seen) == ([b"m0-0", b"m0-1", b"m0-2"] if plain else [b"m0-0"])
+    assert not committed(group_cluster)
 
 
 async def test_plain_handlers_run_in_threads(group_cluster, open_consumer):
