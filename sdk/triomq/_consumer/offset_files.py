@@ -38,8 +38,17 @@ def offset_file(client_id: str, group: str, folder: str | os.PathLike[str] | Non
         client_id: ``ip@instance``; must be the same after a restart, or the offsets are not found again.
         group: consumer group.
         folder: default ``~/.rocketmq_offsets``.
+
+    Raises:
+        InvalidCall: the user has no home, as a bare number of a user in a container may not.
     """
-    root = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
+    try:
+        root = Path(folder) if folder is not None else Path.home() / ".rocketmq_offsets"
+    except RuntimeError:
+        raise InvalidCall(
+            f"the offsets of broadcasting group {group} cannot be in ~/.rocketmq_offsets, since this process has no home; "
+            "set the environment variable HOME, or give offset_store=triomq.plugins.FileOffsets(path)"
+        ) from None
     return root / client_id / group / "offsets.json"
 
 

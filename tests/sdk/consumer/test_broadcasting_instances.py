@@ -6,6 +6,7 @@ Without a virtual clock, since files are written in threads.
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 import sys
 
@@ -172,3 +173,22 @@ async def test_two_stores_of_one_file(tmp_path):
     first.close()
     await second.commit({Q0: 2})
     assert await triomq.plugins.FileOffsets(path).read(Q0) == 2
+
+
+async def test_a_user_without_a_home(group_cluster, kind, monkeypatch, tmp_path):
+    """As a bare number of a user in a container, of which the system knows nothing."""
+
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    async with group_cluster.client(instance_name="named") as client:
+        with pytest.raises(errors.InvalidCall, match=r"group G cannot be in ~/\.rocketmq_offsets.*set the .* HOME"):
+            member(client, kind)
+        store = triomq.plugins.FileOffsets(tmp_path / "offsets.json")
+        async with client.push_consumer(
+            "G", model="broadcasting", start_from="earliest", offset_store=store
+        ) as consumer:
+            fill(group_cluster, 1)
+            assert await take(consumer, 1) == [b"0"]
