@@ -37,7 +37,8 @@ ENOUGH = "enough"
 _STYLES = {Change.BETTER: "green", Change.SAME: "dim", Change.WORSE: "bold red", Change.UNCLEAR: "yellow"}
 
 
-class _Rounds(click.ParamType[int | str]):
+# Before click 8.4, its types take no parameters.
+class _Rounds(click.ParamType):  # type: ignore[type-arg]
     name = "rounds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
