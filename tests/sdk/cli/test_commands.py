@@ -496,7 +496,8 @@ def test_text_of_other_clients_cannot_control_the_terminal(capsys):
     assert capsys.readouterr().out == "name \\x1b]0;x\\x07\n"
 
 
-def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone():
+def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # on a dumb terminal there is none
     seen = triomq.admin.LookedAt("groups", "GROUP\x1b[2J[red]", 3, 7)
     terminal, pipe = Terminal(), io.StringIO()
     with progress_on(terminal, shown=True) as show:
