@@ -330,7 +330,8 @@ def collected_objects(text: str) -> tuple[Sql92Filter, int]:
     found = [left.pop(id(compiled), compiled)]
     for each in found:
         found += [part for part in gc.get_referents(each) if left.pop(id(part), None) is not None]
-    return compiled, len(found)
+    # Since Python 3.14 the collector looks at empty dicts, too, and a partial has one.
+    return compiled, sum(each != {} for each in found)
 
 
 @pytest.mark.parametrize("operand", ["a={}", "a='{}'", "a<{}"])
