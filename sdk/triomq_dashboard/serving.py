@@ -20,7 +20,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
+from hypercorn.typing import ASGIFramework, ConnectionState
 from starlette.types import ASGIApp
 
 log = logging.getLogger("triomq.dashboard")
@@ -139,7 +139,7 @@ async def serve(
                 wrapped,
                 config,
                 context,
-                ConnectionState(LifespanState()),
+                ConnectionState({}),
                 cast("trio.SSLStream[trio.SocketStream]", above),
             )
         except Exception:
