@@ -140,7 +140,7 @@ def read_run(folder: Path) -> RunResult:
         runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
         hint = f"; there are several runs in it: {runs}" if runs else ""
         raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         said = str(error) if isinstance(error, msgspec.ValidationError) else repr(error)
         raise RunUnreadableError(f"the run in {folder} is damaged: {said}") from error
 
@@ -187,7 +187,7 @@ def read_audit(path: Path) -> Mapping[str, object]:
         msgspec.convert(audit, _Audit)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunUnreadableError(f"{path} is damaged: {error}") from error
     return audit
 

@@ -157,12 +157,12 @@ class DecisionReader:
         try:
             if _query_of(body).query != self._query:
                 return True
-        except (ValueError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             # Another program also writes to the topic.
             return True
         try:
             piece = _piece_of(body)
-        except (ValueError, RecursionError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return self._skip(str(error))
         if piece.batch < 0 or not 0 <= piece.piece < piece.pieces:
             return self._skip(f"it is piece {piece.piece} of {piece.pieces} about trigger {piece.batch}")
