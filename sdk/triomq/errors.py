@@ -265,6 +265,21 @@ class BrokerBusy(TransientError):
     advice = "slow down, then try again"
 
 
+class RequestRejected(BrokerBusy):
+    """The broker rejected the request before it looked at it (code 2 with ``[REJECTREQUEST]``); nothing was done.
+
+    Slaves reject so: sends, if they are of RocketMQ 5, and pulls, unless they serve reads. Masters do while their
+    memory for new messages is busy. So the route is asked for again, and a send is repeated with pauses, as after
+    :class:`BrokerUnavailable`.
+    """
+
+    refresh_route = True  # it may have become a slave
+    advice = (
+        "nothing was done; the broker is a slave, which takes no messages, and serves pulls only with slaveReadEnable=true, "
+        "or a busy master: check with `triomq cluster-status` that the set has a master, or slow down"
+    )
+
+
 class Overloaded(TransientError):
     """This client has too much in flight; nothing was sent."""
 
@@ -459,6 +474,10 @@ FAULTS_BY_REMARK: tuple[tuple[re.Pattern[str], type[BrokerFault]], ...] = (
 """Text in a remark of code 1 -> error class; the texts are RocketMQ 4.9's."""
 
 
+REJECTED: Final = "[REJECTREQUEST]"
+"""In the remark of code 2, if the broker did not look at the request; other remarks come from its queues and locks."""
+
+
 def code_name(code: int) -> str:
     """The code as ``"NAME (number)"``, or the bare number if it has no name."""
     try:
@@ -483,6 +502,8 @@ def error_for_code(code: int, remark: str | None, *, what: str, address: str) ->
     kind = CODE_ERRORS.get(code, BrokerRefused)
     if kind is BrokerFault:
         kind = _fault_for(remark or "")
+    elif kind is BrokerBusy and REJECTED in (remark or ""):
+        kind = RequestRejected
     if remark is not None and len(remark) > REMARK_CHARS_MAX:
         remark = f"{remark[:REMARK_CHARS_MAX]}... ({len(remark)} characters)"
     return kind(what, address=address, code=code, remark=remark)

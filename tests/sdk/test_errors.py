@@ -42,6 +42,21 @@ def test_a_code_gives_its_class(code, kind, retriable, refresh_route):
     assert (error.retriable, error.refresh_route) == (retriable, refresh_route)
 
 
+@pytest.mark.parametrize(
+    ("remark", "kind"),
+    [
+        ("[REJECTREQUEST]system busy, start flow control for a while", errors.RequestRejected),
+        ("[OVERLOAD]system busy, start flow control for a while", errors.BrokerBusy),
+        ("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 201ms", errors.BrokerBusy),
+        (None, errors.BrokerBusy),
+    ],
+)
+def test_a_busy_broker_that_has_not_looked_at_the_request(remark, kind):
+    error = error_for_code(2, remark, what="a request", address="b:1")
+    assert type(error) is kind
+    assert error.refresh_route is (kind is errors.RequestRejected)
+
+
 def test_every_code_of_the_table_has_a_case_above_and_an_advice():
     codes = {
         mark.args[1][index][0] for mark in test_a_code_gives_its_class.pytestmark for index in range(len(mark.args[1]))

@@ -55,7 +55,7 @@ REFRESH_EVERY_S = 30.0
 """How often known routes are refreshed (``pollNameServerInterval``)."""
 
 DOUBT_EVERY_S = 1.0
-"""The shortest time between two refreshes of a topic's route because its brokers do not answer."""
+"""The shortest time between two refreshes of a topic's route because its brokers do not answer, or refuse."""
 
 LOST_FIRST_S = 1.0
 """The first pause before a route that has lost a master is refreshed; a restarting master is often back soon."""
@@ -493,21 +493,22 @@ class Routes:
             lookup.done.set()
         return route
 
-    def doubt(self, topic: str, address: str) -> None:
-        """Have a topic's route refreshed soon, as a broker has not answered: another one may have replaced it.
+    def doubt(self, topic: str, address: str, why: str) -> None:
+        """Have a topic's route refreshed soon, as a broker does not do its work: another one may have replaced it.
 
         This happens at most once in :data:`DOUBT_EVERY_S`, in the client's own task, so that no send waits for it.
 
         Args:
             topic: the topic.
             address: the broker's address.
+            why: what it does, or does not do, for the log.
         """
         known = self._topics.get(topic)
         now = trio.current_time()
         if known is None or now < known.doubted_at + DOUBT_EVERY_S:
             return
         known.doubted_at = now
-        log.info("no answer of %s in time: asking for the route of %s", address, topic, extra={"topic": topic})
+        log.info("%s: %s; asking for the route of %s", address, why, topic, extra={"topic": topic})
         self._ask_soon(topic, now)
 
     def _ask_soon(self, topic: str, at: float) -> None:

@@ -31,6 +31,7 @@ from triomq.errors import (
     MQError,
     Overloaded,
     ProtocolViolation,
+    RequestRejected,
     RequestTimeout,
     RouteNotFound,
     UnsupportedRequest,
@@ -380,7 +381,7 @@ class Puller:
                 raise _none_admitted(call.queue, self.nodes.preference, addresses)
             try:
                 result = await self._pull_from(node, call, go_on, started)
-            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+            except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
                     # The broker may have restarted: a new link may work. Repeating a pull is harmless.
@@ -388,6 +389,9 @@ class Puller:
                     continue
                 if isinstance(error, RequestTimeout):
                     self.nodes.record_silence(node.address)
+                elif isinstance(error, RequestRejected):
+                    # A slave that serves no reads, perhaps the master of a moment ago; its successor may be another one.
+                    self._routes.doubt(call.queue.topic, node.address, "it serves no pulls")
                 failed.add(node.address)
                 allowed = set(self.nodes.allowed(addresses).values())
                 if failed >= allowed or len(attempts) > 2 * len(addresses):
@@ -397,7 +401,8 @@ class Puller:
                         addresses, refreshed = fresh, True
                         continue
                     what = f"pull of {call.queue} at offset {call.offset}"
-                    raise type(error)(what, address=node.address, remark=error.remark, attempts=attempts) from error
+                    kind, code = type(error), error.code
+                    raise kind(what, address=node.address, code=code, remark=error.remark, attempts=attempts) from error
             else:
                 return await self._ask_others(node, addresses, call, result) if result.lacks_offset else result
 
@@ -417,7 +422,7 @@ class Puller:
                 continue
             try:
                 result = await self._pull_from(other, call, None, trio.current_time())
-            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+            except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 log.debug("%s was not reached for offset %d of %s: %s", other, call.offset, call.queue, error.reason)
                 if isinstance(error, RequestTimeout):
                     self.nodes.record_silence(other.address)

@@ -208,8 +208,8 @@ async def test_silence_causes_one_route_request_a_second(autojump_clock, cluster
         await client.producer("G").send(triomq.Message("T", b"x"))
         cluster.name_server.seen.clear()
         for _ in range(50):
-            client._routes.doubt("T", "broker-a-0:10911")
-            client._routes.doubt("unknown", "broker-a-0:10911")
+            client._routes.doubt("T", "broker-a-0:10911", "no answer in time")
+            client._routes.doubt("unknown", "broker-a-0:10911", "no answer in time")
             await trio.sleep(0.1)
         assert len(cluster.name_server.requests(ROUTE)) == 5
 
@@ -219,11 +219,11 @@ async def test_a_doubted_route_stays_doubted_when_no_name_server_answers(autojum
         producer = client.producer("G")
         await producer.send(triomq.Message("T", b"x"))
         await cluster.name_server.stop()
-        client._routes.doubt("T", "broker-a-0:10911")
+        client._routes.doubt("T", "broker-a-0:10911", "no answer in time")
         await trio.sleep(10)
         cluster.name_server.up = True
         cluster.add_master("broker-b")
-        client._routes.doubt("T", "broker-a-0:10911")
+        client._routes.doubt("T", "broker-a-0:10911", "no answer in time")
         await trio.sleep(1)
         assert len(await producer.queues("T")) == 4
 

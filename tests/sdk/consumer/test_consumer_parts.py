@@ -252,6 +252,27 @@ async def test_errors_while_pulling_are_waited_out(autojump_clock, group_cluster
                     assert delivery.message.body == b"x"
 
 
+async def test_a_slave_that_serves_no_reads_is_asked_with_growing_pauses(autojump_clock, group_cluster):
+    """It rejects each pull at once, as long as there is no master."""
+    broker = group_cluster.broker
+
+    def reject(command):
+        return command.answer(2, "[REJECTREQUEST]system busy, start flow control for a while")
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer("G", start_from="earliest") as consumer:
+            broker.script(RequestCode.PULL_MESSAGE, *[reject] * 10_000)
+            await consumer.subscribe("T")
+            await trio.sleep(60)
+            queues = len(consumer._member.engine.queues)
+            assert len(broker.requests(RequestCode.PULL_MESSAGE)) < 70 * queues
+            broker.scripts.clear()
+            broker.store("T", 0, b"x")
+            with trio.fail_after(1.1):
+                async with await anext(consumer) as delivery:
+                    assert delivery.message.body == b"x"
+
+
 @pytest.mark.parametrize(("times", "warnings"), [(1, 0), (3, 1)])
 async def test_a_broker_that_does_not_know_the_group_gets_a_heartbeat(
     autojump_clock, group_cluster, caplog, times, warnings

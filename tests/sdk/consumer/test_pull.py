@@ -315,6 +315,43 @@ async def test_the_slave_is_asked_at_once_when_the_master_is_gone(autojump_clock
         assert (await consumer.pull(QUEUE, 0)).broker_address == cluster.broker.address
 
 
+def reject(command):
+    """As a slave that serves no reads, or a master without memory for new messages."""
+    return command.answer(2, "[REJECTREQUEST]system busy, start flow control for a while")
+
+
+async def test_a_master_that_has_become_a_slave_without_reads_is_left(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        await fill(client, 3)
+        consumer = client.pull_consumer("G")
+        await consumer.fetch_queues("T")
+        cluster.broker.script(PULL, *[reject] * 1000)
+        cluster.broker.broker_id, slave.broker_id = 1, 0
+        cluster.name_server.add_route("T", slave, cluster.broker)
+        started = trio.current_time()
+        result = await consumer.pull(QUEUE, 0)
+        assert (result.broker_address, bodies(result)) == (slave.address, [b"m0", b"m1", b"m2"])
+        assert trio.current_time() == started
+        await trio.sleep(0.1)
+        cluster.broker.seen.clear()
+        await consumer.pull(QUEUE, 0)
+        assert not pulls(cluster.broker), "the route has been asked for"
+
+
+async def test_no_broker_that_serves_reads_is_left(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        await consumer.fetch_queues("T")
+        for node in (cluster.broker, slave):
+            node.script(PULL, reject)
+        with pytest.raises(errors.RequestRejected, match="slaveReadEnable") as caught:
+            await consumer.pull(QUEUE, 0)
+    assert caught.value.code == 2
+    assert [attempt.address for attempt in caught.value.attempts] == [cluster.broker.address, slave.address]
+
+
 async def test_no_broker_left(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client(route_wait_s=0) as client:

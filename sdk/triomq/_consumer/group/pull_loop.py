@@ -34,10 +34,12 @@ SUSPENDED_PULL_TIMEOUT_S: Final = 30.0
 """How long a pull that brokers may hold waits for its link to accept it (``CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND``)."""
 
 BUSY_PAUSE_S: Final = 0.02
-"""Pause after a broker's flow control, code 215 (docs/protocol/consumer.md §1)."""
+"""The first pause after a broker's flow control, codes 2 and 215 (docs/protocol/consumer.md §1)."""
 
 ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
+
+_BUSY_PAUSES: Final = Backoff(first_s=BUSY_PAUSE_S, max_s=ERROR_PAUSE_S)
 
 HELD_S: Final = 0.1
 """An answer without messages that arrives sooner was not held by the broker."""
@@ -53,6 +55,14 @@ EMPTY_REPORTED_FROM: Final = 4
 QUARANTINE_S: Final = 10.0
 """How long a queue rests after an illegal offset, so that running handlers can end
 (docs/protocol/consumer.md §6.2)."""
+
+
+def busy_pause_s(failures: int) -> float:
+    """The pause after a number of failures in a row, the last of them a broker's flow control.
+
+    A slave that serves no reads rejects each pull in the same words as a busy broker, for as long as there is no master.
+    """
+    return _BUSY_PAUSES.pause_s(failures, 0.0)
 
 
 def empty_pause_s(number: int) -> float:
@@ -484,7 +494,7 @@ class PullEngine:
         level = logging.WARNING if failures == (2 if unknown else 1) else logging.INFO
         log.log(level, "a pull failed and will be repeated: %s", error)
         if isinstance(error, BrokerBusy):
-            await trio.sleep(BUSY_PAUSE_S)
+            await trio.sleep(busy_pause_s(failures))
         elif unknown and failures == 1:
             # The broker does not know the subscription's newest version: send it, and ask again at once.
             await self._beat()

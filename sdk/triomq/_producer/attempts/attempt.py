@@ -34,11 +34,21 @@ from triomq._producer.strategies.retry import (
     wants_retry,
 )
 from triomq._transport.link import Link, Waiter
-from triomq.errors import MAY_BE_STORED, BrokerUnavailable, ClientClosed, MQError, NotReady, RequestTimeout
+from triomq.errors import (
+    MAY_BE_STORED,
+    BrokerUnavailable,
+    ClientClosed,
+    MQError,
+    NotReady,
+    RequestRejected,
+    RequestTimeout,
+)
 from triomq.errors import Attempt as FailedAttempt
 from triomq_protocol.wire.command import Command
 
 _TIMED_MASK = TIMED_EVERY - 1
+_REFUSALS = (BrokerUnavailable, RequestRejected)
+"""Of brokers that stop, or have become slaves: of 4.9 with code 14, of RocketMQ 5 with code 2."""
 log = logging.getLogger("triomq.producer")
 
 
@@ -373,7 +383,10 @@ class Attempts:
         out.refresh_route = out.refresh_route or outcome.refresh_route
         if isinstance(outcome, RequestTimeout) and not isinstance(outcome, NotReady):
             # For the sends that follow: the attempts of this one may have taken all of its time.
-            self._targets.doubt(out.topic, attempt.address)
+            self._targets.doubt(out.topic, attempt.address, "no answer in time")
+        elif isinstance(outcome, _REFUSALS):
+            # A send to a given queue has no further attempt that would ask for the route.
+            self._targets.doubt(out.topic, attempt.address, "it takes no messages")
         if faults is not None and out.last_broker is not None:
             faults.update(out.last_broker, now - attempt.started, now, isolate=True)
 
@@ -405,7 +418,7 @@ class Attempts:
         beyond = state.attempt_number - self._policy.attempts + 1
         if beyond < 1 or self._policy.attempts < 2 or out.result is not None:
             return None
-        if not isinstance(state.outcome.result(), BrokerUnavailable):
+        if not isinstance(state.outcome.result(), _REFUSALS):
             return None
         pause_s = PAUSES.pause_s(beyond, self._chance.random())
         left_s = min(out.deadline, out.wait_until) - trio.current_time()

@@ -344,9 +344,9 @@ class Targets:
             )
         return await self._links.get(address)
 
-    def doubt(self, topic: str, address: str) -> None:
-        """Ask for a topic's route again, as a broker has not answered a send to it; see :meth:`Routes.doubt`."""
-        self._routes.doubt(topic, address)
+    def doubt(self, topic: str, address: str, why: str) -> None:
+        """Ask for a topic's route again, as a broker has not taken a send to it; see :meth:`Routes.doubt`."""
+        self._routes.doubt(topic, address, why)
 
     def _master_address(self, queue: MessageQueue) -> str | None:
         targets = self.known(queue.topic)

@@ -25,6 +25,7 @@ from triomq.errors import (
     MQError,
     NoNameServer,
     NotReady,
+    RequestRejected,
     RequestTimeout,
     RouteNotFound,
 )
@@ -120,13 +121,16 @@ class Retries:
 def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError, *, elsewhere: bool = True) -> bool:
     """Whether an attempt with this outcome should be followed by another, as far as the policy is concerned.
 
-    A broker that refuses the account would refuse it again; another one may have other accounts.
+    A broker that refuses the account would refuse it again; another one may have other accounts. One that rejects a
+    request before it looks at it has stored nothing, and may be a slave by now, whatever the policy says about its code.
 
     Args:
         policy: decides about all other outcomes.
         outcome: the outcome of the last attempt.
         elsewhere: whether the topic has queues on another broker.
     """
+    if isinstance(outcome, RequestRejected):
+        return True
     if isinstance(outcome, MQError):
         return policy.retries(outcome) and (elsewhere or not isinstance(outcome, AccessRefused))
     return policy.retries_result(outcome)

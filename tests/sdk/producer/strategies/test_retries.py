@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 
@@ -202,6 +204,72 @@ async def test_a_send_in_doubt_without_a_master_is_an_error_in_doubt(autojump_cl
         cluster.broker.script(SEND, store_and_vanish)
         with pytest.raises(errors.LinkLost, match="outcome is unknown"):
             await producer.send(triomq.Message("T", b"x"))
+
+
+def change_masters(cluster, *, registered_s=0.0):
+    """The first master and its slave change roles, as in RocketMQ 5's controller mode; returns the new master.
+
+    The slave rejects sends as one of RocketMQ 5 does, before it looks at them. The name server learns of the change
+    after so many seconds.
+    """
+    new = cluster.add_slave()
+
+    def reject(command):
+        return command.answer(2, "[REJECTREQUEST]system busy, start flow control for a while")
+
+    async def change():
+        cluster.broker.script(SEND, *[reject] * 1000)
+        await trio.sleep(registered_s)
+        cluster.broker.broker_id, new.broker_id = 1, 0
+        cluster.name_server.add_route("T", new, cluster.broker)
+
+    return new, change
+
+
+@pytest.mark.parametrize("registered_s", [0, 0.5, 2])
+async def test_sends_follow_a_planned_change_of_the_master(autojump_clock, cluster, make_callback, registered_s):
+    new, change = change_masters(cluster, registered_s=registered_s)
+    callback = make_callback()
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = await warm_up(client)
+        started = trio.current_time()
+        nursery.start_soon(change)
+        await trio.testing.wait_all_tasks_blocked()
+        await producer.send(triomq.Message("T", b"callback"), callback)
+        result = await producer.send(triomq.Message("T", b"x"))
+        assert trio.current_time() - started <= registered_s + 1.1
+        await producer.flush()
+    assert result.status is triomq.SendStatus.SEND_OK
+    assert len(callback.results) == 1
+    assert sorted(body for body in new.bodies("T") if body != b"warm") == [b"callback", b"x"]
+
+
+async def test_a_master_that_rejects_what_it_has_no_room_for_is_not_asked_without_pauses(autojump_clock, cluster):
+    _, change = change_masters(cluster, registered_s=math.inf)
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = await warm_up(client)
+        nursery.start_soon(change)
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.broker.seen.clear()
+        with pytest.raises(errors.RequestRejected, match="nothing was done") as caught:
+            await producer.send(triomq.Message("T", b"x"))
+        assert isinstance(caught.value, errors.BrokerBusy)
+        assert len(cluster.broker.requests(SEND)) == len(caught.value.attempts) <= 9
+        nursery.cancel_scope.cancel()
+
+
+async def test_sends_to_a_given_queue_follow_a_change_of_the_master_too(autojump_clock, cluster):
+    """Each has one attempt, to keep their order: none of them would ask for the route."""
+    new, change = change_masters(cluster)
+    queue = triomq.MessageQueue("T", "broker-a", 0)
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        await change()
+        with pytest.raises(errors.RequestRejected):
+            await producer.send(triomq.Message("T", b"x"), queue=queue)
+        await trio.sleep(0.1)
+        assert (await producer.send(triomq.Message("T", b"y"), queue=queue)).queue == queue
+    assert [body for body in new.bodies("T") if body != b"warm"] == [b"y"]
 
 
 async def test_a_silent_broker_leaves_time_for_the_other(autojump_clock, cluster, brokers):
@@ -456,6 +524,9 @@ def result_with(status):
         ({}, errors.InvalidCall("x"), False),
         ({}, errors.BrokerUnavailable("x", code=14), True),
         ({}, errors.BrokerBusy("x", code=2), False),
+        # It has stored nothing, and may be a slave by now: the policy has no part in this.
+        ({}, errors.RequestRejected("x", code=2), True),
+        ({"retry_codes": set()}, errors.RequestRejected("x", code=2), True),
         # A code decides alone, whatever its class says.
         ({"retry_codes": {2}}, errors.BrokerBusy("x", code=2), True),
         ({"retry_codes": {2}}, errors.BrokerUnavailable("x", code=14), False),
