@@ -161,6 +161,10 @@ RecordScan = Callable[[bytes], tuple[int, int]]
 """Returns the number of records at the beginning of an answer's body, and where the last of them ends."""
 
 
+class _MasterChanged(Exception):
+    """A pull was given up, since another broker is the master of its set now."""
+
+
 class _Pull(Waiter):
     """One pull under way, and the task that waits for its answer.
 
@@ -184,6 +188,19 @@ class _Pull(Waiter):
         self._task: trio.lowlevel.Task | None = None
         self._result: PullResult | None = None
         self._error: Exception | None = None
+
+    def is_held_by_former_master(self, route: Route) -> bool:
+        """Whether it waits at a broker that has been replaced as the master of its set, by a new route."""
+        queue, node = self._call.queue, self._node
+        if queue.topic != route.topic or node.is_slave or self._call.subscription.class_filter:
+            return False
+        return route.master(queue.broker_name) not in (None, node.address)
+
+    def give_up(self) -> None:
+        """Forget the request: its late answer is dropped."""
+        if self._result is None and self._error is None:
+            self._link.pending.pop(self._opaque, None)
+            self._end(None, _MasterChanged())
 
     def send(self, now: float) -> None:
         """Send the request. Raises LinkLost if the link is no longer open."""
@@ -217,6 +234,7 @@ class _Pull(Waiter):
 
             def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
                 self._link.pending.pop(self._opaque, None)
+                self._task = None  # a change of the route may come before the task runs
                 return trio.lowlevel.Abort.SUCCEEDED
 
             self._task = trio.lowlevel.current_task()
@@ -331,6 +349,7 @@ class Puller:
         self._chance = chance if chance is not None else random.Random()
         self._beat = beat
         self._introduction = introduction
+        self._waiting: set[_Pull] = set()
         routes.changed.append(self._on_route)
 
     def close(self) -> None:
@@ -381,6 +400,8 @@ class Puller:
                 raise _none_admitted(call.queue, self.nodes.preference, addresses)
             try:
                 result = await self._pull_from(node, call, go_on, started)
+            except _MasterChanged:
+                addresses = await self.brokers.addresses(call.queue)
             except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
@@ -422,6 +443,8 @@ class Puller:
                 continue
             try:
                 result = await self._pull_from(other, call, None, trio.current_time())
+            except _MasterChanged:
+                continue
             except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 log.debug("%s was not reached for offset %d of %s: %s", other, call.offset, call.queue, error.reason)
                 if isinstance(error, RequestTimeout):
@@ -464,7 +487,11 @@ class Puller:
             else _RepeatedPull(self, link, node, call, timeout_s, go_on=go_on, route=self.known_route(call.queue.topic))
         )
         pull.send(now)
-        return await pull.wait()
+        self._waiting.add(pull)
+        try:
+            return await pull.wait()
+        finally:
+            self._waiting.discard(pull)
 
     def known_route(self, topic: str) -> Route | None:
         """The newest cached route of a topic."""
@@ -557,3 +584,6 @@ class Puller:
 
     def _on_route(self, route: Route) -> None:
         self.nodes.forget_gone(route.topic, route.addresses)
+        # Messages arrive at the new master: the former one may hold a pull for as long as it asks for.
+        for pull in [pull for pull in self._waiting if pull.is_held_by_former_master(route)]:
+            pull.give_up()

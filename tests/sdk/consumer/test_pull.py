@@ -339,6 +339,72 @@ async def test_a_master_that_has_become_a_slave_without_reads_is_left(autojump_c
         assert not pulls(cluster.broker), "the route has been asked for"
 
 
+async def held_pull(cluster, client, consumer, nursery):
+    """A pull that the master holds, and whose result is returned by the function returned."""
+    await consumer.fetch_queues("T")
+    cluster.broker.script(PULL, None)
+    found = []
+
+    async def pull():
+        with trio.CancelScope() as scope:
+            found.append(scope)
+            found.append(await consumer.pull(QUEUE, 0, suspend_s=15))
+
+    nursery.start_soon(pull)
+    await trio.testing.wait_all_tasks_blocked()
+    return found
+
+
+async def test_a_pull_that_the_former_master_holds_is_sent_to_its_successor(autojump_clock, cluster):
+    """Messages arrive there, and a slave may hold the pull to its end."""
+    slave = cluster.add_slave()
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        await fill(client, 3)
+        consumer = client.pull_consumer("G")
+        found = await held_pull(cluster, client, consumer, nursery)
+        started = trio.current_time()
+        cluster.broker.broker_id, slave.broker_id = 1, 0
+        cluster.name_server.add_route("T", slave, cluster.broker)
+        await client._routes.refresh("T")
+        await trio.testing.wait_all_tasks_blocked()
+        (_, result) = found
+        assert (result.broker_address, bodies(result)) == (slave.address, [b"m0", b"m1", b"m2"])
+        assert trio.current_time() == started
+
+
+async def test_a_held_pull_stays_while_its_master_does(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.pull_consumer("G")
+        found = await held_pull(cluster, client, consumer, nursery)
+        for brokers in ([cluster.broker], [slave], [cluster.broker, slave]):
+            cluster.name_server.add_route("T", *brokers)
+            await client._routes.refresh("T")
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(found) == len(pulls(cluster.broker)) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+async def test_a_held_pull_that_ends_when_its_master_changes(autojump_clock, cluster, how):
+    slave = cluster.add_slave()
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.pull_consumer("G")
+        found = await held_pull(cluster, client, consumer, nursery)
+        cluster.broker.broker_id, slave.broker_id = 1, 0
+        cluster.name_server.add_route("T", slave, cluster.broker)
+        (waiting,) = consumer._puller._waiting
+        # Both before the pull's task runs.
+        if how == "cancelled":
+            found[0].cancel()
+        else:
+            waiting._link.pending.pop(waiting._opaque).failed(errors.LinkLost("the connection broke"))
+        client._routes._store("T", cluster.name_server.routes["T"], borrowed=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert found[0].cancelled_caught is (how == "cancelled")
+        assert [result.broker_address for result in found[1:]] == [cluster.broker.address] * (how == "lost")
+
+
 async def test_no_broker_that_serves_reads_is_left(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client:
