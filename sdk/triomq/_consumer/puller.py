@@ -161,7 +161,7 @@ RecordScan = Callable[[bytes], tuple[int, int]]
 """Returns the number of records at the beginning of an answer's body, and where the last of them ends."""
 
 
-class _MasterChanged(Exception):
+class _MasterChangedError(Exception):
     """A pull was given up, since another broker is the master of its set now."""
 
 
@@ -200,7 +200,7 @@ class _Pull(Waiter):
         """Forget the request: its late answer is dropped."""
         if self._result is None and self._error is None:
             self._link.pending.pop(self._opaque, None)
-            self._end(None, _MasterChanged())
+            self._end(None, _MasterChangedError())
 
     def send(self, now: float) -> None:
         """Send the request. Raises LinkLost if the link is no longer open."""
@@ -400,7 +400,7 @@ class Puller:
                 raise _none_admitted(call.queue, self.nodes.preference, addresses)
             try:
                 result = await self._pull_from(node, call, go_on, started)
-            except _MasterChanged:
+            except _MasterChangedError:
                 addresses = await self.brokers.addresses(call.queue)
             except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
@@ -408,11 +408,7 @@ class Puller:
                     # The broker may have restarted: a new link may work. Repeating a pull is harmless.
                     lost.add(node.address)
                     continue
-                if isinstance(error, RequestTimeout):
-                    self.nodes.record_silence(node.address)
-                elif isinstance(error, RequestRejected):
-                    # A slave that serves no reads, perhaps the master of a moment ago; its successor may be another one.
-                    self._routes.doubt(call.queue.topic, node.address, "it serves no pulls")
+                self._note_failure(node, call.queue, error)
                 failed.add(node.address)
                 allowed = set(self.nodes.allowed(addresses).values())
                 if failed >= allowed or len(attempts) > 2 * len(addresses):
@@ -426,6 +422,13 @@ class Puller:
                     raise kind(what, address=node.address, code=code, remark=error.remark, attempts=attempts) from error
             else:
                 return await self._ask_others(node, addresses, call, result) if result.lacks_offset else result
+
+    def _note_failure(self, node: Node, queue: MessageQueue, error: MQError) -> None:
+        if isinstance(error, RequestTimeout):
+            self.nodes.record_silence(node.address)
+        elif isinstance(error, RequestRejected):
+            # A slave that serves no reads, perhaps the master of a moment ago; its successor may be another broker.
+            self._routes.doubt(queue.topic, node.address, "it serves no pulls")
 
     async def _ask_others(
         self, node: Node, addresses: Mapping[int, str], call: PullCall, lacking: PullResult
@@ -443,12 +446,11 @@ class Puller:
                 continue
             try:
                 result = await self._pull_from(other, call, None, trio.current_time())
-            except _MasterChanged:
+            except _MasterChangedError:
                 continue
             except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
                 log.debug("%s was not reached for offset %d of %s: %s", other, call.offset, call.queue, error.reason)
-                if isinstance(error, RequestTimeout):
-                    self.nodes.record_silence(other.address)
+                self._note_failure(other, call.queue, error)
                 continue
             if not result.lacks_offset:
                 return result
