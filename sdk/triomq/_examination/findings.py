@@ -187,9 +187,22 @@ def masters(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Findi
                 "no_master",
                 name,
                 f"Broker set {name} has no master; {slaves} cannot take messages.",
-                "Start the master, or make the slave with the longest log the master: with triomq's brokers "
-                f"`triomq admin role {name}:ID master`.",
+                _cure_without_master(name, brokers),
             )
+
+
+def _cure_without_master(name: str, brokers: Sequence[BrokerView]) -> str:
+    if any(broker.setting("enableDLegerCommitLog") == "true" for broker in brokers):
+        return "The brokers elect one when more than half of their dLegerPeers run: start the others."
+    if any(broker.setting("enableControllerMode") == "true" for broker in brokers):
+        return (
+            "The controller elects one of the brokers that have all messages: check that it runs at their controllerAddr, and "
+            "start such a broker, the last master for one."
+        )
+    return (
+        "Start the master, or make the slave with the longest log the master: with triomq's brokers "
+        f"`triomq admin role {name}:ID master`."
+    )
 
 
 def cluster_names(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding]:
