@@ -212,6 +212,10 @@ class BrokerFault(TransientError):
 
     advice = "read the remark; another broker may do"
 
+    # A DLedger group that does not get enough confirmations in time responds so, and may store the message later; a
+    # plain broker responds so before it stores anything.
+    _advice_by_remark = ((re.compile(r"\[PC_SYNCHRONIZED\]"), MAY_BE_STORED),)
+
 
 class FilterSwitchedOff(BrokerFault):
     """The broker is not configured to evaluate SQL92 expressions (code 1)."""

@@ -102,6 +102,16 @@ async def test_a_refused_account_is_tried_at_other_brokers_only(autojump_clock, 
     assert len(caught.value.attempts) == attempts
 
 
+async def test_a_message_that_a_dledger_group_may_store_later_is_in_doubt(autojump_clock, cluster):
+    """Its leader has stored it and waits for confirmations; a plain broker responds in the same words."""
+    async with cluster.client() as client:
+        producer = await warm_up(client)
+        busy = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+        cluster.broker.script(SEND, *[lambda command: command.answer(1, busy)] * 3)
+        with pytest.raises(errors.BrokerFault, match="outcome is unknown"):
+            await producer.send(triomq.Message("T", b"x"))
+
+
 async def test_the_final_error_lists_every_attempt(autojump_clock, cluster, brokers):
     async with cluster.client(route_wait_s=0) as client:
         producer = await warm_up(client)
