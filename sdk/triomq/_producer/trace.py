@@ -16,12 +16,12 @@ import trio
 
 from triomq._cluster.identity import Clock
 from triomq._message.hooks import SendContext
-from triomq._message.message import Message, MessageQueue
+from triomq._message.message import Message, MessageQueue, check_keys
 from triomq._message.namespace import Namespace
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import TransactionEnd, TransactionState
 from triomq._producer.sender import Sender
-from triomq.errors import MQError
+from triomq.errors import InvalidCall, MQError
 from triomq_protocol.trace import TraceMessageType, encode_sent, encode_transaction_end
 
 log = logging.getLogger("triomq.trace")
@@ -87,14 +87,18 @@ class Tracer:
         return not topic.startswith(self.topic)
 
     def add(self, record: str, message_id: str, keys: str | None) -> None:
-        """Keep a record until it is sent; readers find it by the message's id and by its keys."""
+        """Keep a record until it is sent; readers find it by the message's id and by its keys.
+
+        Messages that are consumed come from any sender: of their ids and keys, those that cannot be keys are left out.
+        """
         encoded = record.encode(errors="replace")
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + len(encoded) > WAITING_BYTES_MAX:
             if not self._dropped:
                 log.warning("%d trace records wait to be sent: further ones are dropped", len(self._waiting))
             self._dropped += 1
             return
-        self._waiting.append((encoded, (message_id, *(keys.split() if keys else ()))))
+        found_by = (message_id, *(keys.split() if keys else ()))
+        self._waiting.append((encoded, tuple(key for key in found_by if _is_key(key))))
         self._waiting_bytes += len(encoded)
         self._some.set()
         if self._waiting_bytes >= BODY_BYTES:
@@ -232,6 +236,14 @@ class SendTrace:
             ids, offset_ids = result.message_id.split(","), result.offset_message_id.split(",")
             self._offset_ids = dict(zip(ids, offset_ids, strict=False))
         return self._offset_ids.get(context.message_id, "")
+
+
+def _is_key(text: str) -> bool:
+    try:
+        check_keys(text)
+    except InvalidCall:
+        return False
+    return True
 
 
 def _joined(keys: object) -> str | None:

@@ -185,3 +185,18 @@ async def test_a_message_of_records_stays_within_the_limits():
         assert len(" ".join(keys)) <= KEYS_BYTES < MAX_PROPERTIES_BYTES
     assert total == 3000 * 150 + 1
     assert keys[-1] == "long", "keys that could not be sent are left out, the id is not"
+
+
+@pytest.mark.parametrize("message_id", ["two words", " ", "bell\x07", "a\x01b"])
+async def test_an_id_that_cannot_be_a_key_does_not_lose_the_records_of_others(
+    autojump_clock, cluster, caplog, properties_of, message_id
+):
+    """A consumer traces messages of any sender, whose ids and keys nobody has checked."""
+    async with cluster.client(trace=True) as client:
+        sent = await client.producer("PG").send(triomq.Message("T", b"x", keys="own"))
+        (tracer,) = client._tracers.values()
+        tracer.add("Consumed\x02", message_id, "k1 k\x07 k2")
+    assert [kind for kind, *_ in records(cluster.broker)] == ["Pub", "Consumed"]
+    (trace,) = traces(cluster.broker)
+    assert properties_of(trace)["KEYS"] == f"{sent.message_id} own k1 k2"
+    assert "lost" not in caplog.text
