@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from triomq_protocol.record.check import claimed_size, store_timestamp_of
 from triomq_protocol.record.layout import PLACE
 from triomq_server.store.commitlog import CommitLog
-from triomq_server.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from triomq_server.store.files.segments import Segment
 from triomq_server.store.index import Index
 from triomq_server.store.values import QueryResult
@@ -20,6 +20,8 @@ _QUERY_ROUNDS = 3
 
 _QUERY_BYTES = 15 << 20
 """Of records in one result: a frame of 16 MiB is the longest that clients read."""
+
+_SCANNED_BYTES = 1024 * UNIT_BYTES
 
 
 def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
@@ -40,13 +42,36 @@ def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
     return -1 if record is None else store_timestamp_of(record)
 
 
+def _next_readable(log: CommitLog, segment: Segment, at: int, end: int) -> tuple[int, int] | None:
+    """Position and store time of the first entry of a queue's file between two positions whose record can be read."""
+    while at < end:
+        # In pieces: a queue that has lost a file has hundreds of thousands of blanks in a row.
+        part = segment.buffer[at : min(at + _SCANNED_BYTES, end)]
+        for physical_offset, size, _ in UNIT.iter_unpack(part):
+            if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
+                return at, stored
+            at += UNIT_BYTES
+    return None
+
+
+def _newest_time(log: CommitLog, segment: Segment) -> int:
+    """Store time of the last entry of a queue's file whose record can be read; -1 if there is none."""
+    for end in range(segment.position, 0, -_SCANNED_BYTES):
+        part = segment.buffer[max(0, end - _SCANNED_BYTES) : end]
+        for physical_offset, size, _ in reversed(list(UNIT.iter_unpack(part))):
+            if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
+                return stored
+            if physical_offset < log.min_offset:
+                return -1
+    return -1
+
+
 def _file_by_time(
     log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, modified_ms: Callable[[str], int] | None
 ) -> Segment | None:
     segments = [s for s in queue.segments.items if s.position]
     for segment in segments[:-1]:
-        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, segment.position - UNIT_BYTES)
-        newest = modified_ms(segment.path) if modified_ms is not None else _time_of(log, physical_offset, size)
+        newest = modified_ms(segment.path) if modified_ms is not None else _newest_time(log, segment)
         if newest >= timestamp_ms:
             return segment
     return segments[-1] if segments else None
@@ -59,6 +84,7 @@ def offset_by_time(
 
     That file is the first whose last record was stored at that time or later. With `modified_ms` the file is chosen by
     modification time, as in RocketMQ 4.9; that time can be earlier or later than the store time of the last record.
+    Entries whose records cannot be read, such as blanks, are passed over; RocketMQ returns 0 if its search meets one.
     """
     queue.publish_position()
     segment = _file_by_time(log, queue, timestamp_ms, modified_ms)
@@ -70,21 +96,24 @@ def offset_by_time(
     earlier = later = None  # (queue offset, time) nearest to the wanted time so far
     while low <= high:
         middle = (low + high) // 2
-        physical_offset, size, _ = UNIT.unpack_from(segment.buffer, (middle - first) * UNIT_BYTES)
+        at = (middle - first) * UNIT_BYTES
+        physical_offset, _, _ = UNIT.unpack_from(segment.buffer, at)
         if physical_offset < log.min_offset:
             low = middle + 1
             continue
-        stored = _time_of(log, physical_offset, size)
-        if stored < 0:
-            return 0
+        found = _next_readable(log, segment, at, (high + 1 - first) * UNIT_BYTES)
+        if found is None:
+            high = middle - 1
+            continue
+        number, stored = first + found[0] // UNIT_BYTES, found[1]
         if stored == timestamp_ms:
-            return middle
+            return number
         if stored > timestamp_ms:
             high = middle - 1
-            later = middle, stored
+            later = number, stored
         else:
-            low = middle + 1
-            earlier = middle, stored
+            low = number + 1
+            earlier = number, stored
     if earlier is None:
         return later[0] if later is not None else queue.min_offset
     if later is None or timestamp_ms - earlier[1] <= later[1] - timestamp_ms:

@@ -14,6 +14,7 @@ from memory_disk import MemoryDisk
 from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.store import NewRecord, ReadStatus, open_store
+from triomq_server.store.consume_queue import BLANK_SIZE
 from triomq_server.store.reading.queue_reads import read_queue
 
 ROOT = "/store"
@@ -319,6 +320,47 @@ async def test_times(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         assert store.in_memory(0)
         config.in_memory_limit_bytes -= 1
         assert not store.in_memory(0)
+
+
+@pytest.mark.parametrize("compat", ["safe", "4.9"])
+@pytest.mark.parametrize("blanks", [{17}, {0}, {34}, set(range(9, 30)), set(range(20)), set(range(15, 35))])
+async def test_times_of_a_queue_with_blank_entries(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord, blanks: set[int], compat: str
+) -> None:
+    """The message nearest to each time is found, wherever entries have lost their records."""
+    config = make_config(ROOT, compat=compat, mapped_file_size_consume_queue=20 * 300)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        start = clock.now
+        for n in range(35):
+            clock.now = start + n * 10
+            store.append(make_record(n, size=20))
+        queue = store.consume_queues.get("T", 0)
+        for n in blanks:
+            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+        left = [n for n in range(35) if n not in blanks]
+        for time_ms in range(-10, 360):
+            wanted = min(left, key=lambda n: (abs(n * 10 - time_ms), n))
+            assert store.offset_by_time("T", 0, start + time_ms) == wanted
+        for n in left:
+            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+        assert store.offset_by_time("T", 0, start + 100) == 0
+
+
+async def test_times_where_a_queues_file_ends_with_blank_entries(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(ROOT)
+    per_file = config.mapped_file_size_consume_queue // 20
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        start = clock.now
+        for n in range(2 * per_file + 5):
+            clock.now = start + n * 10
+            store.append(make_record(n, size=20))
+        queue = store.consume_queues.get("T", 0)
+        for n in range(per_file - 3, per_file):
+            queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
+        asked = [0, per_file // 2, per_file - 4, per_file, per_file + 1, 2 * per_file + 4]
+        assert [store.offset_by_time("T", 0, start + n * 10) for n in asked] == asked
 
 
 async def test_entries_out_of_order_are_still_followed_one_by_one(
