@@ -13,6 +13,7 @@ from triomq_protocol.names import FORBIDDEN_TOPICS, RETRY_PREFIX
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.broker.broker import Broker
+from triomq_server.broker.refusals import RefusedError
 from triomq_server.broker.requests.burst_access import request_access
 from triomq_server.broker.requests.sending.answers import SendCompletion
 from triomq_server.broker.requests.sending.rewriting import batch_properties
@@ -75,4 +76,7 @@ def configure(bursts: sends.SendBursts, broker: Broker, completion: SendCompleti
 
 
 def _batch_properties(broker: Broker, text: str) -> bytes | None:
-    return batch_properties(text, broker.config.broker_cluster_name)
+    try:
+        return batch_properties(text, broker.config.broker_cluster_name)
+    except RefusedError:
+        return None  # the handler answers

@@ -29,6 +29,9 @@ from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.config import BrokerConfig
 from triomq_server.store import NewBatch, NewRecord
 
+_INT32_DIGITS = 10
+"""Python refuses to read some thousand digits."""
+
 
 def special_record(record: NewRecord, properties: dict[str, str], config: BrokerConfig, *, dead: bool) -> None:
     """Complete the record of a message that is delayed, half of a transaction, or a dead letter.
@@ -101,19 +104,28 @@ def _goes_to_schedule(record: NewRecord, properties: dict[str, str], config: Bro
 
 def delay_level(properties: dict[str, str], config: BrokerConfig) -> int:
     """The delay level, 0 for none, at most the highest there is. Raises RefusedError for text that is not an int32."""
+    return min(_requested_level(properties), len(config.store.delay_levels_ms))
+
+
+def _requested_level(properties: dict[str, str]) -> int:
     text = properties.get(DELAY)
     if text is None:
         return 0
     digits = text[1:] if text[:1] in ("-", "+") else text
-    if not (digits.isascii() and digits.isdigit() and -(1 << 31) <= int(text) < 1 << 31):
-        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is not a number: {text[:64]!r}")
-    return min(int(text), len(config.store.delay_levels_ms))
+    if digits.isascii() and digits.isdigit() and len(digits := digits.lstrip("0")) <= _INT32_DIGITS:
+        level = int(digits or "0") * (-1 if text[0] == "-" else 1)
+        if -(1 << 31) <= level < 1 << 31:
+            return level
+    raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is not a number: {text[:64]!r}")
 
 
 def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cluster: str) -> NewBatch | None:
     """A batch as the store takes it, without queue and hosts; None if it may not be a batch at all.
 
     A batch is neither delayed nor transactional; CLUSTER is appended to every element's properties, and WAIT stays.
+
+    Raises:
+        RefusedError: the delay level is not a number.
     """
     properties = None if header.sys_flag & TRANSACTION_MASK else batch_properties(header.properties, cluster)
     if properties is None:
@@ -130,10 +142,10 @@ def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cl
 
 
 def batch_properties(text: str | None, cluster: str) -> bytes | None:
-    """The text that a batch's own property string adds to each element's properties; None if it asks for a delay."""
+    """The text that a batch's own property string adds to each element's properties; None if it asks for a delay. Raises
+    as `new_batch`."""
     properties = decode_properties(text)
-    level = properties.get(DELAY, "")
-    if level.isdigit() and int(level) > 0:
+    if _requested_level(properties) > 0:
         return None
     properties[CLUSTER] = cluster
     return encode_properties_bytes(properties)

@@ -126,6 +126,20 @@ def frame(code: int, body: bytes, **fields: str) -> bytes:
     return Twins(0).json_frame(code, list({**FIELDS, **fields}.items()), body)
 
 
+@pytest.mark.parametrize(
+    ("level", "code"), [("1", 13), ("+1", 13), ("0", 0), ("-1", 0), ("soon", 1), ("1" * 5000, 1), ("0" * 5000, 0)]
+)
+async def test_a_batchs_delay_is_answered_as_by_the_handlers(
+    level: str, code: int, new_desk: Callable[..., AbstractAsyncContextManager[Any]]
+) -> None:
+    async with new_desk() as desk:
+        way = Way(desk, compiled=True)
+        await way.receive(frame(310, b"makes the queue"))
+        (answer,) = await way.receive(frame(320, encode_batch_element(b"x", b""), i=f"DELAY\x01{level}", m="true"))
+        assert b'"code":%d,' % code in answer
+        assert b"ValueError" not in answer
+
+
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFFFFEA, 0x7FFFFFE9, 1 << 30, 101, -1, -0x80000000])
 async def test_an_element_whose_length_exceeds_its_batch_is_refused(
     length: int, new_desk: Callable[[], AbstractAsyncContextManager[Any]]

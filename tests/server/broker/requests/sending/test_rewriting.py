@@ -74,7 +74,7 @@ def test_no_delay(level: str) -> None:
     assert properties_of(record) == {"DELAY": level, "CLUSTER": "VecCluster"}
 
 
-@pytest.mark.parametrize("level", ["x", "1.5", "٣", "1_0", "99999999999", " 1"])
+@pytest.mark.parametrize("level", ["x", "1.5", "٣", "²", "1_0", "99999999999", "1" * 5000, "-", " 1"])
 def test_a_delay_that_is_no_int32_is_refused(level: str) -> None:
     with pytest.raises(RefusedError) as refused:
         rewritten(f"DELAY\x01{level}")
@@ -157,6 +157,15 @@ def test_batches_keep_wait_and_get_the_cluster() -> None:
     assert bare.properties == b"CLUSTER\x01C"
 
 
-@pytest.mark.parametrize(("properties", "sys_flag"), [("DELAY\x011", 0), ("", 4), ("", 8)])
+@pytest.mark.parametrize("level", ["x", "²", "-", "9" * 5000])
+def test_a_batch_with_a_delay_that_is_no_int32_is_refused(level: str) -> None:
+    with pytest.raises(RefusedError, match="property DELAY is not a number"):
+        new_batch(header(f"DELAY\x01{level}"), b"elements", "C")
+
+
+@pytest.mark.parametrize(
+    ("properties", "sys_flag"),
+    [("DELAY\x011", 0), ("DELAY\x01+1", 0), ("DELAY\x01" + "0" * 5000 + "1", 0), ("", 4), ("", 8)],
+)
 def test_batches_are_neither_delayed_nor_transactional(properties: str, sys_flag: int) -> None:
     assert new_batch(header(properties, sys_flag), b"elements", "C") is None
