@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests.offset import ConsumerOffsetTable
 from triomq_protocol.wire import fastjson
-from triomq_server.disk.config_files import ConfigFile
+from triomq_server.disk.config_files import ConfigFile, damaged
 from triomq_server.wire import to_the_end
 
 FIELD = "triomqResets"
@@ -239,8 +239,11 @@ class Resets:
     def load(self) -> None:
         """Read the file; a missing one is not an error. OSError, ConfigFileDamaged."""
         data = self._file.load() if self._file is not None else None
-        if isinstance(data, Mapping):
-            self.table = _table_of(data.get("resets"))
+        if self._file is not None and isinstance(data, Mapping):
+            try:
+                self.table = _table_of(data.get("resets"))
+            except (AttributeError, TypeError, ValueError, OverflowError) as error:
+                raise damaged(self._file.path, f"does not hold what it should: {error}") from error
 
     def persist(self) -> None:
         """Write the file if anything has changed; if the disk fails, it logs an error and the next call tries again."""
@@ -276,8 +279,5 @@ def _table_of(data: object) -> Offsets:
     if data is None:
         return {}
     if not isinstance(data, Mapping):
-        raise BodyError(FIELD, "not a table of times by queue")
-    try:
-        return {str(key): {int(queue): int(time) for queue, time in queues.items()} for key, queues in data.items()}
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BodyError(FIELD, "not a table of times by queue") from error
+        raise TypeError("not a table of times by queue")
+    return {str(key): {int(queue): int(time) for queue, time in queues.items()} for key, queues in data.items()}
