@@ -417,6 +417,15 @@ class BrokerRefused(CallError):
     advice = "read the remark"
 
 
+class StaticTopicRefused(BrokerRefused):
+    """The broker does not have this queue of a static topic of RocketMQ 5 (code 501)."""
+
+    advice = (
+        "clients of the 4.9 protocol do not find the queues of a static topic: use a client of RocketMQ 5 for it, or a topic "
+        "that is not static"
+    )
+
+
 class ClosedError(MQError):
     """The client, the producer, the consumer or the connection is closed."""
 
@@ -444,6 +453,9 @@ class OtherProtocol(ProtocolViolation):
     """The first bytes from the peer are of another protocol: it is not a name server or broker, or it expects TLS."""
 
 
+NOT_LEADER_FOR_QUEUE: Final = 501
+"""Of RocketMQ 5."""
+
 CODE_ERRORS: dict[int, type[MQError]] = {
     ResponseCode.SYSTEM_ERROR: BrokerFault,
     ResponseCode.SYSTEM_BUSY: BrokerBusy,
@@ -465,6 +477,7 @@ CODE_ERRORS: dict[int, type[MQError]] = {
     ResponseCode.CONSUMER_NOT_ONLINE: NotFound,
     ResponseCode.NO_MESSAGE: NotFound,
     ResponseCode.FLOW_CONTROL: BrokerBusy,
+    NOT_LEADER_FOR_QUEUE: StaticTopicRefused,
 }
 """Response code -> error class; a code that is not here becomes :class:`BrokerRefused`."""
 

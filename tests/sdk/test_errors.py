@@ -32,6 +32,7 @@ from triomq_protocol.codes import ResponseCode
         (206, errors.NotFound, False, False),
         (208, errors.NotFound, False, False),
         (215, errors.BrokerBusy, False, False),
+        (501, errors.StaticTopicRefused, False, False),
         (999, errors.BrokerRefused, False, False),
     ],
 )

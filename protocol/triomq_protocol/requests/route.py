@@ -37,6 +37,14 @@ class BrokerData(Body, kw_only=True):
     broker_addrs: dict[SmallKey, str] | None = None
     broker_name: str | None = None
     cluster: str | None = None
+    enable_acting_master: bool | None = None  # of RocketMQ 5 only: a slave may be listed as 0 while there is no master
+
+
+class QueueMapping(Body, kw_only=True):
+    """The queues of a static topic of RocketMQ 5 on one broker set; what its own clients need to find them is not read."""
+
+    bname: str | None = None
+    total_queues: int = 0
 
 
 class TopicRouteData(Body, kw_only=True):
@@ -48,6 +56,7 @@ class TopicRouteData(Body, kw_only=True):
     filter_server_table: dict[str, list[str]] | None = None
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] | None = None
+    topic_queue_mapping_by_broker: dict[str, QueueMapping] | None = None
 
     def encode_standard(self) -> bytes:
         """The form for callers of version >= 401 or with acceptStandardJsonOnly (docs/protocol/remoting.md §13.1).

@@ -659,6 +659,9 @@ class Routes:
         if old is not None and old.borrowed == borrowed and not route_differs(old.data, data):
             return old
         known.route = route = make_route(topic, data, borrowed=borrowed)
+        if data.topic_queue_mapping_by_broker and not (old is not None and old.data.topic_queue_mapping_by_broker):
+            text = "topic %s is a static topic of RocketMQ 5: clients of the 4.9 protocol cannot use all of its queues"
+            log.warning(text, topic, extra={"topic": topic})
         lost = lost_masters(known.lost, old, route)
         if lost - known.lost:
             known.lost_at = trio.current_time()
