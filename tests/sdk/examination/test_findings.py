@@ -282,3 +282,17 @@ def test_a_queue_is_stuck_when_held_messages_are_not_finished():
         MessageQueue("T", "a", 4): state(5, now - 90_000, droped=True),
     }
     assert stuck_queues(ConsumerRunningInfo(mq_table=table), now) == (StuckQueue("T", "a", 0, 5, 60),)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cure"),
+    [
+        ({}, "`triomq admin role a:ID master`"),
+        ({"enableDLegerCommitLog": "false", "enableControllerMode": "false"}, "`triomq admin role a:ID master`"),
+        ({"enableDLegerCommitLog": "true"}, "more than half of their dLegerPeers"),
+        ({"enableControllerMode": "true"}, "controllerAddr"),
+    ],
+)
+def test_brokers_that_elect_their_master_are_not_given_one(settings, cure):
+    (finding,) = [each for each in findings_of(brokers(change(SLAVE, **settings), OTHER)) if each.kind == "no_master"]
+    assert cure in finding.cure
