@@ -181,6 +181,17 @@ def writable_without_master(route: Route) -> list[str]:
     )
 
 
+def perhaps_acting(route: Route) -> list[str]:
+    """The broker sets of RocketMQ 5 whose slave may act as the master, by name: then the name server lists it as 0, and
+    its queues without permission to write."""
+    enabled = {broker.broker_name for broker in route.data.broker_datas or [] if broker.enable_acting_master}
+    return sorted(
+        queues.broker_name
+        for queues in route.data.queue_datas or []
+        if queues.broker_name in enabled and queues.broker_name and not queues.perm & PERM_WRITE
+    )
+
+
 def borrow(data: TopicRouteData, max_queues: int) -> TopicRouteData:
     """The default topic's route, with its queues bounded as the broker will bound them when it creates the topic."""
     return TopicRouteData(
@@ -451,6 +462,13 @@ class Routes:
         without = writable_without_master(route)
         if without:
             return BrokerNotFound(f"{what}: no master of {', '.join(without)} is registered", address=address)
+        acting = perhaps_acting(route)
+        if acting:
+            reason = (
+                f"no master of {', '.join(acting)} is registered, and a slave serves reads in its place "
+                "(enableSlaveActingMaster); or the topic is read-only"
+            )
+            return BrokerNotFound(f"{what}: {reason}", address=address)
         return PermissionDenied(f"{what}: none of its queues may be written to", address=address)
 
     async def _new_topic(self, topic: str) -> Route | None:

@@ -11,6 +11,7 @@ import trio
 import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests import QueueMapping
 
 SEND = RequestCode.SEND_MESSAGE_V2
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -322,3 +323,57 @@ async def test_a_send_waits_for_another_master_while_the_one_it_knows_refuses(au
         with pytest.raises(errors.BrokerUnavailable) as caught:
             await another.send(triomq.Message("T", b"x"))
         assert len(caught.value.attempts) == 1
+
+
+def act_as_master(cluster, slave):
+    """The name server's answer of RocketMQ 5 while there is no master and slaves may act as one."""
+    slave.broker_id = 0
+    cluster.name_server.add_route("T", slave, perm=4)
+    for broker in cluster.name_server.routes["T"].broker_datas:
+        broker.enable_acting_master = True
+
+
+async def test_a_send_waits_for_the_master_that_a_slave_acts_for(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    act_as_master(cluster, slave)
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = client.producer("G")
+
+        @nursery.start_soon
+        async def return_later():
+            await trio.sleep(2)
+            slave.broker_id = 1
+            cluster.name_server.add_route("T", cluster.broker, slave)
+
+        await producer.send(triomq.Message("T", b"x"))
+    assert cluster.broker.bodies("T") == [b"x"]
+
+
+async def test_the_error_without_a_master_names_the_slave_that_acts_for_it(autojump_clock, cluster):
+    act_as_master(cluster, cluster.add_slave())
+    async with cluster.client(route_wait_s=0) as client:
+        with pytest.raises(
+            errors.BrokerNotFound, match=r"no master of broker-a .* serves reads in its place"
+        ) as caught:
+            await client.producer("G").send(triomq.Message("T", b"x"))
+    assert "or the topic is read-only" in str(caught.value)
+
+
+async def test_a_read_only_topic_of_rocketmq_5_without_acting_masters(autojump_clock, cluster):
+    cluster.name_server.add_route("T", cluster.broker, perm=4)
+    cluster.name_server.routes["T"].broker_datas[0].enable_acting_master = False
+    async with cluster.client() as client:
+        with pytest.raises(errors.PermissionDenied, match="none of its queues may be written to"):
+            await client.producer("G").send(triomq.Message("T", b"x"))
+
+
+async def test_a_static_topic_is_named_once(autojump_clock, cluster, caplog):
+    """Its queues have numbers that a client of 4.9 does not find."""
+    route = cluster.name_server.routes["T"]
+    route.topic_queue_mapping_by_broker = {"broker-a": QueueMapping(bname="broker-a", total_queues=4)}
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        cluster.add_slave()
+        cluster.name_server.routes["T"].topic_queue_mapping_by_broker = route.topic_queue_mapping_by_broker
+        await client._routes.refresh("T")
+    assert len([record for record in caplog.records if "static topic of RocketMQ 5" in record.message]) == 1
