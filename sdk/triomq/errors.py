@@ -98,6 +98,26 @@ ACCOUNTS_GONE: Final = (
 """The advice if a broker does not know requests 50 to 54, about accounts."""
 
 
+TYPE_ADVICE: Final = (
+    (
+        re.compile("TopicMessageType validate failed, the expected type is UNSPECIFIED"),
+        (
+            "the RocketMQ 5 proxy does not know the topic: create it at the cluster's name servers, with `triomq topics "
+            "TOPIC --create -n HOST:PORT`; a proxy that was asked before keeps its answer for 20 s or more"
+        ),
+    ),
+    (
+        re.compile("TopicMessageType validate failed"),
+        (
+            "a RocketMQ 5 proxy takes only messages of the topic's type: use a topic of this type (mqadmin updateTopic -a "
+            "+message.type=DELAY, TRANSACTION or FIFO), use the cluster's name servers instead of the proxy, or set "
+            "enableTopicMessageTypeCheck=false in the proxy's file"
+        ),
+    ),
+)
+"""The advice for messages that a RocketMQ 5 proxy refuses by the type of their topic."""
+
+
 class MQError(Exception):
     """The base class of all errors that this package raises on purpose.
 
@@ -378,11 +398,16 @@ class MessageIllegal(CallError):
 
     advice = "a body has 1 byte to 4 MiB, all properties together at most 32767 bytes"
 
+    _advice_by_remark = TYPE_ADVICE
+
 
 class UnsupportedRequest(CallError):
     """The peer does not know this request (codes 3 and 15)."""
 
-    advice = "the peer is too old or of another kind"
+    advice = (
+        "the peer is too old or of another kind; a RocketMQ 5 proxy takes only requests of producers and consumers, and no "
+        "replies: give the cluster's name servers instead"
+    )
 
     _advice_by_remark = ACCOUNTS_GONE
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from triomq import errors
@@ -103,6 +105,25 @@ def test_the_error_for_a_refused_account_names_the_cure(remark, advice):
     assert remark in str(error)
     assert advice in error.advice
     assert error.advice in str(error)
+
+
+@pytest.mark.parametrize(
+    ("remark", "advice"),
+    [
+        (None, "32767 bytes"),
+        (
+            "TopicMessageType validate failed, the expected type is NORMAL, but actual type is DELAY",
+            r"-a \+message.type=DELAY",
+        ),
+        (
+            "TopicMessageType validate failed, the expected type is UNSPECIFIED, but actual type is NORMAL",
+            "does not know the topic: create it",
+        ),
+    ],
+)
+def test_the_error_for_a_message_that_a_proxy_refuses_by_its_type_names_the_cure(remark, advice):
+    error = error_for_code(ResponseCode.MESSAGE_ILLEGAL, remark, what="send to topic T", address="b:1")
+    assert re.search(advice, str(error))
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ CLOSES_SILENTLY: Final = (
 )
 NEVER_ANSWERS: Final = "it takes the connection and never answers: it may be no name server, or its process hangs"
 
+KNOWS_NO_BROKERS: Final = (
+    "it does not know a name server's requests: this looks like a broker's port, or like that of a RocketMQ 5 proxy, which "
+    "takes only requests of producers and consumers"
+)
+
 
 class NameServerProvider(Protocol):
     """Provides the name servers' addresses; called at the start and then every ``poll_every_s`` seconds."""
@@ -345,7 +350,7 @@ class NameServerGroup:
                 if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     return answer
                 # Every name server knows the requests that are sent here.
-                others[link.address] = "it does not know a name server's requests: this looks like a broker's port"
+                others[link.address] = KNOWS_NO_BROKERS
             self._choice.leave(link.address)
             if others.keys() >= set(self._choice.addresses):
                 if len(others) == 1:

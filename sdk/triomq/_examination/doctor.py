@@ -19,7 +19,7 @@ from triomq._admin.groups import GroupAdmin
 from triomq._arguments.kinds import check_callback, check_kind
 from triomq._arguments.numbers import check_seconds
 from triomq._cluster.identity import Clock
-from triomq._cluster.name_servers import NameServerGroup
+from triomq._cluster.name_servers import KNOWS_NO_BROKERS, NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._examination.findings import Finding, FindingLimits, findings_of
 from triomq._examination.snapshot import (
@@ -231,6 +231,8 @@ class Doctor(metaclass=NoPublicConstructor):
         try:
             command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
             info = await self._body(address, command, ClusterInfo)
+        except UnsupportedRequest:
+            return NameServerView(address, KNOWS_NO_BROKERS)
         except MQError as error:
             return NameServerView(address, _why(error))
         sets = addresses_of(info.broker_addr_table or {})

@@ -369,8 +369,11 @@ class Link:
                     self._wake_waiting_senders()
                 if len(data) == max_bytes and max_bytes < _RECEIVE_BYTES_MAX:
                     max_bytes *= 2
-            remark = "" if first else NEVER_ANSWERED
-            self.close(LinkLost("the peer closed the connection", address=self.address, remark=remark))
+            if not framed and (other := http_2(first)):
+                self.close(OtherProtocol("the peer closed the connection", address=self.address, remark=other))
+            else:
+                remark = "" if first else NEVER_ANSWERED
+                self.close(LinkLost("the peer closed the connection", address=self.address, remark=remark))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             text = error_text(error)
             remark = text if first or tells_cause(text) else f"{text}; {NEVER_ANSWERED}"
@@ -538,6 +541,17 @@ def other_protocol(first: bytes) -> str | None:
     # As a frame's length, four letters are more than half a gigabyte.
     if len(first) >= 4 and first.isascii() and first.decode("ascii").replace("\r", "").replace("\n", "").isprintable():
         return f"the peer's first bytes are the text {first.decode('ascii')!r}, and no frame"
+    return None
+
+
+def http_2(first: bytes) -> str | None:
+    """A note if a peer's first bytes are a SETTINGS frame of HTTP/2, by the start of which it might be one of RocketMQ's
+    whose rest is to come."""
+    if len(first) >= 8 and first[3] == 4 and not any(first[4:8]):
+        return (
+            "the peer speaks HTTP/2: this is a gRPC port, as that of a RocketMQ 5 proxy; its remoting port is another one, "
+            "and of a proxy in LOCAL mode use the cluster's name servers: its routes name the gRPC port"
+        )
     return None
 
 

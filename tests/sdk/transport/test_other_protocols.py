@@ -10,7 +10,7 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._transport.link import Link, other_protocol
+from triomq._transport.link import Link, http_2, other_protocol
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.wire.command import Command
 
@@ -54,6 +54,17 @@ async def test_an_address_that_is_no_name_server_is_named_at_once(nursery, caplo
             assert address in str(caught.value)
             assert "duplicate" not in str(caught.value)
             assert (len(connections), len(warnings(caplog))) == (1, 1)
+
+
+async def test_a_grpc_port_is_named_when_it_closes_the_connection(nursery):
+    """Its first frame might be the start of one of RocketMQ's; a proxy in LOCAL mode names this port in its routes."""
+    address = await listen(nursery, bytes.fromhex("000012040000000000") + bytes(18))
+    async with triomq.open_client(address) as client:
+        with pytest.raises(errors.NotANameServer, match="speaks HTTP/2: this is a gRPC port"):
+            await client.producer("G").send(triomq.Message("T", b"x"))
+        link = await client._links.get(address)
+        with pytest.raises(errors.OtherProtocol, match="LOCAL mode use the cluster's name servers"):
+            await link.request(Command.request(RequestCode.GET_MAX_OFFSET), 1)
 
 
 @pytest.mark.parametrize("data", [b"", None])
@@ -109,11 +120,14 @@ async def test_a_broker_asked_as_a_name_server_is_named(autojump_clock, cluster)
         for call in (client.admin.topics, partial(client.producer("G").send, triomq.Message("T", b"x"))):
             with pytest.raises(errors.NotANameServer, match="looks like a broker's port"):
                 await call()
+        with pytest.raises(errors.NoNameServer, match="like that of a RocketMQ 5 proxy"):
+            await client.doctor.look()
 
 
 @pytest.mark.parametrize("first", [b"", b"\x00\x00\x00\x10\x00\x00\x00\x08", b"\x15", b"\x80\x00\x00\x03", b"SSH"])
 def test_other_bytes_are_not_guessed_at(first):
     assert other_protocol(first) is None
+    assert http_2(first) is None
 
 
 async def test_only_errors_of_sends_mention_duplicates(nursery):
