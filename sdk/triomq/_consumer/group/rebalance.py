@@ -150,6 +150,9 @@ def work_out_share(
 
     A list without us means that the broker has not received our heartbeat: the first time, everything stays; the second
     time our queues are given up, as Java does at once.  In neither case is a queue taken.
+
+    A member that is listed twice counts once: it is nearly always one member, by its old link and by its new one, and a
+    second share would have nobody who consumes it.
     """
     if not queues or not members:
         return Share(None)
@@ -157,7 +160,7 @@ def work_out_share(
         return Share(() if was_absent else None, is_member=False)
     try:
         # Inside the try block: a user's generator runs only now.
-        share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(members)))
+        share = tuple(strategy(client_id, sorted_queues(queues), sorted_members(set(members))))
         _check_share(share, {queue.topic for queue in queues})
     except Exception:
         # A strategy may be the user's own.
@@ -376,12 +379,12 @@ class Rebalance:
                 log.debug("%s", text)  # it has just joined, and its heartbeat has not reached this broker yet
             await self._beat()
             if given_up:
-                await self._apply(topic, (), len(members or ()))
+                await self._apply(topic, (), len(set(members or ())))
             return False
         self._absent.discard(topic)
         if share.queues is None:
             return not queues  # no broker listed the members: ask again soon
-        return await self._apply(topic, share.queues, len(members or ()))
+        return await self._apply(topic, share.queues, len(set(members or ())))
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""

@@ -44,6 +44,9 @@ def test_a_stuck_queue_is_taken_again() -> None:
         (Q[:2], [], False, Share(None)),
         (Q[:2], ["me"], False, Share((Q[0], Q[1]))),
         (Q[1::-1], ["you", "me"], False, Share((Q[0],))),
+        # Listed twice, by its old link and its new one: otherwise nobody would consume its second share.
+        (Q[:2], ["me", "me"], False, Share((Q[0], Q[1]))),
+        (Q[:4], ["you", "me", "you", "me"], False, Share((Q[0], Q[1]))),
         (Q[:2], ["you"], False, Share(None, is_member=False)),
         (Q[:2], ["you"], True, Share((), is_member=False)),
     ],
