@@ -16,7 +16,7 @@ import trio
 from triomq._cluster.routes import Route, Routes
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import InvalidCall, MQError
+from triomq.errors import InvalidCall, MQError, NotANameServer
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import ConsumerData, HeartbeatData, ProducerData, UnregisterClientRequest
@@ -207,6 +207,10 @@ class Heartbeats:
     async def _look_for_masters(self) -> None:
         try:
             self._masters = await self._routes.masters()
+        except NotANameServer as error:
+            # A RocketMQ 5 proxy lists no brokers; it is the only one that asks about transactions.
+            log.debug("no further masters: %s", error.reason)
+            self._masters = frozenset()
         except MQError as error:
             log.info("the masters that may ask about transactions are not known now: %s", error.reason)
 

@@ -625,6 +625,23 @@ def dials_of(cluster):
     return cluster.network.dials.count(cluster.broker.address)
 
 
+async def test_a_proxy_of_rocketmq_5_is_not_asked_for_masters_again_and_again(autojump_clock, cluster):
+    """It serves routes as a name server does, and does not know the request for all brokers."""
+
+    def unsupported(command):
+        return command.answer(3, " request type 106 not supported")
+
+    cluster.name_server.script(RequestCode.GET_BROKER_CLUSTER_INFO, *[unsupported] * 1000)
+    async with cluster.client() as client:
+        producer = client.producer("G", transactions=lambda message: triomq.TransactionState.COMMIT)
+        await trio.sleep(1)
+        cluster.name_server.seen.clear()
+        await trio.sleep(61)
+        assert len(cluster.name_server.requests(RequestCode.GET_BROKER_CLUSTER_INFO)) <= 3
+        await producer.send_in_transaction(triomq.Message("T", b"x"), lambda _: triomq.TransactionState.COMMIT)
+        assert (await producer.send(triomq.Message("T", b"y"))).status is triomq.SendStatus.SEND_OK
+
+
 @pytest.mark.parametrize("away_s", [0, 10])
 async def test_a_broker_that_was_started_again_soon_knows_an_idle_producer(
     autojump_clock, cluster, ask, make_record, away_s
