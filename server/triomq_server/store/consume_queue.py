@@ -741,6 +741,14 @@ class ConsumeQueues:
                 if number % _LOADED_PER_STEP == _LOADED_PER_STEP - 1:
                     yield
 
+    def are_on_disk(self) -> bool:
+        """Whether the disk has any queue with entries. Changes nothing, and loads nothing."""
+        for path in (self._path(*place) for place in self._places()):
+            for name, is_directory, _ in self._disk.entries(path):
+                if not is_directory and any(self._disk.content(f"{path}/{name}", self._file_bytes)[0]):
+                    return True
+        return False
+
     def _places(self) -> Iterator[tuple[str, int]]:
         """Topics and queue ids that seem to have queues on the disk."""
         for topic in self._disk.list(self._directory):

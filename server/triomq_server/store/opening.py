@@ -156,11 +156,11 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         clean, same_boot = disk.read(repair) == _CLEAN, True
         may_be_torn = not clean
     store.commitlog.segments.load("mappedFileSizeCommitLog")
+    if not config.compat_49:
+        _check_log_is_there(store, root)
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
             await trio.lowlevel.checkpoint()
-    if not config.compat_49:
-        _check_log_is_there(store, root)
     store.checkpoint.load()
     reindex_from = None
     if store.index is not None:
@@ -223,9 +223,9 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
 
 def _check_log_is_there(store: MessageStore, root: str) -> None:
     """Without its log a store would remove all queues, and number new messages from 0: readers would find nothing, and
-    slaves that have the log could not follow."""
+    slaves that have the log could not follow. To be called before queues are loaded, which removes damaged files."""
     log = store.commitlog.segments
-    if not log.items and any(queue.segments.items for queue in store.consume_queues):
+    if not log.items and store.consume_queues.are_on_disk():
         raise StoreDamaged(
             f"{log.directory} has no log files, but {root}/consumequeue has entries of their messages: mount the disk of the "
             f"log, or correct storePathCommitLog. If the log is lost, and another broker of the set has it, make that one the "

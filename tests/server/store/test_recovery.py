@@ -803,6 +803,37 @@ async def test_a_store_whose_log_is_missing_stays_as_it_is(
         assert store.queue_bounds("T", 0) == (0, 1)
 
 
+async def test_a_store_whose_log_is_missing_keeps_its_damaged_queues_too(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """They are built again only when the log is there. Until then, their numbers are known from them alone."""
+    config = make_config(ROOT, store_path_commit_log="/log")
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(25):
+            store.append(make_record(n))
+    memory_disk.remove_tree("/log")
+    folder = f"{ROOT}/consumequeue/T/0"
+    *_, last = memory_disk.list(folder)
+    memory_disk.write(f"{folder}/{last}", memory_disk.read(f"{folder}/{last}")[:-7])
+    before = {path: memory_disk.read(path) for path in memory_disk.files if path.startswith(folder)}
+    with pytest.raises(StoreDamaged, match="has no log files"):
+        async with open_store(config, disk=memory_disk):
+            pass
+    assert {path: memory_disk.read(path) for path in memory_disk.files if path.startswith(folder)} == before
+
+
+async def test_a_queue_file_without_entries_needs_no_log(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """A failure of the machine may leave no more of the first message, if the log has a disk of its own."""
+    config = make_config(ROOT)
+    memory_disk.create(f"{ROOT}/consumequeue/T/0/{0:020}", config.mapped_file_size_consume_queue, 0)
+    memory_disk.write(f"{ROOT}/consumequeue/T/1/{0:020}", b"")
+    memory_disk.write(f"{ROOT}/abort", b"")
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.append(make_record(0)).queue_offset == 0
+
+
 async def test_a_store_starts_without_messages_if_its_queues_are_moved_away_with_its_log(
     memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:
