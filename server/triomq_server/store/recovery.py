@@ -173,13 +173,16 @@ class Recovery:
                 cut += 1
                 queue.truncate(end)
                 yield
-        if cut and self._clean:
+        # After a kill, a batch that was being written may have entries without records.
+        flushed_end = known_end if self._clean else self._checkpoint.log_offset
+        if cut and flushed_end > end:
             _log.critical(
-                "the store had been closed cleanly, and its queues know of messages up to log offset %d, but the log in %s "
-                "ends at %d: its last %d bytes are missing, and so are their messages, in %d queues. What is stored from "
-                "now on takes their places. To get them back, stop the broker and put the files there again from a copy, "
-                "or make a slave that has them the master",
-                known_end, self._commitlog.segments.directory, end, known_end - end, cut,
+                "%s up to log offset %d, but the log in %s ends at %d: its last %d bytes are missing, and so are their messages, "
+                "in %d queues. What is stored from now on takes their places. To get them back, stop the broker and put the "
+                "files there again from a copy, or make a slave that has them the master",
+                "the store had been closed cleanly, and its queues know of messages"
+                if self._clean else "the log had been forced to the disk",
+                flushed_end, self._commitlog.segments.directory, end, flushed_end - end, cut,
             )  # fmt: skip
 
     def _correct_min_offsets(self) -> Steps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -413,4 +414,35 @@ async def test_a_log_without_its_end_is_reported(
         missing = end - store.log_max_offset
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
     assert f"know of messages up to log offset {end}, but the log in {log} ends at {end - missing}: its last" in line
+    assert f"its last {missing} bytes are missing" in line
+
+
+@pytest.mark.parametrize("how", ["killed", "power failure"])
+async def test_a_log_without_its_end_is_reported_after_a_crash_too(
+    how: str,
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was on the disk cannot have been lost in a crash."""
+    config = make_config("/store", store_path_commit_log="/log")
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(30):
+            store.append(make_record(n))
+        await store.flusher.flush_log()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        end = store.log_max_offset
+        for n in range(30, 40):
+            store.append(make_record(n))
+        disk = memory_disk.after_kill() if how == "killed" else memory_disk.after_power_loss(Random(1), written=0)
+    async with open_store(config, disk=disk.after_kill()) as store:
+        assert store.queue_bounds("T", 0)[1] >= 30
+    assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
+    name = f"/log/{0:020}"
+    disk.write(name, disk.read(name)[: end // 2] + bytes(config.mapped_file_size_commit_log - end // 2))
+    async with open_store(config, disk=disk) as store:
+        missing = end - store.log_max_offset
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
     assert f"its last {missing} bytes are missing" in line
