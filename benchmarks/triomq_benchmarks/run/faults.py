@@ -24,9 +24,20 @@ CUT_EVERY_S = 0.01
 
 
 def check_faults(faults: Sequence[Fault], target: RunTarget) -> None:
-    """Raise WorkloadError if a fault names a node that does not exist."""
-    for fault in faults:
-        _node(fault, target)
+    """Raise WorkloadError if a fault names a node that does not exist, or begins while another one holds that node: a
+    process that has ended may have left its id to another one."""
+    held: dict[str, Fault] = {}
+    for fault in sorted(faults, key=lambda each: each.at_s):
+        node = _node(fault, target)
+        before = held.get(node.name)
+        if before is not None and before.kind is FaultKind.KILL:
+            raise WorkloadError(
+                f"fault {fault}: {node.name} has been killed by then, by `{before}`, and is not started again; take "
+                "`restart` for that"
+            )
+        if before is not None and fault.at_s < before.at_s + before.for_s:
+            raise WorkloadError(f"fault {fault}: `{before}` is not over by then, and is of the same {node.name}")
+        held[node.name] = fault
 
 
 def _node(fault: Fault, target: RunTarget) -> TargetNode:

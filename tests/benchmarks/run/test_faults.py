@@ -74,6 +74,38 @@ def test_an_unknown_node() -> None:
         check_faults([Fault.parse("kill broker-c at 1 s")], target)
 
 
+@pytest.mark.parametrize(
+    ("faults", "message"),
+    [
+        (
+            ["kill master at 1 s", "pause broker-a at 5 s"],
+            "fault pause broker-a at 5 s for 2 s: broker-a has been killed",
+        ),
+        (
+            ["cut master at 5 s", "kill master at 5 s"],
+            "fault kill master at 5 s: `cut master at 5 s for 2 s` is not over",
+        ),
+        (
+            ["restart broker-b at 2 s for 3 s", "cut broker-b at 4 s"],
+            "`restart broker-b at 2 s for 3 s` is not over by then",
+        ),
+        (
+            ["pause slave at 2 s for 3 s", "restart slave at 1 s for 2 s"],
+            "`restart slave at 1 s for 2 s` is not over by then",
+        ),
+        (["restart slave at 1 s for 2 s", "pause slave at 3 s", "kill slave at 5 s", "kill master at 2 s"], None),
+    ],
+)
+def test_faults_of_a_node_follow_each_other(faults: list[str], message: str | None) -> None:
+    parsed = [Fault.parse(text) for text in faults]
+    if message is None:
+        check_faults(parsed, RecordingTarget())
+        return
+    with pytest.raises(WorkloadError) as refused:
+        check_faults(parsed, RecordingTarget())
+    assert message in str(refused.value)
+
+
 SERVER = """
 import socket
 server = socket.create_server(("127.0.0.1", 0))
