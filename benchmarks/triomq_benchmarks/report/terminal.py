@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,15 @@ def _errors_by_kind(result: RunResult) -> Counter[str]:
     return found
 
 
+def _audit_word(audit: Mapping[str, Any]) -> str:
+    """What an audit found; one that could not see everything, and found nothing else, has not found a defect."""
+    if audit.get("clean"):
+        return "clean"
+    if any(audit.get("counts", {}).values()):
+        return "NOT clean, see audit.json"
+    return f"incomplete, no defects found: {'; '.join(audit.get('notes', ()))}"
+
+
 def _print_decision(result: RunResult, folder: Path, console: Console) -> None:
     decision = result.decision
     style = "green" if decision.passed else "bold red"
@@ -118,5 +127,5 @@ def _print_decision(result: RunResult, folder: Path, console: Console) -> None:
             Text(f"  {'kept  ' if threshold.passed else 'MISSED'} {threshold.text}: {threshold.measured_text}")
         )
     if result.audit is not None:
-        console.print(Text(f"  audit: {'clean' if result.audit.get('clean') else 'NOT clean, see audit.json'}"))
+        console.print(Text(f"  audit: {_audit_word(result.audit)}"))
     console.print(Text(f"  files: {folder}", style="dim"), soft_wrap=True)

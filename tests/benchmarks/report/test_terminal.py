@@ -6,9 +6,11 @@ import io
 from pathlib import Path
 
 import attrs
+import pytest
 from made_runs import made_run
 from rich.console import Console
 
+from triomq_benchmarks.audit.checks import Defect, Findings
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.report.terminal import UNSUPPORTED, print_summary
 
@@ -41,3 +43,15 @@ def test_brackets_in_names_are_no_markup() -> None:
     lines = summary_of(named)
     assert lines[0].startswith("reads[/2], ")
     assert any("[bold]ours[/x]" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("findings", "line"),
+    [
+        (Findings(), "clean"),
+        (Findings(counts=dict.fromkeys(Defect, 0) | {Defect.LOST: 2}, notes=("x",)), "NOT clean, see audit.json"),
+        (Findings(notes=("the ledger has no end", "one more")), "incomplete, no defects found: the ledger has no end; one more"),
+    ],
+)  # fmt: skip
+def test_an_audit_that_could_not_see_everything_has_found_nothing(findings: Findings, line: str) -> None:
+    assert f"  audit: {line}" in summary_of(attrs.evolve(made_run(), audit=findings.as_dict()))
