@@ -263,6 +263,8 @@ def test_routers(rocketmq: RocketMQ) -> None:
     run(main)
 
 
+# FastStream 0.7.8 calls it.
+@pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning")
 def test_a_router_of_fastapi(rocketmq: RocketMQ) -> None:
     router = WebRouter(rocketmq.namesrv_addr, prefix="/shop")
     seen: asyncio.Queue[object] = asyncio.Queue()
