@@ -234,7 +234,9 @@ class BrokerFault(TransientError):
 
     # A DLedger group that does not get enough confirmations in time responds so, and may store the message later; a
     # plain broker responds so before it stores anything.
-    _advice_by_remark = ((re.compile(r"\[PC_SYNCHRONIZED\]"), MAY_BE_STORED),)
+    _advice_by_remark: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = (
+        (re.compile(r"\[PC_SYNCHRONIZED\]"), MAY_BE_STORED),
+    )
 
 
 class FilterSwitchedOff(BrokerFault):
