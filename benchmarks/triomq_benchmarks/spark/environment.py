@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 JAVA_MIN = 17
 LOOPBACK = "127.0.0.1"
 GET_JAVA = "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; others: https://adoptium.net; or set JAVA_HOME"
-GET_SPARK = "pip install 'triomq[spark]'"
+GET_SPARK = "pip install 'triomq[spark]', with Python 3.11 to 3.14"
 _JAVA_LIMIT_S = 30.0
 _ARCHIVE_LIMIT_S = 180.0
 """A JVM takes 8 s to write its classes, and several times as long on a busy machine."""

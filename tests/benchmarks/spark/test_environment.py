@@ -70,7 +70,9 @@ def test_a_java_home_without_java_is_distinguished() -> None:
 
 def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
-    with pytest.raises(ToolUnavailableError, match=r"package pyspark: pip install 'triomq\[spark\]'"):
+    with pytest.raises(
+        ToolUnavailableError, match=r"package pyspark: pip install 'triomq\[spark\]', with Python 3.11 to 3.14$"
+    ):
         check_spark()
 
 
