@@ -211,6 +211,7 @@ class Client(metaclass=NoPublicConstructor):
             refresh_every_s=options.get("refresh_every_s", REFRESH_EVERY_S),
             max_topics=options.get("max_topics", TOPICS_MAX),
         )
+        self._links.is_shared = self._routes.is_shared
         self._route_wait = RouteWait(self._routes, self._links, checked_wait_s(options.get("route_wait_s")))
         self._heartbeats = Heartbeats(
             self.client_id,

@@ -411,6 +411,10 @@ class Routes:
         """
         return self._addresses.table
 
+    def is_shared(self, address: str) -> bool:
+        """Whether an address is that of brokers of several sets, as a proxy's is."""
+        return sum(address in brokers.values() for brokers in self._addresses.table.values()) > 1
+
     async def for_publishing(self, topic: str) -> Route:
         """The route for sending; unknown topics are looked up now, and borrow queues if no name server knows them.
 

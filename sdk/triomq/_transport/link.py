@@ -39,6 +39,10 @@ log = logging.getLogger("triomq.links")
 SILENT_TIMEOUTS_MAX: Final = 2
 """After this many requests in a row timed out without a byte received, the link is considered dead."""
 
+SHARED_SILENCE_S: Final = 35.0
+"""How long, besides, nothing must have arrived from an address of several broker sets, a proxy's: it does not answer for
+a broker that is down, but for itself. A heartbeat every 30 s has 3 s for its answer."""
+
 HEADER_BYTES_MAX: Final = 512 * 1024
 """The longest header of a peer's frame, remark included. The largest ones that brokers send contain the properties of a
 message, 32767 bytes at most, which may be 200 kB in JSON."""
@@ -137,6 +141,7 @@ class Link:
         max_header_bytes: a peer's frame with a longer header ends the link.
         peer_log: logs lines that the peer causes; the links of a client share one.
         on_code: called with the code of every answer other than success.
+        is_shared: whether the brokers of several sets are behind an address.
     """
 
     def __init__(
@@ -151,8 +156,10 @@ class Link:
         max_header_bytes: int = HEADER_BYTES_MAX,
         peer_log: PeerLog | None = None,
         on_code: Callable[[int], None] | None = None,
+        is_shared: Callable[[str], bool] = lambda _address: False,
     ) -> None:
         self.address = address
+        self._is_shared = is_shared
         self._own_loop = OwnLoop()
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
@@ -516,6 +523,8 @@ class Link:
             return
         self._silent_timeouts += 1
         if self._silent_timeouts >= SILENT_TIMEOUTS_MAX:
+            if trio.current_time() - self.received_s < SHARED_SILENCE_S and self._is_shared(self.address):
+                return
             log.warning(
                 "closing the link to %s: requests time out and nothing comes in",
                 self.address,

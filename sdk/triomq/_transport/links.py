@@ -126,6 +126,8 @@ class Links:
         """Called with every link that can no longer be used, before the waiters of its requests."""
         self.closes_soon = False
         """Whether the client is closing its members, and the links after them: errors name it as the cause."""
+        self.is_shared: Callable[[str], bool] = lambda _address: False
+        """Whether the brokers of several sets are behind an address, as far as the client knows."""
         self._nursery = nursery
         self._own_loop = OwnLoop()
         self._dial = dial
@@ -230,11 +232,15 @@ class Links:
             "on_lost": self._drop,
             "peer_log": self._peer_log,
             "on_code": self._on_code,
+            "is_shared": self._shares,
             **self._limits,
         }
         if self._credentials is None:
             return Link(address, stream, **shared)
         return SignedLink(address, stream, credentials=self._credentials, **shared)
+
+    def _shares(self, address: str) -> bool:
+        return self.is_shared(address)
 
     def _drop(self, link: Link) -> None:
         if self._links.get(link.address) is link:

@@ -214,6 +214,19 @@ async def test_silence_causes_one_route_request_a_second(autojump_clock, cluster
         assert len(cluster.name_server.requests(ROUTE)) == 5
 
 
+async def test_an_address_of_several_sets_is_a_shared_one(autojump_clock, cluster):
+    """A proxy of RocketMQ 5 lists itself as the master of every set."""
+    cluster.add_master("broker-b")
+    async with cluster.client() as client:
+        await client._routes.for_publishing("T")
+        assert not client._links.is_shared(cluster.broker.address)
+        one, other = cluster.name_server.routes["T"].broker_datas
+        one.broker_addrs = other.broker_addrs = {0: cluster.broker.address}
+        await client._routes.refresh("T")
+        assert client._links.is_shared(cluster.broker.address)
+        assert not client._links.is_shared("elsewhere:1")
+
+
 async def test_a_doubted_route_stays_doubted_when_no_name_server_answers(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = client.producer("G")

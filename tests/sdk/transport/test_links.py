@@ -259,6 +259,24 @@ async def test_a_silent_peer_is_given_up_after_two_timeouts(autojump_clock, link
     assert isinstance(await outcome(link), errors.LinkLost)
 
 
+async def test_a_proxy_is_not_given_up_for_a_broker_that_it_does_not_answer_for(autojump_clock, link_pair, nursery):
+    """Its client would leave its groups, and their other members would share the queues anew."""
+    link, peer = link_pair
+    link._is_shared = lambda address: address == link.address
+    nursery.start_soon(outcome, link)
+    command = await peer.next()
+    await peer.stream.send_all(command.answer(0).encode())
+    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(10):
+        assert isinstance(await outcome(link, 3.0), errors.RequestTimeout)
+        assert link.is_open
+    # Nor would it answer for itself.
+    for _ in range(2):
+        await outcome(link, 3.0)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not link.is_open
+
+
 @pytest.mark.parametrize("how", ["eof", "reset", "garbage", "close", "huge"])
 async def test_every_waiter_fails_at_once_when_the_link_ends(autojump_clock, link_pair, nursery, how):
     link, peer = link_pair
