@@ -183,7 +183,7 @@ def _printer(template: str | None, *, as_json: bool) -> Callable[[ReceivedMessag
 
     def show(message: ReceivedMessage) -> None:
         row = row_of(message) | {"body": body_text(message), "stored": moment(message.stored_ms)}
-        row["tags"] = printable(message.tags or "")
+        row["message_id"], row["tags"] = printable(message.message_id), printable(message.tags or "")
         row["properties"] = _Properties({name: printable(value) for name, value in message.properties.items()})
         click.echo(_filled_in(template, {name: "" if value is None else value for name, value in row.items()}))
 

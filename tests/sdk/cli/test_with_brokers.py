@@ -180,3 +180,11 @@ def test_a_format_leaves_out_what_a_message_lacks_and_escapes_what_it_has(comman
     code, out, err = command_line("consume", "T", "--until-end", "--format", "{body} {tags}|{properties[n]}")
     assert (code, err) == (0, "")
     assert out.splitlines() == ["one a\\x1bb|\\x1b[5mv", "two |"]
+
+
+def test_a_format_escapes_ids_and_keys_of_any_sender(command_line):
+    broker = command_line.cluster.broker
+    broker.store("T", 0, b"one", b"UNIQ_KEY\x01\x1b]0;i\x07\x02KEYS\x01\x1bk \xc2\x9bl\x02")
+    code, out, err = command_line("consume", "T", "--until-end", "--format", "{message_id} {keys}")
+    assert (code, err) == (0, "")
+    assert out == "\\x1b]0;i\\x07 ['\\x1bk', '\\x9bl']\n"
