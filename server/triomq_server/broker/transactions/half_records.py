@@ -15,6 +15,7 @@ from triomq_protocol.names import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     KEYS,
+    MAX_PROPERTIES_BYTES,
     OP_HALF_TOPIC,
     REAL_QID,
     REAL_TOPIC,
@@ -104,6 +105,9 @@ def check_request(half: RecordView, properties: Mapping[str, str], copy: AppendR
     topic = encode_topic(real[0])
     record.queue_id = real[1]
     record.properties = encode_properties_as_java({**properties, WAIT: "false"})
+    if len(record.properties) > MAX_PROPERTIES_BYTES:
+        # Java's broker adds it, but no producer needs it.
+        record.properties = encode_properties_as_java(properties)
     head, sys_flag = head_for(record.born_host, record.store_host, record.sys_flag)
     size = head.size + len(record.body) + len(topic) + 2 + len(record.properties)
     body = bytearray(size)

@@ -13,6 +13,7 @@ from loop_lines import lines_of
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.properties import encode_properties_bytes
+from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.heartbeat import HeartbeatData, ProducerData
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.tables.offsets.resets import Resets
@@ -33,11 +34,14 @@ def config(config: BrokerConfig) -> BrokerConfig:
     return attrs.evolve(config, store=attrs.evolve(config.store, **sizes))
 
 
+HALF_PROPERTIES = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+
 def put_half(
-    desk: Any, number: int = 0, *, group: str = "PG", body: bytes = b"x", ahead_ms: int = 0, **properties: str
+    desk: Any, number: int | str = 0, *, group: str = "PG", body: bytes = b"x", ahead_ms: int = 0, **properties: str
 ) -> int:
     """Store a half message as a send does; returns its queue offset."""
-    pairs = {"TRAN_MSG": "true", "PGROUP": group, "UNIQ_KEY": f"ID{number}", "REAL_TOPIC": "T", "REAL_QID": "0"}
+    pairs = {**HALF_PROPERTIES, "PGROUP": group, "UNIQ_KEY": f"ID{number}"}
     record = NewRecord(HALVES, 0, body, encode_properties_bytes({**pairs, **properties}))
     record.born_timestamp = desk.clock.now_ms + ahead_ms
     result = desk.broker.store.append(record)
@@ -444,6 +448,28 @@ async def test_a_half_message_that_cannot_grow_holds_up_no_other(
     assert len(given_up.properties_bytes) == 32767
     assert progress(desk)[0] == 3
     assert b"ID2" in link.notified[-1].body
+
+
+async def test_any_half_message_that_can_be_stored_is_checked_and_holds_up_no_other(
+    desk: Any, check: CheckBack, client_link: Any
+) -> None:
+    """What is added to the properties for the record and for the check differs: the check has no room where the record has."""
+    link = client_link()
+    await join(desk, link)
+    fixed = len(encode_properties_bytes({**HALF_PROPERTIES, "UNIQ_KEY": "ID00"})) + len("\x02long\x01")
+    for spare in range(50):
+        put_half(desk, f"{spare:02}", long="x" * (32767 - fixed - spare))
+    put_half(desk, "last")
+    desk.clock.now_ms += 10_000
+    await check._check_once()
+    assert progress(desk)[0] == 51
+    given_up = desk.broker.store.queue_bounds("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1]
+    copied = desk.broker.store.queue_bounds(HALVES, 0)[1] - 51
+    assert given_up + copied == 51
+    assert b"IDlast" in link.notified[-1].body
+    asked = [RecordView(command.body) for command in link.notified]
+    assert [record.unique_key for record in asked] == [*(f"ID{spare:02}" for spare in range(given_up, 50)), "IDlast"]
+    assert {len(record.body) for record in asked} == {1}
 
 
 class _CountingLink:
