@@ -12,7 +12,15 @@ from pathlib import Path
 import triomq_server
 
 ROOT = Path(triomq_server.__file__).parent
-SERVING = ("wire", "broker/requests", "broker/admin", "broker/tables", "namesrv", "replication/master.py")
+SERVING = (
+    "wire",
+    "broker/requests",
+    "broker/admin",
+    "broker/tables",
+    "broker/transactions",
+    "namesrv",
+    "replication/master.py",
+)
 LEVELS = {"info", "warning", "error", "exception", "critical", "log"}
 
 _REPEATS = "counted by Repeats"
@@ -29,6 +37,13 @@ UNLIMITED = {
     "broker/tables/offsets/committed.py:OffsetTable._note_refused": _REPEATS,
     "broker/tables/groups.py:GroupTable.find": _REPEATS,
     "broker/tables/topics.py:TopicTable.full_remark": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._append": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._check": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._discard": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._give_up": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._handle": _REPEATS,
+    "broker/transactions/check_back.py:CheckBack._save": "the disk refuses, once in a round",
+    "broker/transactions/open_transactions.py:OpenTransactions.record": "damage on the disk",
     "namesrv/handlers.py:NameServer.expire": "one line in a scan, every ten seconds",
     "namesrv/lifecycle.py:serve_namesrv": "once",
     "replication/master.py:HaMaster._refuse_stranger": "once a minute",

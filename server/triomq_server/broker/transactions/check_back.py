@@ -116,6 +116,7 @@ class CheckBack:
         self._renewals = Repeats()
         self._discards = Repeats()
         self._refusals = Repeats()
+        self._too_large = Repeats()
         broker.on_config_change.append(self.read_config)
 
     def read_config(self) -> None:
@@ -298,11 +299,12 @@ class CheckBack:
     def _give_up(self, current: _Round, half: RecordView) -> _Handled:
         """Store a half message unchanged in the topic that is not checked: it cannot take one more property, or exceeds the
         present settings, and must not block the others."""
-        _log.error(
-            "the transaction of the half message at offset %d is not checked: with its check times the message is too "
-            "large to be stored",
-            half.queue_offset,
-        )
+        if due := self._too_large.add(for_log(half.properties.get(PGROUP, ""))):
+            _log.error(
+                "%d transactions are not checked, of groups %s; the half message of the last one is at offset %d: with "
+                "the number of checks they are too large to be stored",
+                *due, half.queue_offset,
+            )  # fmt: skip
         self._broker.topics.ensure(CHECK_MAX_TIME_TOPIC, 1, PERM_READ_WRITE)
         result = self._append(current, discarded(half, half.properties))
         return _Handled.STOP if result.status is AppendStatus.SERVICE_NOT_AVAILABLE else _Handled.PASSED
