@@ -466,10 +466,10 @@ async def test_any_half_message_that_can_be_stored_is_checked_and_holds_up_no_ot
     given_up = desk.broker.store.queue_bounds("TRANS_CHECK_MAX_TIME_TOPIC", 0)[1]
     copied = desk.broker.store.queue_bounds(HALVES, 0)[1] - 51
     assert given_up + copied == 51
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 transactions are not checked, of groups PG; the half message of the last one is at offset 0: with the number of "
-        "checks they are too large to be stored"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "1 transactions are not checked, of groups PG; the half message of the last one is at offset 0:"
+    )
     assert b"IDlast" in link.notified[-1].body
     asked = [RecordView(command.body) for command in link.notified]
     assert [record.unique_key for record in asked] == [*(f"ID{spare:02}" for spare in range(given_up, 50)), "IDlast"]
