@@ -65,6 +65,7 @@ class Faults:
                 await self._nodes_by_name[node].stop()
                 weak.disk.dead = False
                 weak.network.mend()
+                weak.frozen_at_ms = None  # cutting it off has ended that
 
         self._calls.call(kill)
 

@@ -70,6 +70,22 @@ async def test_a_frozen_broker_is_dropped_after_two_minutes(rocketmq: RocketMQ, 
                 await trio.sleep(0.01)
 
 
+@pytest.mark.rocketmq(topics=["orders"])
+async def test_a_frozen_broker_that_was_killed_and_started_stays(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
+    async with triomq.open_client(rocketmq.namesrv_addr) as client:
+        rocketmq_faults.freeze("broker-a")
+        rocketmq_faults.kill("broker-a")
+        rocketmq_faults.start("broker-a")
+        with trio.fail_after(60):
+            while not await registered(client):  # noqa: ASYNC110 - the name server is in another thread
+                await trio.sleep(0.01)
+        network = rocketmq_faults._nodes["broker-a"].network
+        links = network._streams & set(network._dialled)
+        assert links
+        rocketmq.clock.advance(minutes=3)
+        assert links <= network._streams
+
+
 async def registered(client: triomq.Client) -> bool:
     return bool((await client.admin.cluster_info()).broker_addr_table)
 
