@@ -15,7 +15,6 @@ import attrs
 
 from triomq._arguments.numbers import counts, seconds, share
 from triomq._message.send_result import SendResult, SendStatus
-from triomq._transport.links import Backoff
 from triomq.errors import (
     MAY_BE_STORED,
     AccessRefused,
@@ -42,6 +41,9 @@ RETRY_CODES: Final[frozenset[int]] = frozenset(
     }
 )
 """Answers after which another broker is tried (upstream ``retryResponseCodes``)."""
+
+
+_DOUBLINGS_MAX: Final = 30
 
 
 class RetryPolicy(Protocol):
@@ -115,7 +117,8 @@ class Retries:
 
     def pause_s(self, attempt: int, chance: float, /) -> float:
         """The doubling pause, reduced at random by up to half."""
-        return Backoff(first_s=self.first_pause_s, max_s=self.max_pause_s).pause_s(attempt, chance)
+        pause_s = min(self.first_pause_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), self.max_pause_s)
+        return pause_s * (1.0 - chance / 2)
 
 
 def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError, *, elsewhere: bool = True) -> bool:

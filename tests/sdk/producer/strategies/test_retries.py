@@ -662,3 +662,14 @@ async def test_a_send_that_pauses_before_another_attempt_ends_when_it_closes(aut
     assert ended_at == closed_at
     assert [type(attempt.error) for attempt in error.attempts] == [errors.BrokerUnavailable, errors.ClientClosed]
     assert len(cluster.broker.requests(SEND)) == 1
+
+
+@pytest.mark.parametrize("pauses", [{"first_pause_s": 0}, {"max_pause_s": 0}])
+async def test_a_policy_without_pauses_tries_again_at_once(autojump_clock, cluster, caplog, pauses):
+    async with cluster.client() as client:
+        producer = await warm_up(client, retry=triomq.plugins.Retries(**pauses))
+        started = trio.current_time()
+        cluster.broker.script(SEND, refuse(14), refuse(14))
+        await producer.send(triomq.Message("T", b"x"))
+    assert trio.current_time() == started
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
