@@ -7,6 +7,7 @@ each op message. 4.9.7 reads the op queue again in each round instead (`fillOpRe
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 _KEPT_BELOW = 1 << 20
 """Half messages in front of the progress whose end is still known, so that ends that are repeated are recognised."""
@@ -23,7 +24,7 @@ class EndedHalves:
     def __init__(self, half_offset: int = 0, op_offset: int = 0) -> None:
         self._begin = half_offset
         self._bits = bytearray()
-        self._halves = array("q")  # of the op messages from op_offset on
+        self._halves = array("q")  # the last one of each op message from op_offset on
         self._head = 0
         self.op_offset = op_offset
 
@@ -46,10 +47,10 @@ class EndedHalves:
             self._bits += bytes(missing)
         self._bits[at >> 3] |= 1 << (at & 7)
 
-    def read_op(self, half_offset: int) -> None:
-        """Add the op message `next_op`, which ends the half message at `half_offset`; -1 if it ends none."""
-        self._halves.append(half_offset)
-        if half_offset >= 0:
+    def read_op(self, half_offsets: Sequence[int]) -> None:
+        """Add the op message `next_op`, which ends the half messages at these offsets."""
+        self._halves.append(max(half_offsets, default=-1))
+        for half_offset in half_offsets:
             self.mark(half_offset)
 
     def pass_to(self, half_offset: int) -> int:

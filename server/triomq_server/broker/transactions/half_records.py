@@ -87,10 +87,14 @@ def op_record(half_offset: int, now_ms: int, broker_host: bytes) -> NewRecord:
     )
 
 
-def op_half_offset(op: RecordView) -> int:
-    """The queue offset of the half message that an op message is about; -1 if it is about none."""
-    text = op.body
-    return int(text) if op.tags == OP_TAG and text.isdigit() and len(text) < 19 else -1
+def op_half_offsets(op: RecordView) -> list[int]:
+    """The queue offsets of the half messages that an op message is about; none if it is none.
+
+    RocketMQ 5 ends many with one op message, whose body has a comma after each.
+    """
+    if op.tags != OP_TAG:
+        return []
+    return [int(text) for text in op.body.split(b",") if text.isdigit() and len(text) < 19]
 
 
 def check_request(half: RecordView, properties: Mapping[str, str], copy: AppendResult) -> Command | None:

@@ -408,6 +408,23 @@ async def test_another_member_is_asked_where_one_takes_nothing(desk: Any, check:
     assert [len(link.notified) for link in (mute, well, gone)] == [0, 6, 0]
 
 
+async def test_ends_that_rocketmq_5_has_written_count(desk: Any, client_link: Any) -> None:
+    """It writes the ends of some seconds into one message, with a comma after each."""
+    link = client_link()
+    await join(desk, link)
+    for number in range(6):
+        put_half(desk, number)
+    for body in (b"4,0,", b"2,", b"1,x,99,"):
+        desk.broker.store.append(NewRecord(OPS, 0, body, b"TAGS\x01d", tags="d"))
+    transactions = OpenTransactions(desk.broker)
+    await transactions.load()
+    assert [offset for offset in range(6) if offset in transactions.ended] == [0, 1, 2, 4]
+    desk.clock.now_ms += 10_000
+    await CheckBack(desk.broker, transactions)._check_once()
+    assert [RecordView(command.body).unique_key for command in link.notified] == ["ID3", "ID5"]
+    assert progress(desk) == (6, 3)
+
+
 async def test_damaged_and_foreign_records_are_skipped(desk: Any, check: CheckBack, client_link: Any) -> None:
     """Half messages without a topic, op messages about nothing, or about half messages that are not there yet."""
     link = client_link()
