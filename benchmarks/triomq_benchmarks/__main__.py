@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from triomq_benchmarks.commands.termination import interrupted_by_signals
+from triomq_command.ending_signals import interrupted_by_signals
 
 COMMANDS: Final = {
     "audit": "Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.",

@@ -1,11 +1,50 @@
-"""The signals that end a server or a benchmark in order: what it has started is stopped, what it knows is written."""
+"""The signals that end a command in order: what it has started is stopped, what it knows is written or committed."""
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Ctrl-C, SIGTERM, and SIGHUP, which is sent when a terminal is closed, unless `nohup` has it ignored."""
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise in the block like SIGINT; the process then ends with 128 plus the signal's number,
+    as in shells.
+
+    SIGINT raises KeyboardInterrupt in the block, even if a shell ignores it, as in its background jobs: only then does
+    trio raise it at a safe place.
+    """
+    ended_by: int | None = None
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal ended_by
+        ended_by = number
+        handler = signal.getsignal(signal.SIGINT)  # trio's own while its loop runs
+        assert callable(handler)
+        handler(signal.SIGINT, frame)
+
+    before = {number: signal.getsignal(number) for number in ending_signals()}
+    if not callable(before[signal.SIGINT]):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in before:
+        if number != signal.SIGINT:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ended_by is not None:
+            sys.exit(128 + ended_by)
+        raise
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # a handler that Python has not installed cannot be restored
+                signal.signal(number, handler)

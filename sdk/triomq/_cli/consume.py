@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 import click
 
@@ -25,6 +28,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq.errors import BrokerNotFound, RouteNotFound
+from triomq_command.ending_signals import interrupted_by_signals
 from triomq_protocol.names import TOOLS_GROUP
 
 TAIL_GROUP = TOOLS_GROUP
@@ -118,7 +122,10 @@ def consume(
         if not printed:
             _say_nothing_came(topic, f"from {start} on")
 
-    with_client(name_servers, work)
+    # Only the main thread can handle signals. A shell's background jobs ignore SIGINT, and that must not change.
+    is_main = threading.current_thread() is threading.main_thread()
+    with interrupted_by_signals() if is_main and callable(signal.getsignal(signal.SIGINT)) else nullcontext():
+        with_client(name_servers, work)
 
 
 async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:

@@ -221,3 +221,35 @@ async def test_an_interrupted_look_ends_silently(cluster, filled):
         assert await process.stdout.receive_some() == b""
     await process.stdout.aclose()
     await process.stderr.aclose()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_group_that_is_ended_has_committed_what_it_printed(cluster, filled, client, number):
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "triomq", "consume", "T", "--group", "G", "--from", "earliest"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
+        preexec_fn=reset_signals,
+    )
+    assert process.stdout is not None
+    received = b""
+    with trio.fail_after(120):
+        while received.count(b"\n") < 10:
+            received += await process.stdout.receive_some()
+        # When this one comes the others count as consumed, since they were polled before it.
+        async with client.producer("last") as producer:
+            await producer.send(triomq.Message("T", b"last"), queue=filled[0].queue)
+        while b"last" not in received:
+            received += await process.stdout.receive_some()
+        process.send_signal(number)
+        assert await process.wait() == 128 + number
+    await process.stdout.aclose()
+    lag = (await client.groups.progress("G")).lag
+    assert lag is not None
+    assert lag <= 1
+
+
+def reset_signals():
+    """In the child: a shell's background jobs ignore SIGINT, those of nohup SIGHUP, and so would whatever they start."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

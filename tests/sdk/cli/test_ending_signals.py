@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a benchmark with all that it has started, whatever the shell does with SIGINT."""
+"""SIGTERM and SIGHUP end a command with all that it has started, whatever the shell does with SIGINT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 LONG = """
 import signal, time, trio
-from triomq_benchmarks.commands.termination import interrupted_by_signals
+from triomq_command.ending_signals import interrupted_by_signals
 
 signal.signal(signal.SIGINT, {sigint})
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
