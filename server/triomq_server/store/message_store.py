@@ -31,6 +31,7 @@ from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush.flusher import Flusher
 from triomq_server.store.index import Index
 from triomq_server.store.notes.last_run import note_role
+from triomq_server.store.notes.noted_offset import forget_offset, note_offset
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
@@ -65,6 +66,9 @@ NOT_WRITEABLE = 2
 WRITE_LOGICS_QUEUE_ERROR = 4
 WRITE_INDEX_FILE_ERROR = 8
 DISK_FULL = 16
+
+LOG_EMPTIED = "logEmptied"
+"""The file in `triomq/` which says that all of the log is being dropped, so that its queues are no sign of a loss."""
 
 
 class MessageStore:
@@ -283,18 +287,25 @@ class MessageStore:
             last_timestamp = self._last_timestamp_before(offset)
             if self.index is not None:
                 self.checkpoint.index_cut(self.index.earliest_end_behind(offset))
+        disk, root = self.disk, self._config.store_path_root_dir
+        is_emptied = offset < self.commitlog.min_offset
+        if is_emptied:  # after a kill, a start would take the log for one that is missing
+            await disk.run(partial(note_offset, disk, root, LOG_EMPTIED, offset))
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
         end = await self.flusher.cut_log(offset, last_timestamp)
         self.dispatcher.restart_at(end)
         with trio.CancelScope(shield=True):
-            await self._cut_queues_and_index(offset)
+            # Entries of records that had left the log before would hide those that come in their places.
+            await self._cut_queues_and_index(0 if is_emptied else offset)
+            if is_emptied:
+                await disk.run(partial(forget_offset, disk, root, LOG_EMPTIED))
         return before - end
 
     async def _cut_queues_and_index(self, offset: int) -> None:
         longer = []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)
-            if queue.max_physical_offset > offset:
+            if queue.max_physical_offset > offset or (not offset and queue.segments.items):
                 longer.append(queue)
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record
         try:

@@ -18,9 +18,10 @@ from triomq_server.restarting import restarted
 from triomq_server.store.files.segments import StoreDamaged
 from triomq_server.store.flush.unconfirmed import forget_refusal, noted_refusal
 from triomq_server.store.index import Index, IndexFile
-from triomq_server.store.message_store import MessageStore
+from triomq_server.store.message_store import LOG_EMPTIED, MessageStore
 from triomq_server.store.notes.index_rebuild import forget_rebuild, note_rebuild, noted_rebuild
 from triomq_server.store.notes.last_run import last_run, note_run
+from triomq_server.store.notes.noted_offset import forget_offset, noted_offset
 from triomq_server.store.notes.repaired import forget_repaired
 from triomq_server.store.recovery import Recovery
 from triomq_server.store.retention import LocalTime
@@ -156,7 +157,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         clean, same_boot = disk.read(repair) == _CLEAN, True
         may_be_torn = not clean
     store.commitlog.segments.load("mappedFileSizeCommitLog")
-    if not config.compat_49:
+    if not config.compat_49 and noted_offset(disk, root, LOG_EMPTIED) is None:
         _check_log_is_there(store, root)
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
@@ -215,6 +216,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     await store.flusher.lower_checkpoint()  # before anything replaces the bytes that were cut off
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
+    forget_offset(disk, root, LOG_EMPTIED)
     if refused_from is not None and last.same_boot:
         await store.flusher.doubt_log(refused_from)
     else:

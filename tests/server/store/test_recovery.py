@@ -24,6 +24,7 @@ from triomq_protocol.record.check import LogRecord
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewBatch, NewRecord, ReadStatus, StoreDamaged, open_store
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.recovery import Recovery, looks_torn, written_bytes
@@ -832,6 +833,47 @@ async def test_a_queue_file_without_entries_needs_no_log(
     memory_disk.write(f"{ROOT}/abort", b"")
     async with open_store(config, disk=memory_disk) as store:
         assert store.append(make_record(0)).queue_offset == 0
+
+
+async def test_a_kill_while_the_whole_log_is_cut_off_does_not_count_as_a_missing_log(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave whose log begins behind the end of its master's has nothing of it: an operator's cut removes all files."""
+    config = make_config(ROOT, mapped_file_size_commit_log=4096)
+    killed: list[MemoryDisk] = []
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(40):
+            store.append(make_record(n, queue_id=n % 2))
+        store.commitlog.delete_first()
+        await store.demote()
+        truncate = ConsumeQueue.truncate
+
+        def truncate_and_kill(queue: ConsumeQueue, offset: int) -> None:
+            killed.append(memory_disk.after_kill())
+            truncate(queue, offset)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ConsumeQueue, "truncate", truncate_and_kill)
+            await store.cut(100)
+        assert (store.log_min_offset, store.log_max_offset) == (0, 0)
+        assert [store.queue_bounds("T", queue_id) for queue_id in (0, 1)] == [(0, 0), (0, 0)]
+        async with open_store(make_config("/master", mapped_file_size_commit_log=4096), disk=MemoryDisk()) as master:
+            for n in range(4):
+                master.append(make_record(n))
+            store.append_raw(bytes(master.log_slice(0, master.log_max_offset) or b""), 0)
+        await store.cut(store.log_max_offset)
+        assert store.queue_bounds("T", 0) == (0, 4)
+        assert store.read("T", 0, 0, 32, None).message_count == 4
+        await store.cut(0)
+    for disk in (*killed, memory_disk):
+        async with open_store(config, disk=disk) as store:
+            assert store.queues() == []
+            assert store.append(make_record(0)).physical_offset == 0
+        disk.remove_tree(f"{ROOT}/commitlog")
+        with pytest.raises(StoreDamaged, match="has no log files"):
+            async with open_store(config, disk=disk):
+                pass
+    assert len(killed) == 2
 
 
 async def test_a_store_starts_without_messages_if_its_queues_are_moved_away_with_its_log(
