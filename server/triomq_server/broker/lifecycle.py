@@ -77,6 +77,7 @@ from triomq_server.wire import (
     WriteBatch,
     accept_tls,
     dial_tcp,
+    host_of,
     incomplete_budget,
     listen_tcp,
     open_link,
@@ -476,8 +477,8 @@ def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
 
 
 def _host(link: Link) -> bytes:
-    """The peer's address without its port."""
-    return link.peer_host[:-4]
+    """The peer's address without its port, or its network."""
+    return host_of(link.peer_host)
 
 
 def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> memoryview | None:

@@ -20,7 +20,7 @@ from triomq_server.wire.handlers import (
     to_the_end,
 )
 from triomq_server.wire.hub import WRITE_BYTES
-from triomq_server.wire.limits.budget import Budget, WaitingBytes
+from triomq_server.wire.limits.budget import Budget, WaitingBytes, host_of
 from triomq_server.wire.limits.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.limits.traffic import Traffic
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
@@ -60,6 +60,7 @@ __all__ = [
     "dial_tcp",
     "error_text",
     "failure_reason",
+    "host_of",
     "ignored",
     "in_turns",
     "incomplete_budget",

@@ -178,10 +178,24 @@ def peer_name(stream: trio.abc.Stream) -> str:
 
 
 def peer_host_name(stream: trio.abc.Stream) -> str:
-    """The address of the other end without its port; empty if it has none, or has already disconnected."""
+    """The address of the other end without its port, of IPv6 its network of 64 bits, all of whose addresses one host may
+    use; empty if it has none, or has already disconnected."""
     if not isinstance(stream, trio.SocketStream):
         return str((getattr(stream, "peer", None) or ("",))[0])
-    return peer_name(stream).rpartition(":")[0]
+    return network_of(peer_name(stream).rpartition(":")[0])
+
+
+def network_of(host: str) -> str:
+    """See `peer_host_name`; an IPv4-mapped IPv6 address becomes plain IPv4."""
+    try:
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(parsed, ipaddress.IPv6Address):
+        return host
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 def failure_reason(error: BaseException) -> str:

@@ -17,6 +17,9 @@ _log = logging.getLogger(__name__)
 _FREED_SHARE: Final = 8
 """A budget that is exceeded is brought down by an eighth, so that the next bytes do not exceed it again at once."""
 
+_PORT_BYTES: Final = 4
+_NETWORK_BYTES: Final = 8
+
 UNLIMITED_BYTES: Final = 1 << 62
 
 
@@ -52,6 +55,12 @@ class Holder(Protocol):
 
     def close(self) -> None:
         """Close it; it holds nothing then."""
+
+
+def host_of(peer_host: bytes) -> bytes:
+    """What one host has of a packed address: of IPv6 its network of 64 bits, all of whose addresses a host may use."""
+    address = peer_host[:-_PORT_BYTES]
+    return address[:_NETWORK_BYTES] if len(address) > _NETWORK_BYTES else address
 
 
 class Budget:
@@ -99,7 +108,7 @@ class Budget:
     def _free(self) -> None:
         hosts: dict[bytes, list[tuple[int, Holder]]] = {}
         for link, size in self._held.items():
-            hosts.setdefault(link.peer_host[:-4], []).append((size, link))
+            hosts.setdefault(host_of(link.peer_host), []).append((size, link))
         totals = {host: sum(size for size, _ in links) for host, links in hosts.items()}
         for links in hosts.values():
             links.sort(key=lambda pair: pair[0])

@@ -7,8 +7,11 @@ import struct
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from triomq_protocol.hosts import pack_host
 from triomq_server.repeats import LOG_EVERY_S
-from triomq_server.wire import Budget, Limits, incomplete_budget, unsent_budget
+from triomq_server.wire import Budget, Limits, host_of, incomplete_budget, unsent_budget
+from triomq_server.wire.limits.places import Places
+from triomq_server.wire.transport import network_of
 
 
 def set_host(link, host: int) -> None:
@@ -133,3 +136,43 @@ async def test_closings_are_logged_now_and_then(autojump_clock, bench, caplog) -
     link, _ = await bench.connect()
     budget.count(link, 11)
     assert caplog.messages[1].startswith("closing 100 connections of 10.0.0.9: bytes of all connections take")
+
+
+ONE_NETWORK = [f"2001:db8:0:7:{number:x}::1" for number in range(10)]
+OTHERS = ["2001:db8:0:8::1", "fe80::1", "::1", "10.0.0.1", "10.0.0.2"]
+
+
+def test_all_addresses_of_an_ipv6_network_are_one_host() -> None:
+    assert len({host_of(pack_host(host, 1000 + number)) for number, host in enumerate(ONE_NETWORK)}) == 1
+    assert len({host_of(pack_host(host, 1000)) for host in (ONE_NETWORK[0], *OTHERS)}) == 6
+    assert {network_of(host) for host in ONE_NETWORK} == {"2001:db8:0:7::/64"}
+    assert [network_of(host) for host in OTHERS[1:]] == ["fe80::/64", "::/64", "10.0.0.1", "10.0.0.2"]
+    assert [network_of(host) for host in ("::ffff:10.0.0.1", "fe80::1%eth0", "", "a closed connection")] == [
+        "10.0.0.1", "fe80::/64", "", "a closed connection",
+    ]  # fmt: skip
+
+
+async def test_an_ipv6_network_cannot_take_all_places() -> None:
+    places = Places(10)
+    taken = [places.take(network_of(host), lambda: None) for host in ONE_NETWORK]
+    assert None not in taken
+    assert places.take(network_of("2001:db8:0:8::1"), lambda: None) is not None
+    assert places.take(network_of("2001:db8:0:7:ffff::1"), lambda: None) is None
+
+
+async def test_a_budget_closes_links_of_the_ipv6_network_that_has_most() -> None:
+    class Holder:
+        closed = False
+
+        def __init__(self, host: str) -> None:
+            self.peer, self.peer_host = f"[{host}]:1000", pack_host(host, 1000)
+
+        def close(self) -> None:
+            self.closed = True
+
+    budget, honest, greedy = Budget("", "", 1000), Holder(OTHERS[0]), [Holder(host) for host in ONE_NETWORK]
+    budget.count(honest, 300)
+    for holder in greedy:
+        budget.count(holder, 100)
+    assert not honest.closed
+    assert sum(holder.closed for holder in greedy) == budget.closed > 0
