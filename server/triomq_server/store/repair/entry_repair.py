@@ -92,6 +92,8 @@ class EntryRepair:
             except StopIteration as found:
                 record: LogRecord | None = found.value
                 break
+            except FileNotFoundError:
+                return  # the file has expired; a pull that meets the entry again reports it again
             await trio.lowlevel.checkpoint()
         if self._queues.get(queue.topic, queue.queue_id) is not queue or queue.unit(number) != unit:
             return  # removed, expired or cut in the meantime

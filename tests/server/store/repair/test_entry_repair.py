@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 from memory_disk import MemoryDisk
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import UNIT, ConsumeQueue
+from triomq_server.store.repair import entry_repair
 
 MakeConfig = Callable[..., StoreConfig]
 MakeRecord = Callable[..., NewRecord]
@@ -178,3 +180,31 @@ async def test_lost_files_of_a_queue_with_records_of_another_are_built_again(
             at = len(found)
         assert found == list(range(1, 40, 2))
         assert store.entry_repair.rebuilt == store.entry_repair.blanked == 0
+
+
+async def test_log_files_that_expire_during_a_search_do_not_end_the_task(
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    record_number: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:
+    """The next pull has the entry searched again, in the files that are left."""
+    monkeypatch.setattr(entry_repair, "_RECORDS_PER_STEP", 1)
+    async with open_store(make_config("/s", mapped_file_size_commit_log=4096), disk=memory_disk) as store:
+        for n in range(3):
+            store.append(make_record(n))
+            for other in range(60):
+                store.append(make_record(other, topic="other"))
+        change_entry(store, 1, offset=1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.entry_repair._repair, store.consume_queues.get("T", 0), 1)
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            for _ in range(2):
+                store.commitlog.delete_first()
+        assert numbers(store, 1, 1, record_number) == []
+        await wait_all_tasks_blocked()
+        assert numbers(store, 1, 32, record_number) == [1, 2]
