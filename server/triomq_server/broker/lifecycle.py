@@ -76,8 +76,8 @@ from triomq_server.wire import (
     WaitingBytes,
     WriteBatch,
     accept_tls,
+    counted_host,
     dial_tcp,
-    host_of,
     incomplete_budget,
     listen_tcp,
     open_link,
@@ -478,7 +478,7 @@ def _held_pulls(config: BrokerConfig, store: MessageStore) -> HeldPulls:
 
 def _host(link: Link) -> bytes:
     """The peer's address without its port, or its network."""
-    return host_of(link.peer_host)
+    return counted_host(link.peer_host)
 
 
 def _record_of(store: MessageStore, topic: str, queue_id: int, offset: int) -> memoryview | None:

@@ -20,7 +20,7 @@ from triomq_server.wire.handlers import (
     to_the_end,
 )
 from triomq_server.wire.hub import WRITE_BYTES
-from triomq_server.wire.limits.budget import Budget, WaitingBytes, host_of
+from triomq_server.wire.limits.budget import Budget, WaitingBytes, counted_host
 from triomq_server.wire.limits.limits import Limits, incomplete_budget, unsent_budget
 from triomq_server.wire.limits.traffic import Traffic
 from triomq_server.wire.link import AnswerTimeoutError, Link, LinkBusyError, LinkClosedError, LinkError
@@ -57,10 +57,10 @@ __all__ = [
     "WaitingHandler",
     "WriteBatch",
     "accept_tls",
+    "counted_host",
     "dial_tcp",
     "error_text",
     "failure_reason",
-    "host_of",
     "ignored",
     "in_turns",
     "incomplete_budget",

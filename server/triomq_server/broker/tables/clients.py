@@ -15,7 +15,7 @@ import attrs
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
 from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
-from triomq_server.wire import Link, host_of
+from triomq_server.wire import Link, counted_host
 
 GROUPS_PER_SLICE = 4096
 """Groups examined before other tasks get their turn."""
@@ -331,7 +331,7 @@ class ClientTable:
             return []
         hosts: dict[bytes, list[tuple[int, Link]]] = {}
         for link in {**self._consumer_groups, **self._producer_groups}:
-            hosts.setdefault(host_of(link.peer_host), []).append((weigh(link), link))
+            hosts.setdefault(counted_host(link.peer_host), []).append((weigh(link), link))
         totals = {host: sum(held for held, _ in links) for host, links in hosts.items()}
         for links in hosts.values():
             links.sort(key=lambda pair: pair[0])

@@ -57,7 +57,7 @@ class Holder(Protocol):
         """Close it; it holds nothing then."""
 
 
-def host_of(peer_host: bytes) -> bytes:
+def counted_host(peer_host: bytes) -> bytes:
     """What one host has of a packed address: of IPv6 its network of 64 bits, all of whose addresses a host may use."""
     address = peer_host[:-_PORT_BYTES]
     return address[:_NETWORK_BYTES] if len(address) > _NETWORK_BYTES else address
@@ -108,7 +108,7 @@ class Budget:
     def _free(self) -> None:
         hosts: dict[bytes, list[tuple[int, Holder]]] = {}
         for link, size in self._held.items():
-            hosts.setdefault(host_of(link.peer_host), []).append((size, link))
+            hosts.setdefault(counted_host(link.peer_host), []).append((size, link))
         totals = {host: sum(size for size, _ in links) for host, links in hosts.items()}
         for links in hosts.values():
             links.sort(key=lambda pair: pair[0])

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.hosts import pack_host
 from triomq_server.repeats import LOG_EVERY_S
-from triomq_server.wire import Budget, Limits, host_of, incomplete_budget, unsent_budget
+from triomq_server.wire import Budget, Limits, counted_host, incomplete_budget, unsent_budget
 from triomq_server.wire.limits.places import Places
 from triomq_server.wire.transport import network_of
 
@@ -143,8 +143,8 @@ OTHERS = ["2001:db8:0:8::1", "fe80::1", "::1", "10.0.0.1", "10.0.0.2"]
 
 
 def test_all_addresses_of_an_ipv6_network_are_one_host() -> None:
-    assert len({host_of(pack_host(host, 1000 + number)) for number, host in enumerate(ONE_NETWORK)}) == 1
-    assert len({host_of(pack_host(host, 1000)) for host in (ONE_NETWORK[0], *OTHERS)}) == 6
+    assert len({counted_host(pack_host(host, 1000 + number)) for number, host in enumerate(ONE_NETWORK)}) == 1
+    assert len({counted_host(pack_host(host, 1000)) for host in (ONE_NETWORK[0], *OTHERS)}) == 6
     assert {network_of(host) for host in ONE_NETWORK} == {"2001:db8:0:7::/64"}
     assert [network_of(host) for host in OTHERS[1:]] == ["fe80::/64", "::/64", "10.0.0.1", "10.0.0.2"]
     assert [network_of(host) for host in ("::ffff:10.0.0.1", "fe80::1%eth0", "", "a closed connection")] == [
