@@ -66,10 +66,13 @@ SETTINGS_5 = {
     "messageDelayLevel": " ".join(["1s"] * 18),
     "defaultTopicQueueNums": 4,
     "transactionCheckInterval": 1000,
-    "transactionTimeOut": 1000,
+    "transactionTimeOut": 5000,
     "transactionCheckMax": 100,
 }
-"""Of the brokers for and of 5.5.0, which all tests of a module share."""
+"""Of the brokers for and of 5.5.0, which all tests of a module share.
+
+5.5.0 notes ends of transactions every three seconds, and must not ask about them earlier.
+"""
 QUIET_5 = {
     "mappedFileSizeTimerLog": 1 << 20,
     "timerFlushIntervalMs": 3_600_000,
@@ -82,8 +85,6 @@ At each flush of its timer wheel, by default every second, it goes through slots
 it first writes figures about transactions, by default ten seconds after its start, a thread asks for the time in a
 loop without a pause.
 """
-ONLY_5 = {"transactionTimeOut": 5000}
-"""Of 5.5.0, which notes ends of transactions every three seconds, and must not ask about them earlier."""
 FULL_FOR_5 = 0.88
 """The used part of a partition from which on no store of 5.5.0 is put there: it refuses sends from 0.9 on, whatever
 its settings say. 4.9.7 and ours can be set to go on."""
@@ -669,7 +670,7 @@ def javas(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
 @pytest.fixture(scope="module")
 def javas_5(servers_5: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
     """The name server and the broker of 5.5.0."""
-    with servers_of(servers_5, Kind.JAVA, {**SETTINGS_5, **ONLY_5}) as target:
+    with servers_of(servers_5, Kind.JAVA, SETTINGS_5) as target:
         yield target
 
 
