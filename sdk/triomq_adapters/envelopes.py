@@ -46,6 +46,8 @@ def unpack(data: bytes) -> dict[str, Any]:
         message = loads(head.decode())
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+    except Exception as error:  # Kombu converts values to the types that they name, with errors of any kind
+        raise ValueError(f"its first line is not JSON of Kombu: {error!r}") from error
     match message:
         case {"headers": dict(), "properties": {"delivery_info": dict()}}:
             return {**message, "body": body}

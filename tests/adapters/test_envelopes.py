@@ -35,6 +35,10 @@ def test_a_message_comes_back_with_its_body_as_bytes(body: str | bytes, data: by
     [
         b"", b"\n", b"[]\n", b"{}\nbody", b"\xff\n", b'{"headers": {}}\n', b'{"headers": 1, "properties": {}}\n',
         b'{"headers": {}, "properties": {"delivery_info": 5}}\n', b"[" * 100_000 + b"\n", b"{" * 50,
+        *(
+            b'{"headers": {"x": {"__type__": %b, "__value__": %b}}, "properties": {"delivery_info": {}}}\n' % value
+            for value in ((b'"datetime"', b"5"), (b'"decimal"', b'"x"'), (b'"uuid"', b'{"a": 1}'), (b"[]", b"1"))
+        ),
     ],
 )  # fmt: skip
 def test_what_is_no_message_of_kombu(data: bytes) -> None:
