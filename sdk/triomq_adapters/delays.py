@@ -67,7 +67,13 @@ def message_due(
     return triomq.Message(topic, body, tags=tags, keys=keys, properties=properties, delay_level=level)
 
 
-def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:
-    """How long a received message still has to wait, in ms; 0 if the property is not a time."""
+def due_of(properties: Mapping[str, str]) -> int | None:
+    """When a received message is due, in ms since 1970; None if the property is missing or not a time."""
     due = properties.get(DUE_PROPERTY, "")
-    return int(due) - now_ms if due.isascii() and due.isdecimal() and len(due) < 20 else 0
+    return int(due) if due.isascii() and due.isdecimal() and len(due) < 20 else None
+
+
+def remaining_ms(properties: Mapping[str, str], now_ms: int) -> int:
+    """How long a received message still has to wait, in ms; 0 if it does not wait."""
+    due_ms = due_of(properties)
+    return 0 if due_ms is None else due_ms - now_ms

@@ -15,7 +15,7 @@ from typing import Any
 
 import triomq
 import triomq.blocking
-from triomq_adapters.delays import DUE_PROPERTY, Clock, message_due, remaining_ms
+from triomq_adapters.delays import Clock, due_of, message_due, remaining_ms
 from triomq_adapters.envelopes import eta_ms, plain_text, routing_key, unpack
 
 log = logging.getLogger("triomq.adapters.kombu")
@@ -63,9 +63,8 @@ class Sender:
 
     def send_on(self, topic: str, received: triomq.ReceivedMessage) -> None:
         """Send a received message again, unchanged."""
-        due = received.properties.get(DUE_PROPERTY)
         keys = received.keys
-        self._send(topic, received.body, received.tags, keys[0] if keys else None, int(due) if due else None)
+        self._send(topic, received.body, received.tags, keys[0] if keys else None, due_of(received.properties))
 
     def _send(self, topic: str, body: bytes, tag: str | None, key: str | None, due_ms: int | None) -> None:
         now_ms = self.clock()

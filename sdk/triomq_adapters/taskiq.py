@@ -22,7 +22,7 @@ from taskiq import AckableMessage, AsyncBroker, BrokerMessage
 
 import triomq
 import triomq.aio
-from triomq_adapters.delays import DUE_PROPERTY, Clock, due_after, message_due, remaining_ms, wall_ms
+from triomq_adapters.delays import Clock, due_after, due_of, message_due, remaining_ms, wall_ms
 from triomq_adapters.topics import ensure_topic
 
 __all__ = ["RocketMQBroker"]
@@ -148,7 +148,7 @@ class RocketMQBroker(AsyncBroker):
                 return message.body
             # Sent before the answer: a worker that ends between the two causes a copy, and loses nothing.
             key = message.keys[0] if message.keys else None
-            await self._send(message.body, message.tags, key, int(message.properties[DUE_PROPERTY]))
+            await self._send(message.body, message.tags, key, due_of(message.properties))
         except triomq.MQError:
             log.exception("%r could not be taken, and is delivered again later", message)
             await delivery.later()
