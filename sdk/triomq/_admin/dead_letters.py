@@ -164,7 +164,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
                 group's retry topic, so that it alone does.
             limit: the most letters to send.
             again: whether to include those that were redriven before.
-            report: called with each message that was sent.
+            report: called with each message that was sent; its exception ends the redrive.
 
         Returns:
             The number of letters sent.
@@ -180,9 +180,11 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         check_callback("report", report, plain=True)
         sent = 0
 
-        async def send(letter: DeadLetter) -> bool:
+        async def send(letter: DeadLetter) -> SendResult:
+            return await self._send(letter, group, to)
+
+        def note_sent(letter: DeadLetter, result: SendResult) -> bool:
             nonlocal sent
-            result = await self._send(letter, group, to)
             sent += 1
             if report is not None:
                 report(Redriven(letter, result))
@@ -190,11 +192,16 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         for queue in await self.queues(group):
             if limit is None or sent < limit:
-                await self._redrive_queue(queue, send, again=again)
+                await self._redrive_queue(queue, send, note_sent, again=again)
         return sent
 
     async def _redrive_queue(
-        self, queue: MessageQueue, send: Callable[[DeadLetter], Awaitable[bool]], *, again: bool
+        self,
+        queue: MessageQueue,
+        send: Callable[[DeadLetter], Awaitable[SendResult]],
+        note_sent: Callable[[DeadLetter, SendResult], bool],
+        *,
+        again: bool,
     ) -> None:
         noted = await self._begin(queue, again=False)
         done = await self._begin(queue, again=again)
@@ -212,8 +219,9 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             if not can_note:  # without a record the next redrive would send it again
                 await self._note(queue, noted)
                 can_note = True
-            go_on = await send(letter)
+            result = await send(letter)
             done = letter.message.queue_offset + 1
+            go_on = note_sent(letter, result)  # after `done`: the user's report may fail, and the letter has been sent
             if done - noted >= PAGE:
                 await note()
             return go_on

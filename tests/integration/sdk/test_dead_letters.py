@@ -135,6 +135,20 @@ async def test_what_was_sent_is_noted_when_a_redrive_ends_early(client, dead, mo
     assert await client.dead_letters.redrive("G") == LETTERS - 10
 
 
+async def test_what_was_sent_is_noted_when_the_report_fails(client, dead):
+    """As when the output of `triomq dlq redrive` is closed."""
+    reported = []
+
+    def report(redriven):
+        reported.append(redriven)
+        if len(reported) == 3:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        await client.dead_letters.redrive("G", report=report)
+    assert await client.dead_letters.count("G") == LETTERS - 3
+
+
 async def test_a_redrive_that_cannot_record_its_progress_sends_nothing(client, dead, monkeypatch):
     async def refuse(_offsets):
         await trio.lowlevel.checkpoint()
