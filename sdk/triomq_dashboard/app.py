@@ -231,15 +231,16 @@ class Dashboard:
             return self._render(request, "login.html", wrong="")
         address = request.client.host if request.client is not None else ""
         if not self._logins.may_try(address):
-            return self._render(
-                request, "login.html", status=429, wrong="Too many wrong passwords. Try again in a minute."
-            )
+            return self._too_many(request)
         if not is_same_origin(request.headers):
             return self._render(request, "login.html", status=403, wrong="The form is not of this page.")
         try:
             form = await _form(request)
         except PlainError as error:
             return self._render(request, "login.html", status=error.status, wrong=error.what)
+        # Again, since others may have been wrong while this form arrived: many can be begun at the same time.
+        if not self._logins.may_try(address):
+            return self._too_many(request)
         session = self._logins.enter(address, form.get("password", ""))
         if session is None:
             log.warning("a wrong password from %s", address)
@@ -254,6 +255,9 @@ class Dashboard:
             secure=request.url.scheme == "https",
         )
         return answer
+
+    def _too_many(self, request: Request) -> Response:
+        return self._render(request, "login.html", status=429, wrong="Too many wrong passwords. Try again in a minute.")
 
     async def _logout(self, request: Request) -> Response:
         if is_same_origin(request.headers):

@@ -17,6 +17,7 @@ import trio
 import triomq
 from triomq_dashboard import Dashboard, DashboardSettings
 from triomq_dashboard import tail as tailing
+from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
 from triomq_dashboard.looking import PAGE_ROWS, page_of
 from triomq_server.cluster import Cluster, open_cluster
@@ -191,6 +192,26 @@ async def test_the_login(autojump_clock: object) -> None:
         assert "Too many" in checked(answer, 429)
         await trio.sleep(61)
         assert (await web.post("/login", headers=ORIGIN, data={"password": "long enough"})).status_code == 303
+
+
+async def test_passwords_in_many_forms_at_once_are_not_all_compared(autojump_clock: object) -> None:
+    statuses: list[int] = []
+
+    async def slow_form(number: int) -> AsyncIterator[bytes]:
+        await trio.sleep(1)  # by now all forms have begun
+        yield b"password=wrong%d" % number
+
+    async with browser(nobody(), password="long enough") as web:
+
+        async def guess(number: int) -> None:
+            answer = await web.post("/login", headers=ORIGIN, content=slow_form(number))
+            statuses.append(answer.status_code)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(guess, number)
+    assert statuses.count(401) == TRIES_MAX
+    assert statuses.count(429) == 50 - TRIES_MAX
 
 
 class Nobody:
