@@ -6,11 +6,13 @@ An outage is part of the answer: which sets have no master, and why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import attrs
 import trio
 
+from triomq._side_by_side import side_by_side
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -19,6 +21,7 @@ from triomq.errors import (
     ConnectFailed,
     LinkLost,
     MQError,
+    Overloaded,
     PermissionDenied,
     ProtocolViolation,
     RequestTimeout,
@@ -125,6 +128,8 @@ async def ask_sets(
 
     Raises:
         BrokerNotFound: no set is registered at all.
+        ClientClosed: the client closes.
+        Overloaded: the link to a broker has no room for another request.
     """
     if not sets:
         raise BrokerNotFound("no broker is registered at the name server")
@@ -148,9 +153,7 @@ async def ask_sets(
             found.answers.append(SetAnswer(name, address, answer))
             return
 
-    async with trio.open_nursery() as nursery:
-        for name, addresses in sets.items():
-            nursery.start_soon(ask, name, addresses)
+    await side_by_side(*(partial(ask, name, addresses) for name, addresses in sets.items()))
     found.answers.sort(key=lambda each: each.broker_name)
     return found
 
@@ -172,6 +175,8 @@ async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
         await trio.sleep(PATIENCE_S)
         try:
             await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), PROBE_S)
+        except Overloaded:
+            pass  # it was not asked
         except MQError as error:
             failure = error
             nursery.cancel_scope.cancel()

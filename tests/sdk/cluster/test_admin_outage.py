@@ -65,6 +65,40 @@ async def test_an_address_without_a_broker_is_named_and_the_other_sets_are_asked
     assert "HTTP" in progress.without_master["broker-b"]
 
 
+async def test_a_client_that_closes_meanwhile_raises_its_own_error(autojump_clock, cluster):
+    """And no group of errors, which callers that expect an `MQError` would not catch."""
+    cluster.add_slave()
+    cluster.broker.script(STATS, lambda command: None)
+    raised = []
+
+    async def ask(client):
+        try:
+            await client.groups.progress("G")
+        except Exception as error:  # noqa: BLE001 - its class is what is tested
+            raised.append(type(error))
+
+    async with trio.open_nursery() as nursery, cluster.client() as client:
+        nursery.start_soon(ask, client)
+        await trio.sleep(1)
+    assert raised == [errors.ClientClosed]
+
+
+async def test_a_link_without_capacity_raises_its_own_error(autojump_clock, cluster):
+    cluster.broker.script(STATS, lambda command: None)
+    async with cluster.client(max_pending=1) as client, trio.open_nursery() as nursery:
+
+        async def wait():
+            progress = await client.groups.progress("G")
+            assert progress.without_master == {
+                "broker-a": f"the master {cluster.broker.address} does not answer: no answer in time"
+            }
+
+        nursery.start_soon(wait)
+        await trio.sleep(0.1)
+        with pytest.raises(errors.Overloaded):
+            await client.groups.members("H")
+
+
 async def test_a_slave_answers_for_a_dead_master(autojump_clock, cluster):
     slave = cluster.add_slave()
     await cluster.broker.stop()
