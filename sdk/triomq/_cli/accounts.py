@@ -263,6 +263,8 @@ def _permissions(items: Sequence[str]) -> dict[str, str] | None:
 def _secret(file: str | None) -> str:
     if file is None:
         return str(click.prompt("Secret of the account", hide_input=True, confirmation_prompt=True))
+    if file == "-" and sys.stdin is None:
+        raise click.UsageError("standard input is closed, and --secret-file - reads the secret from it")
     try:
         text = sys.stdin.read(4096) if file == "-" else _beginning(file)
     except (OSError, ValueError) as error:

@@ -229,6 +229,14 @@ def test_what_cannot_be_is_refused_before_anything_is_sent(command_line, monkeyp
     assert not command_line.cluster.broker.requests(PUT)
 
 
+def test_a_closed_standard_input_has_no_secret(command_line, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as after `<&-`
+    code, out, err = command_line("accounts", "set", "bookings", "--secret-file", "-", "--yes")
+    assert (code, out) == (2, "")
+    assert "standard input is closed" in err
+    assert not command_line.cluster.broker.requests(PUT)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
