@@ -295,14 +295,22 @@ def _standard_input() -> Iterator[bytes]:
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in pieces of a text, without their line feeds; the last line may lack one."""
+    """The lines in pieces of a text, without their line feeds; the last line may lack one.
+
+    A line that is longer than brokers store ends the text, and is given as far as it was read: the send refuses it.
+    """
     begun: list[bytes] = []
+    size = 0
     for piece in pieces:
         *ended, rest = piece.split(b"\n")
         for end in ended:
             yield b"".join([*begun, end])
             begun.clear()
+            size = 0
         begun.append(rest)
+        size += len(rest)
+        if size > FILE_MAX_BYTES + 1:  # one more: a carriage return at the end is cut off
+            break
     if last := b"".join(begun):
         yield last
 

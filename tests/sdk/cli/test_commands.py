@@ -532,3 +532,20 @@ def test_output_that_is_not_utf_8_has_escapes(monkeypatch, as_json):
         assert json.loads(written.getvalue()) == {"body": text}
     else:
         assert written.getvalue().decode("latin-1") == "grüße \\u2603 \\ud83d\\ude00 \\udcff\n"
+
+
+def test_a_line_that_is_too_long_is_not_read_to_its_end():
+    """As of a file that is no text; otherwise its whole content would be kept in memory."""
+    read = 0
+
+    def pieces():
+        nonlocal read
+        yield b"first\nx"
+        while True:
+            read += 2**20
+            yield b"x" * 2**20
+
+    first, second = _commands._lines(pieces())
+    assert first == b"first"
+    assert len(second) > _commands.FILE_MAX_BYTES
+    assert read < 2 * _commands.FILE_MAX_BYTES
