@@ -12,6 +12,7 @@ from typing import Final, Literal
 from triomq._admin.answers import body_of, checked
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
+from triomq._arguments.numbers import whole_number
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import one_line, shown
@@ -90,11 +91,12 @@ class ServerAdmin(metaclass=NoPublicConstructor):
             name, number = broker, str(MASTER_ID)
         else:
             name, _, number = broker.rpartition(":")
-        if name in sets and number.isdecimal():
-            address = sets[name].get(int(number))
+        broker_id = whole_number(number)
+        if name in sets and broker_id is not None:
+            address = sets[name].get(broker_id)
             if address is not None:
                 return address
-        elif name and number.isdecimal():
+        elif name and broker_id is not None:
             return broker
         known = ", ".join(f"{each}:{one}" for each, ids in sorted(sets.items()) for one in ids)
         raise BrokerNotFound(f"broker {broker} is not registered; known: {known or 'none'}")

@@ -73,3 +73,9 @@ def share(_options: object, attribute: attrs.Attribute[Any], value: object) -> N
 def counts(least: int, most: int | None = None) -> Callable[[object, attrs.Attribute[Any], object], None]:
     """:func:`check_count` for an attribute of an attrs class."""
     return lambda _options, attribute, value: check_count(attribute.name, value, least, most)
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of 1 to 19 digits is; None for any other text. ``int`` fails for thousands of digits, and
+    for some characters that ``str.isdigit`` accepts."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None

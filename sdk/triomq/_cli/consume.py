@@ -13,13 +13,13 @@ import click
 
 from triomq import Client, LitePullConsumer, MessageQueue, QueueBounds, ReceivedMessage, StartFrom
 from triomq._cli.options import (
-    MS_FROM,
     body_text,
     checked_queue,
     filter_of,
     json_option,
     moment,
     name_servers_option,
+    offset_of,
     print_received,
     printable,
     queue_of,
@@ -222,13 +222,13 @@ def _filled_in(template: str, row: Mapping[str, object]) -> str:
 def _start_from(text: str) -> StartFrom:
     if text in ("earliest", "latest"):
         return "earliest" if text == "earliest" else "latest"
-    if text.isdecimal() and int(text) < MS_FROM:
+    if offset_of(text) is not None:
         raise click.UsageError("an offset as --from needs --queue; a group starts at earliest, latest or a time")
     return time_of(text)
 
 
 def _since_ms(start: str) -> int:
-    is_time = start not in ("earliest", "latest") and not (start.isdecimal() and int(start) < MS_FROM)
+    is_time = start not in ("earliest", "latest") and offset_of(start) is None
     return time_of(start) if is_time else 0
 
 
@@ -239,8 +239,8 @@ async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -
             found[queue] = await bounds.min_offset(queue)
         elif start == "latest":
             found[queue] = await bounds.max_offset(queue)
-        elif start.isdecimal() and int(start) < MS_FROM:
-            found[queue] = int(start)
+        elif (offset := offset_of(start)) is not None:
+            found[queue] = offset
         else:
             found[queue] = await bounds.offset_by_time(queue, time_of(start))
     return found

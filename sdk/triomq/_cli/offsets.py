@@ -9,13 +9,13 @@ import click
 from triomq import Client, MessageQueue, MQError, QueueBounds
 from triomq._cli.group_progress import check_answers, check_known, show_progress
 from triomq._cli.options import (
-    MS_FROM,
     ask,
     check_can_ask,
     check_outage,
     checked_queue,
     json_option,
     name_servers_option,
+    offset_of,
     queue_of,
     say,
     time_of,
@@ -90,7 +90,7 @@ def reset_offsets(
     Members that are online are notified and go there within about ten seconds; where none is, the brokers' offsets are
     set. TIME is 2026-11-21T12:00 or ms since 1970. An OFFSET can only be set while no member is online.
     """
-    offset = int(to) if to.isdecimal() and int(to) < MS_FROM else None
+    offset = offset_of(to)
     if queue is not None and offset is None:
         raise click.UsageError("--queue needs an OFFSET; a time, earliest and latest are for all queues of the topic")
     time_ms = _reset_time_ms(to) if offset is None else None

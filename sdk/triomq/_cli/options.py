@@ -15,6 +15,7 @@ import trio
 
 from triomq import Client, ClientOptions, Credentials, MessageQueue, ReceivedMessage, Sql, open_client
 from triomq._cli.tls import dialer_given
+from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_protocol.errors import LocalProtocolError
@@ -73,10 +74,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 def queue_of(topic: str, text: str) -> MessageQueue:
     """The queue of ``BROKER:QUEUE``."""
-    name, _, number = text.rpartition(":")
-    if not name or not number.isdecimal():
-        raise click.UsageError(f"{text!r} is not BROKER:QUEUE, such as broker-a:0")
-    return MessageQueue(topic, name, int(number))
+    name, _, digits = text.rpartition(":")
+    if not name or not _is_number(digits):
+        raise click.UsageError(f"{shown(text)} is not BROKER:QUEUE, such as broker-a:0")
+    return MessageQueue(topic, name, int(digits))
+
+
+def offset_of(text: str) -> int | None:
+    """The offset that a text is, which may also be a time; None if it is none. Larger numbers are times in ms."""
+    return int(text) if _is_number(text) and int(text) < MS_FROM else None
+
+
+def _is_number(text: str) -> bool:
+    # `int` fails for thousands of digits, and for some characters that `isdigit` accepts.
+    return text.isascii() and text.isdecimal() and len(text) <= MS_DIGITS_MOST
 
 
 def checked_queue(queue: MessageQueue, queues: Iterable[MessageQueue]) -> MessageQueue:
@@ -132,13 +143,15 @@ def time_of(text: str) -> int:
     Raises:
         click.UsageError: it has neither form; the text also names the words for places.
     """
-    if text.isdecimal() and len(text) <= MS_DIGITS_MOST and int(text) >= MS_FROM:
+    if _is_number(text) and int(text) >= MS_FROM:
         return int(text)
+    # From 20 digits on, Python takes the first eight for a date, and the others for a time.
+    is_date = not text.isdecimal() or len(text) == len("20261121")
     try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        return int(datetime.fromisoformat(text if is_date else "").astimezone().timestamp() * 1000)
     except (ValueError, OverflowError):  # also for a time in the year 1 or 9999 that cannot be converted to UTC
         raise click.UsageError(
-            f"{text!r} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
+            f"{shown(text)} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
             "milliseconds since 1970"
         ) from None
 

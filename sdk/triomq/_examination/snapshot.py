@@ -7,6 +7,7 @@ from typing import Final
 
 import attrs
 
+from triomq._arguments.numbers import whole_number
 from triomq_protocol.names import MASTER_ID
 
 CONTESTED_KEY: Final = "triomqIdContestedBy"
@@ -94,8 +95,7 @@ class BrokerView:
     @property
     def log_end(self) -> int | None:
         """The end of its log in bytes; None when it is not known."""
-        text = self.runtime.get("commitLogMaxOffset", "")
-        return int(text) if text.isdecimal() else None
+        return whole_number(self.runtime.get("commitLogMaxOffset", ""))
 
     def setting(self, key: str) -> str | None:
         """The value of a setting; None when it is not known."""

@@ -14,6 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import trio
 
+from triomq._arguments.numbers import whole_number
 from triomq._error_text import error_text, shown
 from triomq.errors import InvalidCall
 
@@ -49,11 +50,12 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         ValueError: there is no port, or it is not a number from 1 to 65535.
     """
-    host, _, port = address.strip().rpartition(":")
-    if not host or "," in host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+    host, _, digits = address.strip().rpartition(":")
+    port = whole_number(digits) or 0
+    if not host or "," in host or "/" in host or not 0 < port < 65536:
         hint = "; addresses are separated by ';'" if "," in address else ""
         raise ValueError(f"{shown(address)} is not host:port, such as 127.0.0.1:9876{hint}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host.removeprefix("[").removesuffix("]"), port
 
 
 _open_streams: weakref.WeakSet[SocketStream] = weakref.WeakSet()

@@ -43,6 +43,7 @@ async def test_mistakes(call, cluster):
     for arguments, status, what in (
         (["brokers", "status", "vm"], 1, "broker vm is not registered; known: broker-a:0, broker-a:1"),
         (["brokers", "status", "broker-a:7"], 1, "broker broker-a:7 is not registered"),
+        (["brokers", "status", "broker-a:" + "7" * 5000], 1, "is not registered"),
         (["brokers", "config", "broker-a", "nosuch"], 1, "has no setting nosuch"),
         (["brokers", "set", "broker-a", "fileReservedTimes=1", "--yes"], 2, "has no setting fileReservedTimes"),
         (["brokers", "set", "broker-a", "fileReservedTime=soon", "--yes"], 1, "fileReservedTime"),

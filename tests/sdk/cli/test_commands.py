@@ -89,6 +89,10 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["pull", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
         (["offsets", "reset", "G", "T", "5", "--queue", "vm", "--yes"], "BROKER:QUEUE"),
         (["offsets", "reset", "G", "T", "earliest"], "give --yes"),
+        (["offsets", "reset", "G", "T", "1" * 5000, "--yes"], "neither earliest nor latest"),
+        (["consume", "T", "--from", "1" * 5000], "neither earliest nor latest"),
+        (["consume", "T", "--from", "²"], "neither earliest nor latest"),
+        (["pull", "T", "--queue", "b:" + "1" * 5000], "BROKER:QUEUE"),
         (["topics", "T", "--delete"], "give --yes"),
         (["topics", "T", "--delete", "--queues", "4", "--yes"], "--queues belongs to --create"),
     ],
@@ -466,7 +470,9 @@ def test_a_text_that_is_no_time_is_answered_with_the_words_that_are_known() -> N
         _options.time_of("tomorrow")
 
 
-@pytest.mark.parametrize("text", ["0001-01-01", "9999-12-31T23:59:59-20:00", "9" * 30, "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["0001-01-01", "9999-12-31T23:59:59-20:00", "9" * 30, "9" * 5000, "1" * 20, "1" * 5000]
+)
 def test_a_time_that_no_request_can_have_is_a_mistake(text):
     with pytest.raises(click.UsageError, match="neither earliest nor latest"):
         _options.time_of(text)

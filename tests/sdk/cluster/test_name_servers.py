@@ -139,7 +139,9 @@ def test_parse_addresses(text, expected):
     assert parse_addresses(text) == expected
 
 
-@pytest.mark.parametrize("text", ["a", "a:", "a:x", ":1", "a:70000", "a:0", "tcp://a:1", "https://a:1"])
+@pytest.mark.parametrize(
+    "text", ["a", "a:", "a:x", ":1", "a:70000", "a:0", "a:²", "a:" + "1" * 5000, "tcp://a:1", "https://a:1"]
+)
 def test_addresses_that_are_none(text):
     with pytest.raises(errors.InvalidCall, match="host:port"):
         parse_addresses(text)

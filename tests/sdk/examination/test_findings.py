@@ -296,3 +296,8 @@ def test_a_queue_is_stuck_when_held_messages_are_not_finished():
 def test_brokers_that_elect_their_master_are_not_given_one(settings, cure):
     (finding,) = [each for each in findings_of(brokers(change(SLAVE, **settings), OTHER)) if each.kind == "no_master"]
     assert cure in finding.cure
+
+
+@pytest.mark.parametrize("end", ["", "-1", "²", "1" * 5000])
+def test_an_end_of_the_log_that_is_no_number_is_not_known(end):
+    assert attrs.evolve(MASTER, runtime=runtime(end)).log_end is None
