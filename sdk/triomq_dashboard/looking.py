@@ -5,6 +5,7 @@ Unavailable data becomes an error text in its row, so that one dead broker does 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -131,18 +132,21 @@ class BrokerRow:
     @property
     def disk(self) -> float | None:
         """The used fraction of its disk."""
-        try:
-            return float(self.status["commitLogDiskRatio"])
-        except (KeyError, ValueError):
-            return None
+        return _figure(self.status.get("commitLogDiskRatio", ""))
+
+
+def _figure(text: str) -> float | None:
+    """A number in a broker's report; None if the text is none, or NaN or infinite, which no page can show."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _rate(status: Mapping[str, str], key: str) -> float | None:
     """The first of the rates that a broker reports: the one over the last ten seconds."""
-    try:
-        return float(status.get(key, "").split()[0])
-    except (IndexError, ValueError):
-        return None
+    return _figure(status.get(key, "").partition(" ")[0])
 
 
 def _log_end(status: Mapping[str, str]) -> int | None:

@@ -20,6 +20,7 @@ from triomq_dashboard import tail as tailing
 from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
 from triomq_dashboard.looking import PAGE_ROWS, page_of
+from triomq_protocol.requests import BrokerData, ClusterInfo
 from triomq_server.cluster import Cluster, open_cluster
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -380,6 +381,26 @@ async def test_the_tail_shows_new_messages(cluster: Cluster, client: triomq.Clie
     assert b"before" not in event
     assert b"forged" in event
     await events.aclose()
+
+
+@pytest.mark.parametrize("figure", ["nan", "inf", "-Infinity", "", "much", "1" * 5000])
+async def test_a_broker_with_impossible_figures_does_not_break_the_page(autojump_clock: object, figure: str) -> None:
+    """Any client may register one."""
+    status = dict.fromkeys(("commitLogDiskRatio", "putTps", "getTransferedTps", "commitLogMaxOffset"), figure)
+
+    async def cluster_info() -> ClusterInfo:
+        broker = BrokerData(cluster="c", broker_name="b", broker_addrs={0: "h:1"})
+        return ClusterInfo(broker_addr_table={"b": broker}, cluster_addr_table={"c": ["b"]})
+
+    async def status_of(_broker: str) -> dict[str, str]:
+        return status
+
+    client: Any = SimpleNamespace(
+        admin=SimpleNamespace(cluster_info=cluster_info), servers=SimpleNamespace(status=status_of), name_servers=["n:1"],
+        groups=None, messages=None, dead_letters=None, doctor=None,
+    )  # fmt: skip
+    async with browser(client) as web:
+        assert "h:1" in checked(await web.get("/"))
 
 
 async def test_a_tail_ends_with_its_browser(autojump_clock: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
@@ -353,9 +354,10 @@ def disks(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding
 
 def _ratio(text: str | None) -> float | None:
     try:
-        return None if text is None else float(text)
+        ratio = math.nan if text is None else float(text)
     except ValueError:
         return None
+    return ratio if math.isfinite(ratio) else None
 
 
 def clocks(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:

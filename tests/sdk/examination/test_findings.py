@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from triomq._examination.doctor import stuck_queues
-from triomq._examination.findings import FindingLimits, findings_of
+from triomq._examination.findings import FindingLimits, disks, findings_of
 from triomq._examination.snapshot import (
     CONTESTED_KEY,
     BrokerView,
@@ -301,3 +301,9 @@ def test_brokers_that_elect_their_master_are_not_given_one(settings, cure):
 @pytest.mark.parametrize("end", ["", "-1", "²", "1" * 5000])
 def test_an_end_of_the_log_that_is_no_number_is_not_known(end):
     assert attrs.evolve(MASTER, runtime=runtime(end)).log_end is None
+
+
+@pytest.mark.parametrize("ratio", ["nan", "inf", "much"])
+def test_a_use_of_the_disk_that_is_no_number_is_not_known(ratio):
+    broker = attrs.evolve(MASTER, runtime={**runtime(), "commitLogDiskRatio": ratio})
+    assert not list(disks(brokers(broker), FindingLimits()))
