@@ -72,11 +72,13 @@ async def _look(client: Client, topic: str, ends: dict[MessageQueue, int]) -> tu
     stats = await client.admin.topic_stats(topic)
     found: list[ReceivedMessage] = []
     skipped = 0
+    seen: dict[MessageQueue, int] = {}
     for queue, bounds in sorted(stats.offset_table.items())[:QUEUES_MAX]:
         before = ends.get(queue, bounds.max_offset)
-        ends[queue] = bounds.max_offset
+        seen[queue] = bounds.max_offset
         coming = max(0, bounds.max_offset - before)
         wanted = min(coming, max(0, ROUND_MAX - len(found)))
         skipped += coming - wanted
         found += await between(client, queue, bounds.max_offset - wanted, bounds.max_offset)
+    ends.update(seen)  # only now: if a queue cannot be read, the next query has the messages of all
     return sorted(found, key=lambda message: message.stored_ms), skipped

@@ -383,6 +383,30 @@ async def test_the_tail_shows_new_messages(cluster: Cluster, client: triomq.Clie
     await events.aclose()
 
 
+async def test_a_tail_has_the_messages_that_could_not_be_read_at_first(
+    cluster: Cluster, client: triomq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.admin.create_topic("orders", queues=2)
+    producer = client.producer("shop")
+    events = tailing.tail(client, "orders")
+    assert await anext(events) == b"event: idle\ndata: 0\n\n"
+    queues = await producer.queues("orders")
+    for queue in queues:
+        await producer.send(triomq.Message("orders", b"new"), queue=queue)
+    page = client.messages.page
+
+    async def fail_once(queue: triomq.MessageQueue, *arguments: int) -> Any:
+        if queue == max(queues):
+            monkeypatch.setattr(client.messages, "page", page)
+            raise triomq.errors.RequestTimeout("no answer in time")
+        return await page(queue, *arguments)
+
+    monkeypatch.setattr(client.messages, "page", fail_once)
+    assert (await anext(events)).startswith(b"event: trouble")
+    assert [(await anext(events)).split(b"\n")[0] for _ in queues] == [b"event: message"] * 2
+    await events.aclose()
+
+
 @pytest.mark.parametrize("figure", ["nan", "inf", "-Infinity", "", "much", "1" * 5000])
 async def test_a_broker_with_impossible_figures_does_not_break_the_page(autojump_clock: object, figure: str) -> None:
     """Any client may register one."""
