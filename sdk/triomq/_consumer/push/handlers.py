@@ -61,6 +61,9 @@ class Handlers:
         self._own_callbacks = own_callbacks
         self._hooks = hooks or None
         self._by_hand = dispatch.by_hand
+        self._is_ending = False
+        """Whether a handler was cancelled or ends the program: no further messages are taken, not even by tasks that run
+        once more before they are cancelled."""
 
     @property
     def is_async(self) -> bool:
@@ -78,13 +81,10 @@ class Handlers:
         run = self._own_callbacks.run
         async with trio.open_nursery() as nursery:
             for _ in range(concurrency):
-                scope = nursery.cancel_scope
                 if self.is_async:
-                    nursery.start_soon(run, self._work, scope, name=self._work)
+                    nursery.start_soon(run, self._work, name=self._work)
                 else:
-                    nursery.start_soon(
-                        run, self._work_in_thread, scope, limiter, concurrency, name=self._work_in_thread
-                    )
+                    nursery.start_soon(run, self._work_in_thread, limiter, concurrency, name=self._work_in_thread)
         if waiters.failure is not None:
             raise waiters.failure
 
@@ -99,21 +99,19 @@ class Handlers:
 
     # --- async handlers --------------------------------------------------------------------------------------
 
-    async def _work(self, scope: trio.CancelScope) -> None:  # noqa: C901 - calls per message are what this saves
+    async def _work(self) -> None:  # noqa: C901 - calls per message are what this saves
         dispatch, handler, most, by_hand = self._dispatch, self._handler, self._batch_max, self._by_hand
         waiters, take, succeed, hooks = dispatch.waiters, dispatch.take, dispatch.succeed, self._hooks
         # The same as trio.current_time, with two calls less.
         current_time = trio.lowlevel.current_clock().current_time
         now, since_pause = current_time(), 0
         try:
-            while True:
+            while not self._is_ending:
                 batch = take(most, now)
                 if batch is None:
                     if waiters.draining:
                         return
                     await waiters.wait()
-                    if scope.cancel_called:
-                        return
                     now, since_pause = current_time(), 0
                     continue
                 try:
@@ -142,7 +140,7 @@ class Handlers:
                             hooks.end(context, None)
                 except BaseException:
                     # First, as after a SystemExit no other task may take the same messages.
-                    scope.cancel()
+                    self._is_ending = True
                     dispatch.requeue(batch)
                     raise
                 since_pause += 1
@@ -180,11 +178,11 @@ class Handlers:
 
     # --- plain handlers --------------------------------------------------------------------------------------
 
-    async def _work_in_thread(self, scope: trio.CancelScope, limiter: trio.CapacityLimiter, concurrency: int) -> None:
+    async def _work_in_thread(self, limiter: trio.CapacityLimiter, concurrency: int) -> None:
         dispatch = self._dispatch
         waiters = dispatch.waiters
         try:
-            while not (waiters.draining or scope.cancel_called):
+            while not (waiters.draining or self._is_ending):
                 most = self._batch_max
                 if most == 1 and self._hooks is None and not self._by_hand:
                     # Several per trip to the thread; hooks see each call separately.
@@ -193,14 +191,12 @@ class Handlers:
                 if batch is None:
                     await waiters.wait()
                 else:
-                    await self._handle_in_thread(batch, scope, limiter)
+                    await self._handle_in_thread(batch, limiter)
         finally:
             if len(dispatch):
                 waiters.wake()
 
-    async def _handle_in_thread(
-        self, batch: Sequence[HeldMessage], scope: trio.CancelScope, limiter: trio.CapacityLimiter
-    ) -> None:
+    async def _handle_in_thread(self, batch: Sequence[HeldMessage], limiter: trio.CapacityLimiter) -> None:
         dispatch = self._dispatch
         try:
             # The clock's own method: threads have no trio.current_time().
@@ -230,7 +226,7 @@ class Handlers:
             else:
                 await dispatch.finish_batch(batch, done, later)
         except BaseException:
-            scope.cancel()
+            self._is_ending = True
             dispatch.requeue(batch)
             raise
 

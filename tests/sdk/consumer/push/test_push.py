@@ -437,6 +437,32 @@ async def test_a_handler_that_ends_the_program(group_cluster, open_consumer, pla
     assert not committed(group_cluster)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_handler_that_ends_the_program_while_another_returns(
+    autojump_clock, group_cluster, open_consumer, ordered
+):
+    """The other one's task, which is not cancelled before it runs, takes no further message."""
+    for queue_id in (0, 1):
+        fill(group_cluster, 1, queue_id=queue_id)
+    seen = []
+    ends = trio.Event()
+
+    async def handler(message):
+        seen.append(message.body)
+        if message.body == b"m0-0":
+            await until(lambda: len(seen) == 2)
+            ends.set()
+            sys.exit(4)
+        await ends.wait()
+
+    with pytest.raises(SystemExit):
+        async with open_consumer(ordered=ordered) as consumer:
+            await consumer.run(handler)
+    assert sorted(seen) == [b"m0-0", b"m1-0"]
+    assert not committed(group_cluster)
+    assert committed(group_cluster, queue_id=1) == 1
+
+
 async def test_plain_handlers_run_in_threads(group_cluster, open_consumer):
     fill(group_cluster, 300)
     seen, failed = [], []
