@@ -203,7 +203,7 @@ class Handlers:
             current_time = trio.lowlevel.current_clock().current_time
             started_s = current_time()
             context = self._hooks.begin(batch) if self._hooks is not None else None
-            done, error, commits = await run_in_thread(
+            done, raised, commits = await run_in_thread(
                 self._call_in_thread, batch, context, current_time, limiter=limiter
             )
             if done:
@@ -213,6 +213,7 @@ class Handlers:
                 if self._hooks is not None and context is not None:
                     self._hooks.end(context, None)
             later = None
+            error = self._error_in(raised, batch[:done])
             if error is not None:
                 failed = batch[done:] if self._batch_max > 1 else batch[done : done + 1]
                 self._count_failure(failed, error, trio.current_time() - started_s, context)
@@ -230,9 +231,18 @@ class Handlers:
             dispatch.requeue(batch)
             raise
 
+    def _error_in(self, raised: BaseException | None, consumed: Sequence[HeldMessage]) -> Exception | None:
+        """What a handler has raised, if it has failed; what ends the run is raised, after the messages before it count
+        as consumed."""
+        if raised is None or isinstance(raised, Exception):
+            return raised
+        for message in consumed:
+            message.holder.owner.finish(message)
+        raise raised
+
     def _call_in_thread(
         self, batch: Sequence[HeldMessage], context: ConsumeContext | None, current_time: Callable[[], float]
-    ) -> tuple[int, Exception | None, bool]:
+    ) -> tuple[int, BaseException | None, bool]:
         """In a thread, handle one message or batch after the other for a while.
 
         Returns:
@@ -257,7 +267,7 @@ class Handlers:
                 return done, None, False
             try:
                 self._call_plain(message)
-            except Exception as error:  # noqa: BLE001 - the user's code
+            except BaseException as error:  # noqa: BLE001 - the user's code, which may end the program after others
                 return done, error, False
         return len(batch), None, False
 

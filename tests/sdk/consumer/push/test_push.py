@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 import trio
@@ -461,6 +462,27 @@ async def test_a_handler_that_ends_the_program_while_another_returns(
     assert sorted(seen) == [b"m0-0", b"m1-0"]
     assert not committed(group_cluster)
     assert committed(group_cluster, queue_id=1) == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("how", ["exits", "cancelled"])
+async def test_messages_that_a_plain_handler_has_consumed_before_it_ended(group_cluster, open_consumer, ordered, how):
+    """One trip to the thread has handled them all: those that returned are consumed."""
+    fill(group_cluster, 5)
+    scope = trio.CancelScope()
+
+    def end(message):
+        if message.body == b"m0-3":
+            if how == "exits":
+                sys.exit(4)
+            trio.from_thread.run_sync(scope.cancel)
+            trio.from_thread.run(trio.sleep, 0)
+
+    with pytest.raises(SystemExit) if how == "exits" else nullcontext():
+        async with open_consumer(ordered=ordered) as consumer:
+            with scope:
+                await consumer.run(end, concurrency=1)
+    assert committed(group_cluster) == 3
 
 
 async def test_plain_handlers_run_in_threads(group_cluster, open_consumer):
