@@ -162,7 +162,7 @@ RecordScan = Callable[[bytes], tuple[int, int]]
 
 
 class _MasterChangedError(Exception):
-    """A pull was given up, since another broker is the master of its set now."""
+    """A pull was given up, or not sent, since another broker is the master of its set now."""
 
 
 class _Pull(Waiter):
@@ -189,8 +189,8 @@ class _Pull(Waiter):
         self._result: PullResult | None = None
         self._error: Exception | None = None
 
-    def is_held_by_former_master(self, route: Route) -> bool:
-        """Whether it waits at a broker that has been replaced as the master of its set, by a new route."""
+    def is_for_former_master(self, route: Route) -> bool:
+        """Whether it is for a broker that has been replaced as the master of its set, by a new route."""
         queue, node = self._call.queue, self._node
         if queue.topic != route.topic or node.is_slave or self._call.subscription.class_filter:
             return False
@@ -483,11 +483,15 @@ class Puller:
                 raise Overloaded("the link has too many requests waiting", address=link.address)
             now = trio.current_time()
         timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S
+        route = self.known_route(call.queue.topic)
         pull = (
             _Pull(self, link, node, call, timeout_s)
             if go_on is None
-            else _RepeatedPull(self, link, node, call, timeout_s, go_on=go_on, route=self.known_route(call.queue.topic))
+            else _RepeatedPull(self, link, node, call, timeout_s, go_on=go_on, route=route)
         )
+        if route is not None and pull.is_for_former_master(route):
+            # Since the broker was chosen, as while its link was opened.
+            raise _MasterChangedError
         pull.send(now)
         self._waiting.add(pull)
         try:
@@ -587,5 +591,5 @@ class Puller:
     def _on_route(self, route: Route) -> None:
         self.nodes.forget_gone(route.topic, route.addresses)
         # Messages arrive at the new master: the former one may hold a pull for as long as it asks for.
-        for pull in [pull for pull in self._waiting if pull.is_held_by_former_master(route)]:
+        for pull in [pull for pull in self._waiting if pull.is_for_former_master(route)]:
             pull.give_up()

@@ -402,7 +402,30 @@ async def test_a_held_pull_that_ends_when_its_master_changes(autojump_clock, clu
         client._routes._store("T", cluster.name_server.routes["T"], borrowed=False)
         await trio.testing.wait_all_tasks_blocked()
         assert found[0].cancelled_caught is (how == "cancelled")
-        assert [result.broker_address for result in found[1:]] == [cluster.broker.address] * (how == "lost")
+        assert [result.broker_address for result in found[1:]] == [slave.address] * (how == "lost")
+
+
+async def test_a_pull_whose_master_changes_while_its_link_opens(autojump_clock, cluster):
+    slave = cluster.add_slave()
+    opens = trio.Event()
+
+    async def dial(address):
+        if address == cluster.broker.address:
+            await opens.wait()
+        return await cluster.network.dial(address)
+
+    async with cluster.client(dial=dial) as client, trio.open_nursery() as nursery:
+        consumer = client.pull_consumer("G")
+        found = await held_pull(cluster, client, consumer, nursery)
+        cluster.broker.broker_id, slave.broker_id = 1, 0
+        cluster.name_server.add_route("T", slave, cluster.broker)
+        await client._routes.refresh("T")
+        started = trio.current_time()
+        opens.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [result.broker_address for result in found[1:]] == [slave.address]
+        assert trio.current_time() == started
+    assert not pulls(cluster.broker)
 
 
 async def test_no_broker_that_serves_reads_is_left(autojump_clock, cluster):
