@@ -16,12 +16,15 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 
 @contextmanager
-def interrupted_by_signals() -> Iterator[None]:
+def interrupted_by_signals(*, keep_ignoring: bool = False) -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise in the block like SIGINT; the process then ends with 128 plus the signal's number,
     as in shells.
 
     SIGINT raises KeyboardInterrupt in the block, even if a shell ignores it, as in its background jobs: only then does
     trio raise it at a safe place.
+
+    Args:
+        keep_ignoring: a SIGINT that is ignored still has no effect: it is blocked.
     """
     ended_by: int | None = None
 
@@ -33,6 +36,8 @@ def interrupted_by_signals() -> Iterator[None]:
         handler(signal.SIGINT, frame)
 
     before = {number: signal.getsignal(number) for number in ending_signals()}
+    blocked = {signal.SIGINT} if keep_ignoring and before[signal.SIGINT] is signal.SIG_IGN else set()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
     if not callable(before[signal.SIGINT]):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in before:
@@ -48,3 +53,4 @@ def interrupted_by_signals() -> Iterator[None]:
         for number, handler in before.items():
             if handler is not None:  # a handler that Python has not installed cannot be restored
                 signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # after that: an ignored signal that waits is dropped

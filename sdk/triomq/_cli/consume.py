@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -124,7 +123,7 @@ def consume(
 
     # Only the main thread can handle signals. A shell's background jobs ignore SIGINT, and that must not change.
     is_main = threading.current_thread() is threading.main_thread()
-    with interrupted_by_signals() if is_main and callable(signal.getsignal(signal.SIGINT)) else nullcontext():
+    with interrupted_by_signals(keep_ignoring=True) if is_main else nullcontext():
         with_client(name_servers, work)
 
 

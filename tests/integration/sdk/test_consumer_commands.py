@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -223,13 +224,17 @@ async def test_an_interrupted_look_ends_silently(cluster, filled):
     await process.stderr.aclose()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-async def test_a_group_that_is_ended_has_committed_what_it_printed(cluster, filled, client, number):
+@pytest.mark.parametrize(
+    ("number", "sigint"),
+    [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGHUP, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
+)
+async def test_a_group_that_is_ended_has_committed_what_it_printed(cluster, filled, client, number, sigint):
+    """Also in a background job of a script, which ignores SIGINT."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", "triomq", "consume", "T", "--group", "G", "--from", "earliest"],
         stdout=subprocess.PIPE,
         env={**os.environ, "NAMESRV_ADDR": cluster.name_servers},
-        preexec_fn=reset_signals,
+        preexec_fn=functools.partial(set_signals, sigint),
     )
     assert process.stdout is not None
     received = b""
@@ -249,7 +254,7 @@ async def test_a_group_that_is_ended_has_committed_what_it_printed(cluster, fill
     assert lag <= 1
 
 
-def reset_signals():
+def set_signals(sigint):
     """In the child: a shell's background jobs ignore SIGINT, those of nohup SIGHUP, and so would whatever they start."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, sigint)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)

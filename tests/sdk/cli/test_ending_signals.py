@@ -40,6 +40,34 @@ def test_the_block_is_left_in_order(number: signal.Signals, sigint: str, wait: s
     assert process.returncode == 128 + number
 
 
+IGNORING = """
+import signal, time, trio
+from triomq_command.ending_signals import interrupted_by_signals
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+try:
+    with interrupted_by_signals(keep_ignoring=True):
+        signal.raise_signal(signal.SIGINT)
+        print("begun", flush=True)
+        {wait}
+finally:
+    signals = signal.sigpending() | signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not signals, flush=True)
+"""
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(1000)", "trio.run(trio.sleep, 1000)"])
+def test_a_job_that_keeps_ignoring_sigint(wait: str) -> None:
+    """Only SIGTERM ends it, in order."""
+    code = IGNORING.format(wait=wait)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "True\n"
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 LISTENING = """
 import signal, trio
 from triomq_benchmarks.run.interrupts import on_interrupt
