@@ -22,6 +22,9 @@ _QUERY_BYTES = 15 << 20
 """Of records in one result: a frame of 16 MiB is the longest that clients read."""
 
 _SCANNED_BYTES = 1024 * UNIT_BYTES
+_SIZE_AT = 8
+_BLANK_BYTE = b"\x7f"
+"""The first byte of a blank's size. No record is that large."""
 
 
 def record_at(log: CommitLog, physical_offset: int, size_bytes: int | None = None) -> memoryview | None:
@@ -45,9 +48,13 @@ def _time_of(log: CommitLog, physical_offset: int, size: int) -> int:
 def _next_readable(log: CommitLog, segment: Segment, at: int, end: int) -> tuple[int, int] | None:
     """Position and store time of the first entry of a queue's file between two positions whose record can be read."""
     while at < end:
-        # In pieces: a queue that has lost a file has hundreds of thousands of blanks in a row.
+        # A queue whose records were in a lost file of the log has millions of blanks in a row: those in front of a piece are
+        # passed over together.
         part = segment.buffer[at : min(at + _SCANNED_BYTES, end)]
-        for physical_offset, size, _ in UNIT.iter_unpack(part):
+        sizes = part[_SIZE_AT::UNIT_BYTES]
+        blank_bytes = (len(sizes) - len(sizes.lstrip(_BLANK_BYTE))) * UNIT_BYTES
+        at += blank_bytes
+        for physical_offset, size, _ in UNIT.iter_unpack(part[blank_bytes:]):
             if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
                 return at, stored
             at += UNIT_BYTES
@@ -58,7 +65,8 @@ def _newest_time(log: CommitLog, segment: Segment) -> int:
     """Store time of the last entry of a queue's file whose record can be read; -1 if there is none."""
     for end in range(segment.position, 0, -_SCANNED_BYTES):
         part = segment.buffer[max(0, end - _SCANNED_BYTES) : end]
-        for physical_offset, size, _ in reversed(list(UNIT.iter_unpack(part))):
+        not_blank = len(part[_SIZE_AT::UNIT_BYTES].rstrip(_BLANK_BYTE))
+        for physical_offset, size, _ in reversed(list(UNIT.iter_unpack(part[: not_blank * UNIT_BYTES]))):
             if size != BLANK_SIZE and (stored := _time_of(log, physical_offset, size)) >= 0:
                 return stored
             if physical_offset < log.min_offset:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from memory_disk import MemoryDisk
 from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.store import NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import BLANK_SIZE
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT
 from triomq_server.store.reading.queue_reads import read_queue
 
 ROOT = "/store"
@@ -361,6 +363,29 @@ async def test_times_where_a_queues_file_ends_with_blank_entries(
             queue.rewrite(n, queue.unit(n)[0], BLANK_SIZE, 0)
         asked = [0, per_file // 2, per_file - 4, per_file, per_file + 1, 2 * per_file + 4]
         assert [store.offset_by_time("T", 0, start + n * 10) for n in asked] == asked
+
+
+async def test_many_blanks_in_a_row_are_not_looked_at_one_by_one(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """A lost file of the log may leave millions, and a search runs on the loop."""
+    config = make_config(ROOT, mapped_file_size_consume_queue=20 * 50_000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        store.append(make_record(0, size=20))
+        queue = store.consume_queues.get("T", 0)
+        queue.fill_to(420_000)
+        clock.now += 10
+        store.append(make_record(1, size=20))
+        search, one_by_one = [], []
+        for _ in range(5):
+            begun = time.thread_time()
+            assert store.offset_by_time("T", 0, clock.now) == 420_000
+            searched = time.thread_time()
+            for segment in queue.segments.items:
+                deque(UNIT.iter_unpack(segment.buffer[: segment.position]), maxlen=0)
+            search.append(searched - begun)
+            one_by_one.append(time.thread_time() - searched)
+        assert min(search) < min(one_by_one) / 2
 
 
 async def test_entries_out_of_order_are_still_followed_one_by_one(
