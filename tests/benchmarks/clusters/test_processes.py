@@ -43,7 +43,9 @@ def test_waiting_has_a_limit(tmp_path: Path) -> None:
 def test_stop_is_sigterm_and_kill_is_sigkill(tmp_path: Path) -> None:
     polite = python(
         tmp_path,
-        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True); time.sleep(60)",
+        # A signal that arrives between two instructions and before a sleep is handled only after it.
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7)); print('up', flush=True)\n"
+        "while True: time.sleep(0.01)",
     )
     polite.wait_until(lambda: "up" in polite.output())
     assert polite.stop() == 7
