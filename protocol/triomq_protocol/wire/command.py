@@ -119,12 +119,14 @@ class Command(msgspec.Struct, rename=_WIRE_NAMES, gc=False, forbid_unknown_field
     def fields(self) -> dict[str, str] | None:
         """All ext fields as text, in wire order; None if the frame had none. Decoded at every call.
 
-        Fields without value (null) are left out. Raises HeaderError if the received fields are not a map.
+        Of a repeated name the last value counts. Fields without value (null) are left out. Raises HeaderError if the
+        received fields are not a map.
         """
         pairs = self.field_pairs()
         if pairs is None:
             return None
-        return {name: value for name, value in pairs if name is not None and value is not None}
+        # Only then without nulls: access control takes a last null for a field that is absent, and so must handlers.
+        return {name: value for name, value in dict(pairs).items() if name is not None and value is not None}
 
     def field_pairs(self) -> list[tuple[str | None, str | None]] | None:
         """The ext fields in wire order, duplicates, null names and null values included."""

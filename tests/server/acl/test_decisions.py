@@ -10,12 +10,14 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq_protocol.acl import sign, signature_of, values_to_sign
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.acl import ACCESS_KEY, SIGNATURE, sign, signature_of, values_to_sign
+from triomq_protocol.codes import VERSION, RequestCode, SerializeType
 from triomq_protocol.requests.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from triomq_protocol.requests.route import GetRouteInfoRequest
+from triomq_protocol.wire.binary_header import encode_area, encode_binary_header
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_protocol.wire.lengths import frame_lengths
 from triomq_server.acl import decisions
 from triomq_server.acl.accounts import AccessRules, parse, rules_of
 from triomq_server.acl.decisions import RequestAccess, refusal
@@ -284,6 +286,17 @@ def test_of_a_field_with_two_values_that_one_is_checked_that_is_served(serialize
     served = command.header(GetRouteInfoRequest).topic
     assert refusal(RULES, "10.0.0.9", command) == "No accessKey is configured"
     assert dict(command.field_pairs() or ())["topic"] == served
+
+
+def test_a_name_repeated_without_a_value_hides_it_from_the_check_and_from_the_handler() -> None:
+    fields: dict[str, str | None] = {"topic": "other", ACCESS_KEY: "account"}
+    signature = signature_of(values_to_sign(fields | {"topic": None}), SECRETS["account"]).decode()
+    area = encode_area((fields | {SIGNATURE: signature}).items()) + b"\0\x05topic" + bytes(4)
+    header = encode_binary_header(C.QUERY_MESSAGE, None, VERSION, 1, 0, None, area)
+    (command,) = FrameDecoder().feed(frame_lengths(len(header), 0, SerializeType.ROCKETMQ) + header)
+    assert refusal(RULES, HOST, command) is None  # as a request without a topic
+    assert command.header(GetRouteInfoRequest).topic is None
+    assert "topic" not in (command.fields or {})
 
 
 def test_without_accounts_everything_is_refused() -> None:
