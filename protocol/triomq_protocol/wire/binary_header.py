@@ -19,7 +19,7 @@ _LANGUAGES: dict[int, str] = {int(code): code.name for code in LanguageCode}
 
 @attrs.frozen(slots=True)
 class BinaryHeader:
-    """The parts of a decoded binary header; `area` is the undecoded map of ext fields, b"" if there is none."""
+    """The parts of a decoded binary header; `area` is the undecoded map of `fields` ext fields, b"" if there is none."""
 
     code: int
     language_name: str | None
@@ -28,6 +28,7 @@ class BinaryHeader:
     flag: int
     remark: str | None
     area: bytes
+    fields: int
     end: int
 
 
@@ -81,14 +82,14 @@ def decode_binary_header(data: bytes) -> BinaryHeader:
         at += remark_bytes
     area_bytes = int.from_bytes(data[at : at + 4], "big", signed=True)
     at += 4
-    area = b""
+    area, fields = b"", 0
     if area_bytes > 0:
         if area_bytes > size - at:
             raise RemoteProtocolError(f"ext fields of {area_bytes} bytes in a header of {size} bytes")
         area = data[at : at + area_bytes]
         at += area_bytes
-        decode_area(area)
-    return BinaryHeader(code, _LANGUAGES.get(language), version, opaque, flag, remark, area, at)
+        fields = len(decode_area(area))
+    return BinaryHeader(code, _LANGUAGES.get(language), version, opaque, flag, remark, area, fields, at)
 
 
 def decode_area(area: bytes) -> list[tuple[str | None, str | None]]:

@@ -346,13 +346,14 @@ def _int32(name: str, members: dict[str, object]) -> int:
     raise RemoteProtocolError(f"header member {name} is not a number: {str(value)[:100]!r}")
 
 
-def decode_binary_command(data: bytes, body_bytes: int) -> Command:
-    """A command from its binary header and the bytes after it. Raises RemoteProtocolError.
+def decode_binary_command(data: bytes, body_bytes: int) -> tuple[Command, int]:
+    """A command from its binary header and the bytes after it, and how many ext fields it has. Raises
+    RemoteProtocolError.
 
     Like Java's reader the body begins where the header's fields end, even if the declared header length is greater.
     """
     parts = decode_binary_header(data[: len(data) - body_bytes])
-    return Command(
+    command = Command(
         code=parts.code,
         flag=parts.flag,
         opaque=parts.opaque,
@@ -363,3 +364,4 @@ def decode_binary_command(data: bytes, body_bytes: int) -> Command:
         language_name=parts.language_name,
         raw_ext=msgspec.Raw(parts.area) if parts.area else _NO_EXT,
     )
+    return command, parts.fields

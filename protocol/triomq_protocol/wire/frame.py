@@ -18,6 +18,11 @@ MAX_FRAME_BYTES = 16777216
 _UNUSUAL_BYTES_AT_ONCE = 4096
 """Of headers in an unusual form, which take a hundred times as long as usual ones: a microsecond for each byte."""
 
+_USUAL_FIELDS = 64
+"""Of a binary header; no command has more than thirty."""
+_BYTES_OF_FIELD = 2
+"""Reading a further one takes as long as this many bytes of an unusual header."""
+
 _unpack_lengths = Struct(">iI").unpack_from
 _JSON_LIMIT = 1 << 24  # marks below this say "JSON header"
 _BINARY_LIMIT = 2 << 24
@@ -33,7 +38,7 @@ class FrameDecoder:
         max_frame_bytes: a longer frame is rejected before it is buffered.
         max_header_bytes: a frame with a longer header is rejected, too.
         frames_at_once: the most frames that one call decodes; see `more`. A megabyte may hold 50,000. With a limit, a
-            call also ends after unusual headers that take milliseconds to decode.
+            call also ends after unusual headers, or binary ones of very many fields, that take milliseconds to decode.
 
     Attributes:
         fault: the error that ended decoding, after bytes that are not a frame. Valid frames before them have been
@@ -108,7 +113,11 @@ class FrameDecoder:
                     if body_at < end:
                         command.body = data[body_at:end]
                 else:
-                    command = decode_binary_command(data[header_at:end], end - body_at)
+                    command, fields = decode_binary_command(data[header_at:end], end - body_at)
+                    if fields > _USUAL_FIELDS:
+                        unusual_left -= fields * _BYTES_OF_FIELD
+                        if unusual_left < 0:
+                            most = len(out) + 1
                 out.append(command)
                 at = end
             else:

@@ -273,6 +273,19 @@ def test_few_unusual_headers_are_decoded_at_once() -> None:
     assert len(FrameDecoder().feed(unusual * 10)) == 10, "a client has no other connections to be fair to"
 
 
+def test_few_binary_headers_of_very_many_fields_are_decoded_at_once() -> None:
+    fields = {f"name{number}": "value" for number in range(1000)}
+    many, usual = (
+        Command.request(1, fields=some, serialize=SerializeType.ROCKETMQ).encode() for some in (fields, {"a": "b"})
+    )
+    decoder = FrameDecoder(frames_at_once=1000)
+    rounds = [len(decoder.feed(many * 10 + usual * 10))]
+    while decoder.more:
+        rounds.append(len(decoder.feed(b"")))
+    assert rounds == [3, 3, 3, 11]
+    assert len(FrameDecoder().feed(many * 10)) == 10, "a client has no other connections to be fair to"
+
+
 def test_what_is_no_frame_behind_those_decoded_at_once_is_a_fault_later() -> None:
     decoder = FrameDecoder(frames_at_once=1)
     assert len(decoder.feed(Command.request(10).encode() * 2 + b"\xff" * 8)) == 1
