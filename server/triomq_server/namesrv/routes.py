@@ -193,6 +193,7 @@ class RouteTable:
         yield from self._remove_gone(broker.broker_name)
         self._check_limits(broker, channel)
         self._check_filter_servers(broker.broker_addr, filter_servers or [])
+        self._leave_other_sets(broker)
         self._clusters.setdefault(broker.cluster_name, {})[broker.broker_name] = None
         self._clusters_of.setdefault(broker.broker_name, {})[broker.cluster_name] = None
         data = self._brokers.get(broker.broker_name)
@@ -246,17 +247,13 @@ class RouteTable:
 
     def unregister(self, broker: BrokerIdentity) -> None:
         """Remove a broker that unregisters. While its set has another member, the topics stay."""
-        self._drop_live(broker.broker_addr)
-        self._filter_servers.pop(broker.broker_addr, None)
         data = self._brokers.get(broker.broker_name)
-        if data is None:
-            return
-        addresses = _addresses(data)
-        if self._compat_49 or addresses.get(broker.broker_id) == broker.broker_addr:
-            self._take_address(data, broker.broker_id)
-        if not addresses:
-            # All its clusters, not only the one that it names now: nothing would take it from the others any more.
-            self._drop_set(broker.broker_name)
+        if data is not None and (self._compat_49 or _addresses(data).get(broker.broker_id) == broker.broker_addr):
+            self._leave_set(data, broker.broker_id)
+        # Not if it stands there under another name or id: without this entry nothing would remove it any more.
+        if broker.broker_addr not in self._sets_of:
+            self._drop_live(broker.broker_addr)
+            self._filter_servers.pop(broker.broker_addr, None)
 
     def channel_closed(self, channel: Hashable, peer: str) -> list[str]:
         """A connection has ended; returns the addresses of the brokers that went with it.
@@ -576,6 +573,19 @@ class RouteTable:
         if address is not None:
             _discard(self._sets_of, address, data.broker_name or "")
 
+    def _leave_set(self, data: BrokerData, broker_id: int) -> None:
+        """Take the address of an id from a set, and remove the set when it was the last one, from all its clusters."""
+        self._take_address(data, broker_id)
+        if not _addresses(data):
+            self._drop_set(data.broker_name or "")
+
+    def _leave_other_sets(self, broker: BrokerIdentity) -> None:
+        """Remove an address from the set in which it has registered before, under another name: only the set of its last
+        registration is known when its connection ends or it falls silent, and the other one would never go."""
+        for name, broker_id in tuple(self._sets_of.get(broker.broker_addr, {}).items()):
+            if name != broker.broker_name:
+                self._leave_set(self._brokers[name], broker_id)
+
     def _forget(self, broker_addr: str) -> None:
         """Remove one address from every table, and its broker set when it was the last one."""
         live = self._drop_live(broker_addr)
@@ -584,10 +594,7 @@ class RouteTable:
         name = live.broker_name if live is not None else next(iter(sets), None)
         if name is None or name not in sets:
             return
-        data = self._brokers[name]
-        self._take_address(data, sets[name])
-        if not _addresses(data):
-            self._drop_set(name)
+        self._leave_set(self._brokers[name], sets[name])
 
     def _drop_set(self, broker_name: str) -> None:
         del self._brokers[broker_name]

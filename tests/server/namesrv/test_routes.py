@@ -572,6 +572,38 @@ def test_a_set_that_unregisters_naming_another_cluster_leaves_nothing(table) -> 
     assert not table._sets_of
 
 
+@pytest.mark.parametrize("compat_49", [True, False])
+def test_an_address_that_registers_under_many_names_leaves_nothing(compat_49: bool) -> None:
+    table = RouteTable(compat_49=compat_49)
+    for number in range(5):
+        register(table, broker(f"s{number}", address="x"), f"t{number}")
+        assert sets(table) == {f"s{number}": {0: "x"}}
+    table.channel_closed("link", "peer")
+    to_the_end(table.remove_in_slices())
+    assert table.sizes() == (0, 0, 0)
+    assert not table._sets_of
+
+
+def test_of_a_set_that_an_address_leaves_the_other_brokers_stay(table) -> None:
+    register(table, broker("a", 0, "x"), "T")
+    register(table, broker("a", 1, "y"))
+    register(table, broker("b", 0, "x"))
+    assert sets(table) == {"a": {1: "y"}, "b": {0: "x"}}
+    assert table.route("T").broker_datas[0].broker_addrs == {1: "y"}
+
+
+@pytest.mark.parametrize(("name", "broker_id"), [("another", 0), ("a", 1)])
+def test_a_broker_that_unregisters_under_another_name_or_id_still_goes_with_its_connection(
+    table, name: str, broker_id: int
+) -> None:
+    register(table, broker("a", 0, "x"), "T")
+    register(table, broker("a", 2, "y"), channel="other")
+    table.unregister(broker(name, broker_id, "x"))
+    assert table.check_version("x", DataVersion(counter=1, timestamp=5), 0)[1] is not None
+    table.channel_closed("link", "peer")
+    assert sets(table) == {"a": {2: "y"}}
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the collector looks at every dict")
 def test_the_garbage_collector_does_not_look_at_topics(table) -> None:
     register(table, broker("a"), "T")
