@@ -33,6 +33,8 @@ from triomq_server.broker.refusals import SLAVE_REMARK
 from triomq_server.broker.tables.topics import QUEUES_LIMIT, topic_name_remark
 from triomq_server.wire import Handlers, Link
 
+INT32_MOST = 2**31 - 1
+
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
 QUEUES_PER_SLICE = 256
@@ -90,7 +92,7 @@ def create_topic(broker: Broker, _link: Link, command: Command) -> Command:
         topic_sys_flag=header.topic_sys_flag or 0,
     )
     attributes = (header.attributes or "").split(",")
-    refusal = _refusal(broker, header.topic) or _queues_refusal(config) or attributes_refusal(attributes)
+    refusal = _refusal(broker, header.topic) or _numbers_refusal(config) or attributes_refusal(attributes)
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
     _put(broker, config)
@@ -103,7 +105,7 @@ async def create_topics_everywhere(broker: Broker, _link: Link, command: Command
     for number, config in enumerate(configs, 1):
         attributes = (f"{name}={value}" for name, value in config.attributes.items())
         name = config.topic_name or ""
-        refusal = _refusal(broker, name) or _queues_refusal(config) or attributes_refusal(attributes)
+        refusal = _refusal(broker, name) or _numbers_refusal(config) or attributes_refusal(attributes)
         if refusal is not None:
             return command.answer(ResponseCode.SYSTEM_ERROR, f"{name}: {refusal}; none of the topics is changed")
         if not number % TOPICS_PER_TURN:
@@ -164,10 +166,16 @@ def _refusal(broker: Broker, topic: str) -> str | None:
     return None
 
 
-def _queues_refusal(config: TopicConfig) -> str | None:
-    for field, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
-        if not 0 <= queues <= QUEUES_LIMIT:
-            return f"{field} {queues} is out of range, 0 to {QUEUES_LIMIT} are possible"
+def _numbers_refusal(config: TopicConfig) -> str | None:
+    for field, value, least, most in (
+        ("readQueueNums", config.read_queue_nums, 0, QUEUES_LIMIT),
+        ("writeQueueNums", config.write_queue_nums, 0, QUEUES_LIMIT),
+        # The body of 18 can hold larger ones, with which no name server would take a registration of this broker.
+        ("perm", config.perm, -INT32_MOST - 1, INT32_MOST),
+        ("topicSysFlag", config.topic_sys_flag, -INT32_MOST - 1, INT32_MOST),
+    ):
+        if not least <= value <= most:
+            return f"{field} {value} is out of range, {least} to {most} are possible"
     if config.topic_filter_type not in FILTER_TYPES:
         return (
             "org.apache.rocketmq.remoting.exception.RemotingCommandException: "

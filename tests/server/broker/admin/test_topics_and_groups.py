@@ -333,6 +333,8 @@ async def test_a_list_of_topics_is_made(desk: Any) -> None:
         (TopicConfigInList(), "blank"),
         (TopicConfigInList(topic_name="TBW102"), "system topic"),
         (TopicConfigInList(topic_name="Many", read_queue_nums=65537), "readQueueNums"),
+        (TopicConfigInList(topic_name="Perm", perm=2**31), "perm 2147483648 is out of range"),
+        (TopicConfigInList(topic_name="Flag", topic_sys_flag=-(2**31) - 1), "topicSysFlag -2147483649 is out of range"),
         (TopicConfigInList(topic_name="Lite", attributes={"+message.type": "LITE"}), "RocketMQ 5"),
     ],
 )
