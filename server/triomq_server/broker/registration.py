@@ -46,6 +46,8 @@ LINK_CHECK_S = 1.0
 """How soon a lost link is noticed between registrations."""
 CLUSTER_INFO_TIMEOUT_S = 1.0
 """How long the name servers may take to name the members of a broker set."""
+SHORT_BYTES = 16_384
+"""Of a list of brokers, which any of them can make longer: a shorter one is read at once, in a few milliseconds."""
 KNOWN_WITHIN_S = 0.5
 """How long a send that has made its topic waits at most for the name servers to know it."""
 OTHER_MASTER_TIMEOUT_S = 3.0
@@ -61,6 +63,7 @@ TLS_REMEDY = "; it is tried again and again: see useTLS and tls.client settings 
 
 _READ_WRITE = PERM_READ | PERM_WRITE
 _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
+_DECODING = trio.CapacityLimiter(1)
 
 
 @attrs.frozen(kw_only=True)
@@ -421,8 +424,8 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
                 answer = await link.request(
                     Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), CLUSTER_INFO_TIMEOUT_S
                 )
-            brokers = ClusterInfo.decode(answer.body).broker_addr_table or {}
-        except _FAILURES as error:
+            brokers = (await _decoded(answer.body)).broker_addr_table or {}
+        except (*_FAILURES, RuntimeError) as error:  # RuntimeError: no thread can be started
             # This is asked every few seconds, and the registration has already logged it.
             _log.debug("name server %s: %s", name_server, failure_reason(error))
             return
@@ -435,6 +438,14 @@ async def members_of_set(config: BrokerConfig, open_link: OpenLink) -> dict[int,
             for name_server in config.name_servers:
                 nursery.start_soon(ask, name_server)
     return members
+
+
+async def _decoded(body: bytes) -> ClusterInfo:
+    """All brokers of a name server; a long list is read in a worker thread, since its numbers as keys are not standard
+    JSON: a megabyte takes a tenth of a second, or one if a broker's id is large. BodyError."""
+    if len(body) <= SHORT_BYTES:
+        return ClusterInfo.decode(body)
+    return await trio.to_thread.run_sync(ClusterInfo.decode, body, limiter=_DECODING)
 
 
 async def other_master(members: Mapping[int, str], own_address: str, open_link: OpenLink) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,9 +25,10 @@ from triomq_protocol.requests.registration import (
     TopicConfigTable,
     registration_crc,
 )
-from triomq_protocol.requests.route import KVTable
+from triomq_protocol.requests.route import BrokerData, ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.registration import masked
+from triomq_server.broker.registration import SHORT_BYTES, masked, members_of_set
+from triomq_server.config import BrokerConfig
 from triomq_server.wire import Handlers, Link, serve
 
 NAMESRV = "127.0.0.1:9876"
@@ -376,3 +378,32 @@ async def test_a_brokers_port_in_place_of_a_name_servers_is_recognised(open_brok
     (line,) = [each.getMessage() for each in caplog.records if "name server 127.0.0.1:10911" in each.getMessage()]
     assert "answered with code 3" in line
     assert line.endswith("this looks like a broker's port: check namesrvAddr (-n)")
+
+
+@pytest.mark.parametrize("others", [0, 1000])
+async def test_a_long_list_of_brokers_is_read_beside_the_loop(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may register brokers, and each broker asks for all of them every few seconds."""
+    names = ["broker-a", *(f"other-{number}" for number in range(others))]
+    table = {name: BrokerData(broker_addrs={0: "10.0.0.1:1", 1: "10.0.0.2:1"}, broker_name=name) for name in names}
+    body = ClusterInfo(broker_addr_table=table).encode()
+    assert (len(body) > SHORT_BYTES) == bool(others)
+    decode, threads = ClusterInfo.decode, []
+
+    def noting(data: bytes) -> ClusterInfo:
+        threads.append(threading.current_thread())
+        return decode(data)
+
+    class Answering:
+        closed = False
+
+        async def request(self, _command: Command, _timeout_s: float) -> Command:
+            return Command.request(RequestCode.GET_BROKER_CLUSTER_INFO).answer(body=body)
+
+    @asynccontextmanager
+    async def open_link(_address: str) -> AsyncIterator[Answering]:
+        yield Answering()
+
+    monkeypatch.setattr(ClusterInfo, "decode", noting)
+    config = BrokerConfig(broker_name="broker-a", namesrv_addr=NAMESRV)
+    assert await members_of_set(config, open_link) == {0: "10.0.0.1:1", 1: "10.0.0.2:1"}
+    assert [thread is not threading.main_thread() for thread in threads] == [bool(others)]
