@@ -65,7 +65,8 @@ class HeldPull:
         examines: whether its filter reads the records themselves.
         examined: its filter has examined records up to this queue offset, without a match.
         examine_to: there are records to examine up to this queue offset.
-        waits: false once it has been woken or dropped.
+        waits: false once it has been run again or dropped.
+        woken: it is about to be run again, and further arrivals need not wake it.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class HeldPull:
         "queue_id",
         "topic",
         "waits",
+        "woken",
     )
 
     def __init__(
@@ -102,6 +104,7 @@ class HeldPull:
         self.matcher = matcher
         self.deadline = deadline
         self.waits = True
+        self.woken = False
         self.examines = False
         self.examined = self.examine_to = offset
         self.number = 0
@@ -222,7 +225,7 @@ class HeldPulls:
 
     def _wakes(self, held: HeldPull, code: int | None, next_offset: int) -> bool:
         """Whether a message makes a pull run again; one whose filter looks into messages does so later."""
-        if held.offset >= next_offset:
+        if held.woken or held.offset >= next_offset:
             return False
         if code is not None and held.matcher is not None and not held.matcher.by_consume_queue(code):
             return False
@@ -344,6 +347,8 @@ class HeldPulls:
 
     def _wake(self, pulls: Sequence[HeldPull]) -> None:
         others_first = bool(self._later)
+        for held in pulls:
+            held.woken = True
         self._later += pulls
         if not others_first:
             self._run_later()

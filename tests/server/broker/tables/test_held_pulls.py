@@ -326,6 +326,25 @@ class Slow:
         return record == self._wanted
 
 
+async def test_a_woken_pull_that_waits_for_its_turn_is_not_woken_again() -> None:
+    log, link = Log(limit=1000), Party()
+    for _ in range(2 * AT_ONCE):
+        log.pulls.hold(held(link))
+    few = [held(link, queue_id=1) for _ in range(10)]
+    for pull in few:
+        log.pulls.hold(pull)
+    log.pulls.arrived(arrival(1))
+    for number in range(100):
+        log.pulls.arrived(arrival(number + 1, queue_id=1))
+    assert len(log.pulls._later) == log.pulls.waiting
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert log.woken[-10:] == few
+    assert log.pulls.waiting == 0
+
+
 async def test_filters_look_into_what_has_come_in_turns(autojump_clock: Any) -> None:
     log = Log(limit=100_000, record_of=lambda _topic, _queue, offset: memoryview(b"%d" % offset))
     link, matchers = Party(), [Slow(log, b"%d" % number) for number in range(40)]
