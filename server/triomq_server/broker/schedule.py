@@ -49,6 +49,7 @@ class Schedule:
         self._offsets = broker.delay_offsets
         self._undelivered = broker.undelivered
         self._skipped = Repeats()
+        self._dropped = Repeats()
         self._delays_ms = broker.config.store.delay_levels_ms
         self._as_in_49 = broker.compat_49
         self._busy: set[int] = set()
@@ -265,13 +266,12 @@ class Schedule:
         properties = delayed.properties
         topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
         if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
-            _log.error(
-                "the delayed message at log offset %d is dropped: it is for %s, queue %r",
-                delayed.physical_offset,
-                topic,
-                queue_id,
-                extra={"topic": topic},
-            )
+            # With compat=4.9 any producer of half messages can cause it.
+            if due := self._dropped.add(str(topic)):
+                _log.error(
+                    "%d delayed messages are dropped, for %s; the last one is at log offset %d and for %s, queue %r",
+                    *due, delayed.physical_offset, topic, queue_id, extra={"topic": topic},
+                )  # fmt: skip
             return None
         return NewRecord(
             topic,
