@@ -197,8 +197,12 @@ class _Pull(Waiter):
         return route.master(queue.broker_name) not in (None, node.address)
 
     def give_up(self) -> None:
-        """Forget the request: its late answer is dropped."""
+        """Forget the request: its late answer is dropped. The next broker holds the pull only for the rest of the time."""
         if self._result is None and self._error is None:
+            call = self._call
+            if call.suspend_ms:
+                held_until_s = self.deadline - SUSPEND_MARGIN_S
+                call.suspend_ms = max(1, round((held_until_s - trio.current_time()) * 1000))
             self._link.pending.pop(self._opaque, None)
             self._end(None, _MasterChangedError())
 

@@ -372,6 +372,24 @@ async def test_a_pull_that_the_former_master_holds_is_sent_to_its_successor(auto
         assert trio.current_time() == started
 
 
+async def test_a_pull_is_held_no_longer_because_its_master_changes(autojump_clock, cluster):
+    """Each change would add as much again, and with two brokers that both register as the master there are many."""
+    slave = cluster.add_slave()
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.pull_consumer("G")
+        await consumer.fetch_queues("T")
+        cluster.broker.script(PULL, None)
+        slave.script(PULL, None)
+        nursery.start_soon(lambda: consumer.pull(QUEUE, 0, block=True, suspend_s=15))
+        await trio.sleep(14)
+        cluster.broker.broker_id, slave.broker_id = 1, 0
+        cluster.name_server.add_route("T", slave, cluster.broker)
+        await client._routes.refresh("T")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [pull.suspend_timeout_millis for pull in pulls(cluster.broker) + pulls(slave)] == [15_000, 1000]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_held_pull_stays_while_its_master_does(autojump_clock, cluster):
     slave = cluster.add_slave()
     async with cluster.client() as client, trio.open_nursery() as nursery:
