@@ -268,8 +268,7 @@ class BrokerRequests:
             answer = command.answer(ResponseCode.SYSTEM_ERROR, named_error(error))
         else:
             answer = command.answer(ResponseCode.SUCCESS, body=result.encode())
-        if link.is_open:
-            link.write(answer.encode())
+        link.answer(answer)
 
 
 def _unknown(group: str) -> str:

@@ -304,6 +304,17 @@ class Link:
         command.opaque = self.next_opaque()
         self.write(command.encode())
 
+    def answer(self, answer: Command) -> None:
+        """Answer a request of the peer. Nothing is sent if the link is lost, or as many bytes as may wait for the kernel
+        do: a peer that sends requests and reads no answers must not fill the memory."""
+        if self._lost is not None:
+            return
+        if self._unsent_bytes >= self._max_unsent_bytes:
+            text = "reads too little: the answer to its request is dropped"
+            self._peer_log.write(logging.WARNING, self.address, text)
+            return
+        self.write(answer.encode())
+
     def close(self, error: MQError | None = None) -> None:
         """End the link: all waiters fail with ``error`` at once, then the stream closes."""
         if self._lost is None:
@@ -410,8 +421,8 @@ class Link:
                 waiter.answered(command)
             return
         answer = self._handle(command)
-        if answer is not None and not command.is_oneway and self._lost is None:
-            self.write(answer.encode())
+        if answer is not None and not command.is_oneway:
+            self.answer(answer)
 
     def _handle(self, command: Command) -> Command | None:
         handler = self._handlers.get(command.code)

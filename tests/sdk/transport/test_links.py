@@ -352,6 +352,21 @@ async def test_unsent_bytes_are_bounded(autojump_clock, nursery):
     assert link.has_capacity
 
 
+async def test_answers_to_a_peer_that_reads_none_are_bounded(autojump_clock, nursery, caplog):
+    ours, theirs = memory_stream_pair()
+    ours.send_stream.send_all_hook = trio.sleep_forever
+    link = Link("peer:1", ours, max_unsent_bytes=1000)
+    await nursery.start(link.run)
+    for opaque in range(100):
+        await theirs.send_all(Command.request(311, opaque=opaque).encode())
+    await trio.testing.wait_all_tasks_blocked()
+    assert 1000 <= link.unsent_bytes < 1200
+    assert [each for each in caplog.messages if "dropped" in each] == [
+        "peer:1 reads too little: the answer to its request is dropped"
+    ]
+    assert link.is_open
+
+
 async def test_frames_of_one_tick_are_one_send(autojump_clock, nursery):
     sizes = []
     ours, _theirs = memory_stream_pair()
