@@ -33,7 +33,8 @@ def checked_wait_s(wait_s: float | None) -> float | None:
     Raises:
         InvalidCall: it is negative or not a number.
     """
-    if wait_s is not None and not wait_s >= 0:  # nor nan
+    is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
+    if wait_s is not None and not (is_number and wait_s >= 0):  # nor nan
         raise InvalidCall(f"route_wait_s is {shown(wait_s)}, not None and not a number of seconds from 0 on")
     return wait_s
 

@@ -177,7 +177,7 @@ async def test_nothing_waits_when_it_must_not(autojump_clock, cluster):
         assert trio.current_time() < 0.5
 
 
-@pytest.mark.parametrize("bad", [-1, float("nan")])
+@pytest.mark.parametrize("bad", [-1, float("nan"), "5", True, [5]])
 async def test_a_wait_of_no_length_is_refused(cluster, bad):
     with pytest.raises(errors.InvalidCall, match="route_wait_s"):
         async with cluster.client(route_wait_s=bad):
