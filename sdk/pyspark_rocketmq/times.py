@@ -13,6 +13,7 @@ DURATION_FORM: Final = "a number and one of the units ms, s, m, h, d, like 30s o
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_TOO_LATE: Final = "which is after the year 9999; times are in milliseconds since 1970"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -26,7 +27,7 @@ def time_ms_of(text: str) -> int:
     if text.isascii() and text.isdecimal():
         # Brokers take a time as 64 bits, but a year after 9999 is a mistake.
         if len(text) > len(str(_LATEST_MS)) or int(text) > _LATEST_MS:
-            raise ValueError("which is after the year 9999; times are in milliseconds since 1970")
+            raise ValueError(_TOO_LATE)
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -38,7 +39,10 @@ def time_ms_of(text: str) -> int:
         )
     if moment < _EPOCH:
         raise ValueError("which is before 1970")
-    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+    time_ms = -((_EPOCH - moment) // timedelta(milliseconds=1))
+    if time_ms > _LATEST_MS:  # the last hours of 9999 in a zone west of Greenwich
+        raise ValueError(_TOO_LATE)
+    return time_ms
 
 
 def time_text(time_ms: int) -> str:

@@ -37,6 +37,8 @@ def test_times(text: str, time_ms: int) -> None:
         ("1970-01-01T00:00:00+01:00", "before 1970"),
         ("1700000000000000000", "after the year 9999; times are in milliseconds"),
         ("9" * 5000, "after the year 9999"),
+        ("9999-12-31T23:59:59-14:00", "after the year 9999"),
+        ("9999-12-31T23:59:59.9999Z", "after the year 9999"),
     ],
 )
 def test_what_is_no_time(text: str, says: str) -> None:
