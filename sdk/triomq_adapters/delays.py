@@ -51,7 +51,7 @@ def due_after(delay: object, now_ms: int) -> int | None:
         return None
     try:
         seconds = float(delay)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not seconds <= _LONGEST_S:
         raise triomq.errors.InvalidCall(f"the delay is {delay!r}, not a number of seconds")

@@ -39,7 +39,7 @@ def test_when_a_message_is_due(delay: object, due: int | None) -> None:
     assert due_after(delay, NOW) == due
 
 
-@pytest.mark.parametrize("delay", ["soon", "nan", float("inf"), "", [1], 1e300])
+@pytest.mark.parametrize("delay", ["soon", "nan", float("inf"), "", [1], 1e300, 10**400])
 def test_a_delay_that_is_no_number_of_seconds(delay: object) -> None:
     with pytest.raises(InvalidCall, match="not a number of seconds"):
         due_after(delay, NOW)
