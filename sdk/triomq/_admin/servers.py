@@ -284,7 +284,10 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         header = GetKVConfigRequest(namespace=namespace, key=key)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
         address = self._name_servers.chosen or ""
-        value = checked(answer, what, address).header(GetKVConfigResponse).value
+        try:
+            value = checked(answer, what, address).header(GetKVConfigResponse).value
+        except HeaderError as error:
+            raise ProtocolViolation(what, address=address, remark=str(error)) from error
         if value is None:
             raise NotFound(what, address=address)
         return value

@@ -37,7 +37,7 @@ from triomq.errors import (
 )
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError
+from triomq_protocol.errors import BodyError, HeaderError
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -385,7 +385,11 @@ class Admin(metaclass=NoPublicConstructor):
             header = GetMaxOffsetRequest(topic=self._routes.namespace.wrap(topic), queue_id=queue_id)
             what = f"the end of queue {queue_id} of topic {topic}"
             answer = await self._request(address, Command.request(RequestCode.GET_MAX_OFFSET, header), what)
-            if answer.header(GetMaxOffsetResponse).offset > 0:
+            try:
+                end = answer.header(GetMaxOffsetResponse).offset
+            except HeaderError as error:
+                raise ProtocolViolation(what, address=address, remark=str(error)) from error
+            if end > 0:
                 wanted = queue_id + 1
         if wanted > queues:
             request = Command.request(

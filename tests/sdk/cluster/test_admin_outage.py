@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import trio
 
@@ -218,3 +220,25 @@ async def test_a_master_that_hangs_is_given_up_before_a_long_answer_is_due(autoj
     assert list(progress) == [triomq.MessageQueue("T", "broker-b", 0)]
     assert "no answer in time" in progress.without_master["broker-a"]
     assert progress.lag is None
+
+
+async def test_answers_without_their_fields_are_violations_of_the_protocol(autojump_clock, cluster):
+    """And no errors of the header's reader, nor groups of them."""
+    cluster.name_server.script(RequestCode.GET_KV_CONFIG, lambda command: _WithoutFields(command))
+    cluster.broker.script(RequestCode.GET_MAX_OFFSET, lambda command: command.answer(0))
+    async with cluster.client() as client:
+        with pytest.raises(errors.ProtocolViolation, match="extFields"):
+            await client.servers.kv_get("n", "k")
+        with pytest.raises(errors.ProtocolViolation, match="offset"):
+            await client.admin._show_queues(cluster.broker.address, "T", 1, 2)
+
+
+class _WithoutFields:
+    """An answer whose fields are a list."""
+
+    def __init__(self, command):
+        self._opaque = command.opaque
+
+    def encode(self):
+        header = b'{"code":0,"extFields":[1],"flag":1,"language":"JAVA","opaque":%d,"version":399}' % self._opaque
+        return struct.pack(">ii", 4 + len(header), len(header)) + header
