@@ -26,11 +26,13 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
+from triomq._error_text import one_line
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
 from triomq._transport.links import Links
 from triomq.errors import (
+    REMARK_CHARS_MAX,
     AccessRefused,
     BrokerFault,
     BrokerNotFound,
@@ -67,6 +69,9 @@ log = logging.getLogger("triomq.admin")
 
 MEMBERS_AT_ONCE: Final = 16
 """The most members that are asked for their state at the same time."""
+
+ID_CHARS_MAX: Final = 255
+"""The most characters of a member's id in the log."""
 
 STATS_TIMEOUT_S: Final = 15.0
 """How long a broker may take for a group's progress."""
@@ -463,7 +468,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 try:
                     info = await self.running_info(group, client_id)
                 except MQError as error:
-                    log.warning("%s in group %s does not report what it consumes: %s", client_id, group, error)
+                    # Any client may have any id.
+                    text = "%s in group %s does not report what it consumes: %s"
+                    log.warning(text, one_line(client_id, ID_CHARS_MAX), group, one_line(str(error), REMARK_CHARS_MAX))
                     return
             for queue, state in info.mq_table.items():
                 if not state.droped:

@@ -20,7 +20,7 @@ from triomq_protocol.requests import (
     OffsetWrapper,
     SubscriptionGroupTable,
 )
-from triomq_protocol.requests.group_admin import ConsumerRunningInfo
+from triomq_protocol.requests.group_admin import ClientConnection, ConsumerRunningInfo
 
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 CREATE = RequestCode.UPDATE_AND_CREATE_TOPIC
@@ -133,6 +133,19 @@ async def test_members_that_are_unknown_are_not_none(autojump_clock, cluster):
         other.script(MEMBERS, lambda command: command.answer(0, body=online.encode()))
         assert await client.groups.members("G") is not None
     assert not other.offsets
+
+
+async def test_a_members_id_is_one_line_of_the_log(autojump_clock, cluster, caplog):
+    """Any client may have any id."""
+    forged = ClientConnection(client_id="m\nERROR forged", client_addr="h:1", language="JAVA", version=0)
+    online = ConsumerConnection(connection_set=[forged], subscription_table={})
+    cluster.broker.script(MEMBERS, lambda command: command.answer(0, body=online.encode()))
+    cluster.broker.script(RUNNING, lambda command: command.answer(206, "not online"))
+    async with cluster.client() as client:
+        assert await client.groups.owners("G") == {}
+    (line,) = [each for each in caplog.messages if "does not report" in each]
+    assert line.startswith("m?ERROR forged in group G")
+    assert "\n" not in line
 
 
 async def test_the_list_of_groups(autojump_clock, cluster):

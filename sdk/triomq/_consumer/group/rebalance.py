@@ -20,6 +20,7 @@ import trio
 from triomq._cluster.routes import Route, Routes
 from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
+from triomq._error_text import one_line
 from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -52,6 +53,10 @@ MEMBERS_TIMEOUT_S: Final = 3.0
 DUPLICATE_AFTER_S: Final = 150.0
 """How long an id must be listed twice to be reported. A member whose link broke without being closed is listed by the
 new link and by the old one, until the broker ends that: after 120 s without a byte, which it looks for every 10 s."""
+
+
+ID_CHARS_MAX: Final = 255
+"""The most characters of a member's id in the log; any client may have any id."""
 
 
 class Assignee(Protocol):
@@ -443,7 +448,7 @@ class Rebalance:
             if now - self._twice_since.setdefault(each, now) >= DUPLICATE_AFTER_S:
                 self._twice_since[each] = math.inf
                 text = (
-                    f"two members of group {self._group} have the client id {each}: queues are handled twice or not "
+                    f"two members of group {self._group} have the client id {one_line(each, ID_CHARS_MAX)}: queues are handled twice or not "
                     "at all; give one of them another instance_name"
                 )
                 self._report(ConsumerEvent("duplicate_client_id", text))

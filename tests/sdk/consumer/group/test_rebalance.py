@@ -392,6 +392,17 @@ async def test_duplicate_ids_are_named_when_they_stay(autojump_clock) -> None:
     assert "instance_name" in event.text
 
 
+async def test_the_id_in_an_event_is_one_line(autojump_clock) -> None:
+    """Any client may have any id."""
+    world = World("me", "x\nERROR forged", "x\nERROR forged")
+    for _ in range(40):
+        await world.rebalance.rebalance()
+        await trio.sleep(5)
+    (event,) = world.events
+    assert "client id x?ERROR forged" in event.text
+    assert "\n" not in event.text
+
+
 async def test_any_history_ends_with_each_queue_owned_once(autojump_clock) -> None:
     chance = random.Random(7)
     for _ in range(30):
