@@ -76,10 +76,14 @@ def messages_of(decision: Decision, topic: str, max_bytes: int = PIECE_BYTES) ->
     ]
     longest = max(len(message.body) for message in messages)
     if longest > max_bytes:
+        limit = (
+            f"rocketmq.max_body_bytes is {max_bytes}: set it higher, as the brokers' maxMessageSize allows, or write"
+            if max_bytes < PIECE_BYTES
+            else f"such a message may have {max_bytes}: write"
+        )
         raise WriteFailed(
             f"the decision about trigger {decision.batch} needs messages of {longest} bytes, because it names "
-            f"{len(decision.attempts)} tasks, and rocketmq.max_body_bytes is {max_bytes}: set it higher, as the brokers' "
-            "maxMessageSize allows, or write fewer partitions"
+            f"{len(decision.attempts)} tasks, and {limit} fewer partitions"
         )
     return messages
 

@@ -283,6 +283,9 @@ def test_a_record_that_cannot_be_written_names_the_cure() -> None:
     decision = Decision(QUERY, 3, "run", frozenset(f"attempt {number}" for number in range(50)), {}, ())
     with pytest.raises(WriteFailed, match=r"trigger 3 .* names 50 tasks, and rocketmq.max_body_bytes is 500: set it"):
         messages_of(decision, "D", 500)
+    many = attrs.evolve(decision, attempts=frozenset(f"attempt {number:0100}" for number in range(10_000)))
+    with pytest.raises(WriteFailed, match=r"names 10000 tasks, and such a message may have 1048576: write fewer"):
+        messages_of(many, "D")
 
 
 RECORD: dict[str, Any] = {
