@@ -26,6 +26,7 @@ from triomq._cli.options import (
     name_servers_option,
     positive,
     print_received,
+    printable,
     queue_of,
     say,
     with_client,
@@ -371,5 +372,6 @@ def _run(arguments: list[str] | None) -> object:
         click.echo(f"Error: {error}", err=True)
         return 2
     except MQError as error:
-        click.echo("\n".join([f"Error: {error}", *getattr(error, "__notes__", [])]), err=True)
+        # Its text has brokers' remarks, and names that other clients have chosen.
+        click.echo(printable("\n".join([f"Error: {error}", *getattr(error, "__notes__", [])])), err=True)
         return 1

@@ -366,7 +366,7 @@ def _print_stored(stored: ReceivedMessage, tracks: list[MessageTrack] | None) ->
     if tracks is not None:
         for track in tracks:
             reason = f" ({track.reason})" if track.reason else ""
-            click.echo(f"{'group':<{NAME_WIDTH}} {track.group} {track.track.value}{reason}")
+            click.echo(printable(f"{'group':<{NAME_WIDTH}} {track.group} {track.track.value}{reason}"))
         if not tracks:
             click.echo(f"{'group':<{NAME_WIDTH}} none consumes the topic")
 

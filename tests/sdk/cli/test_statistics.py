@@ -191,3 +191,18 @@ def test_traffic_of_all_topics_is_asked_for_side_by_side(command_line, monkeypat
         assert (code, printed) == (0, there)
         assert command_line.passed_s == pytest.approx(4, abs=0.5)
     assert most == TOPICS_AT_ONCE
+
+
+def test_texts_of_others_do_not_control_the_terminal(command_line):
+    """RocketMQ's brokers keep groups of any name, and their remarks repeat what clients have sent."""
+    broker = command_line.cluster.broker
+    broker.store("T", 0, b"one", b"UNIQ_KEY\x01id\x02")
+    broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=["G\x1b[2J"]).encode()))
+    code, out, _ = command_line("message", "at", "T", "broker-a:0", "0")
+    assert code == 0
+    assert "G\\x1b[2J UNKNOWN" in out
+    broker.script(RequestCode.GET_BROKER_RUNTIME_INFO, lambda command: command.answer(1, "a\x1b]0;x\x07b\nc"))
+    code, _, err = command_line("brokers", "status", "broker-a")
+    assert code == 1
+    assert "a\\x1b]0;x\\x07b\nc" in err
+    assert "\x1b" not in out + err
