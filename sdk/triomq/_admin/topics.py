@@ -20,7 +20,7 @@ from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._cluster.route_wait import RouteWait
-from triomq._cluster.routes import Routes
+from triomq._cluster.routes import Routes, check_queues
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
 from triomq._half_done import with_places
@@ -179,6 +179,7 @@ class Admin(metaclass=NoPublicConstructor):
         _check_creation(topic, queues)
         template = await self._routes.fetch(DEFAULT_TOPIC)
         last = max((each.write_queue_nums for each in (template and template.queue_datas) or ()), default=0)
+        last = min(last, QUEUES_MAX)
         had: dict[str, int] = {}
 
         async def look(address: str) -> None:
@@ -248,6 +249,7 @@ class Admin(metaclass=NoPublicConstructor):
         Raises:
             BrokerNotFound: the name server knows neither the topic nor any master: an outage, rather than a wrong name.
             RouteNotFound: the name server does not know it.
+            ProtocolViolation: it has more queues than are possible.
         """
         return await self._route_wait.until_there(lambda: self._route_now(topic), ADMIN_TIMEOUT_S)
 
@@ -259,6 +261,7 @@ class Admin(metaclass=NoPublicConstructor):
             if not await self._routes.masters():
                 raise BrokerNotFound(f"{no_route}: no master of any broker is registered", address=address)
             raise RouteNotFound(no_route, address=address)
+        check_queues(topic, data)
         return data
 
     async def cluster_info(self) -> ClusterInfo:

@@ -113,7 +113,7 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
         for broker in data.broker_datas or []
         if broker.broker_name and broker.broker_addrs
     }
-    _check_queues(topic, data)
+    check_queues(topic, data)
     queue_datas = sorted(data.queue_datas or [], key=lambda queues: queues.broker_name or "")
     return Route(
         topic=topic,
@@ -133,7 +133,7 @@ def make_route(topic: str, data: TopicRouteData, *, borrowed: bool = False) -> R
     )
 
 
-def _check_queues(topic: str, data: TopicRouteData) -> None:
+def check_queues(topic: str, data: TopicRouteData) -> None:
     """Raise ProtocolViolation for more queues than a topic can have: a broken broker may register one."""
     counts = [
         number for queues in data.queue_datas or [] for number in (queues.read_queue_nums, queues.write_queue_nums)

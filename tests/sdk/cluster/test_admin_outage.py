@@ -246,6 +246,17 @@ async def test_answers_without_their_fields_are_violations_of_the_protocol(autoj
             await client.admin._show_queues(cluster.broker.address, "T", 1, 2)
 
 
+async def test_a_route_with_more_queues_than_are_possible_is_refused(autojump_clock, cluster):
+    """Any client may register one, and a program that lists its queues would need memory for them."""
+    cluster.name_server.add_route("T", cluster.broker, queues=2**31 - 1)
+    async with cluster.client() as client:
+        with pytest.raises(errors.ProtocolViolation, match="it has 4294967294 queues; at most 131072 are possible"):
+            await client.admin.route("T")
+        with pytest.raises(errors.ProtocolViolation, match="at most 131072"):
+            await client.admin.ensure_topic("T")
+        await client.admin.delete_topic("T")
+
+
 class _WithoutFields:
     """An answer whose fields are a list."""
 
