@@ -11,7 +11,8 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Protocol
 
 import attrs
@@ -23,6 +24,10 @@ from triomq.errors import InvalidCall
 
 VIRTUAL_NODES: Final = 10
 """Places of each member on the ring of :class:`ConsistentHash`, as in Java's default."""
+
+
+STICKY_KEPT: Final = 16
+"""The most inputs, one for each topic, whose shares :class:`Sticky` keeps."""
 
 
 class AllocateStrategy(Protocol):
@@ -245,27 +250,36 @@ class Sticky:
 
     Every pair of queue and member has a weight that depends only on their names; pairs are chosen heaviest first
     while the member may take more (rendezvous hashing with limits).  No two shares differ by more than one queue.
+    When a member or a queue comes or goes, that takes time for each pair: a second for 4,000 queues and 100 members.
     """
 
     def __call__(self, client_id: str, queues: Sequence[MessageQueue], members: Sequence[str], /) -> list[MessageQueue]:
         """The share of one member."""
         if not check_inputs(client_id, queues, members):
             return []
-        distinct = list(dict.fromkeys(members))
-        size, rest = divmod(len(queues), len(distinct))
-        pairs = sorted(
-            ((_weight(member, queue), queue, member) for queue in queues for member in distinct), reverse=True
-        )
-        owners: dict[MessageQueue, str] = {}
-        loads = dict.fromkeys(distinct, 0)
-        for _, queue, member in pairs:
-            if queue in owners or loads[member] > size or (loads[member] == size and not rest):
-                continue
-            rest -= loads[member] == size
-            loads[member] += 1
-            owners[queue] = member
+        owners = _sticky_owners(tuple(queues), tuple(dict.fromkeys(members)))
         return [queue for queue in queues if owners[queue] == client_id]
 
 
-def _weight(member: str, queue: MessageQueue) -> bytes:
-    return hashlib.blake2b(f"{member}\0{queue}".encode("utf-8", "replace"), digest_size=8).digest()
+# Every round has the same input until a member or a queue comes or goes, and there is a weight for each pair.
+@lru_cache(STICKY_KEPT)
+def _sticky_owners(queues: tuple[MessageQueue, ...], members: tuple[str, ...]) -> Mapping[MessageQueue, str]:
+    size, rest = divmod(len(queues), len(members))
+    texts = [f"\0{queue}".encode("utf-8", "replace") for queue in queues]
+    pairs: list[tuple[bytes, MessageQueue, str]] = []
+    for member in members:
+        hashed = hashlib.blake2b(member.encode("utf-8", "replace"), digest_size=8)
+        for queue, text in zip(queues, texts, strict=True):
+            weight = hashed.copy()
+            weight.update(text)
+            pairs.append((weight.digest(), queue, member))
+    pairs.sort(reverse=True)
+    owners: dict[MessageQueue, str] = {}
+    loads = dict.fromkeys(members, 0)
+    for _, queue, member in pairs:
+        if queue in owners or loads[member] > size or (loads[member] == size and not rest):
+            continue
+        rest -= loads[member] == size
+        loads[member] += 1
+        owners[queue] = member
+    return owners

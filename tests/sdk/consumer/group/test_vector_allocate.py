@@ -21,6 +21,7 @@ from triomq._consumer.group.allocate import (
     MachineRoom,
     MachineRoomNearby,
     Sticky,
+    _sticky_owners,
     sorted_members,
     sorted_queues,
 )
@@ -117,6 +118,27 @@ def moved(strategy: AllocateStrategy, queues: list[MessageQueue], before: list[s
 
     old, new = owners(before), owners(after)
     return sum(old[queue] != new[queue] for queue in queues)
+
+
+def test_sticky_shares_stay_the_same_in_every_version() -> None:
+    """Members of one group may run different versions."""
+    queues = [MessageQueue("T", broker, number) for broker in "ab" for number in range(4)]
+    members = ["m1", "m2", "m\ud800"]
+    shares = [
+        [f"{each.broker_name}{each.queue_id}" for each in Sticky()(member, queues, members)] for member in members
+    ]
+    assert shares == [["a2", "b1", "b3"], ["a1", "b2"], ["a0", "a3", "b0"]]
+
+
+def test_sticky_works_out_the_same_shares_once() -> None:
+    """Each round of each member computes them, for as long as nothing changes."""
+    queues = [MessageQueue("Once", "b", number) for number in range(64)]
+    members = [f"m{number}" for number in range(8)]
+    before = _sticky_owners.cache_info().misses
+    for _ in range(3):
+        for member in members:
+            Sticky()(member, queues, members)
+    assert _sticky_owners.cache_info().misses == before + 1
 
 
 def test_a_join_moves_little_with_sticky() -> None:
