@@ -34,6 +34,8 @@ class FlushDiskType(enum.StrEnum):
 
 _DELAY_LEVEL = re.compile(r"([0-9]{1,12})([smhd])\Z")
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY_MOST_DAYS = 36_500_000_000
+"""A queue entry keeps the time of a delivery in ms, as 63 bits."""
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 LARGE_BATCH_BYTES = 262_144
@@ -250,4 +252,6 @@ def _parse_delay_levels(text: str) -> list[int]:
                 "d, separated by blanks"
             )
         levels.append(int(match[1]) * _UNITS_MS[match[2]])
+        if levels[-1] > _DELAY_MOST_DAYS * _UNITS_MS["d"]:
+            raise ConfigError(f"messageDelayLevel={text}: {word} is too long; at most {_DELAY_MOST_DAYS}d are possible")
     return levels

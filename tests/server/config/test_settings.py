@@ -553,6 +553,14 @@ def test_delay_levels_that_mean_nothing_stop_the_start(levels: str) -> None:
         BrokerConfig.from_properties({"messageDelayLevel": levels})
 
 
+def test_a_delay_fits_into_an_entry() -> None:
+    config, _ = BrokerConfig.from_properties({"messageDelayLevel": "1s 36500000000d"})
+    assert config.store.delay_levels_ms[1] + (1 << 42) < 1 << 63
+    for levels in ("1s 36500000001d", "999999999999d"):
+        with pytest.raises(ConfigError, match="d is too long; at most 36500000000d are possible"):
+            BrokerConfig.from_properties({"messageDelayLevel": levels})
+
+
 def test_delay_levels() -> None:
     config, warnings = BrokerConfig.from_properties({"messageDelayLevel": " 1s  5m 2h 1d "})
     assert config.store.delay_levels_ms == [1000, 300_000, 7_200_000, 86_400_000]
