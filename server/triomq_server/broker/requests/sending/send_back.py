@@ -24,6 +24,9 @@ from triomq_server.broker.tables.topics import PERM_READ_WRITE, QUEUES_LIMIT, to
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link
 
+INT32_MOST = 2**31 - 1
+"""The largest number of retries: in Java the next one is negative, and the message is retried for ever."""
+
 FIRST_AUTOMATIC_LEVEL = 3
 """A message given back without a delay level waits at this level the first time, one level more each further time."""
 
@@ -72,7 +75,7 @@ def _take_back(broker: Broker, command: Command, header: ConsumerSendMsgBackRequ
         broker.topics.ensure(topic, 1, PERM_READ_WRITE)
     else:
         queue_id = broker.chance.randrange(min(group.retry_queue_nums, QUEUES_LIMIT))
-        level = header.delay_level or FIRST_AUTOMATIC_LEVEL + times
+        level = header.delay_level or min(FIRST_AUTOMATIC_LEVEL + times, INT32_MOST)
     _store_again(broker, given_back, topic, queue_id, level)
     broker.stats.count_send_back(given_back.topic, name)
 
@@ -103,7 +106,7 @@ def _store_again(broker: Broker, given_back: RecordView, topic: str, queue_id: i
         given_back.born_timestamp,
         given_back.born_host_bytes,
         broker.store_host,
-        given_back.reconsume_times + 1,
+        min(given_back.reconsume_times + 1, INT32_MOST),
     )
     store_properties(record, properties, broker.config)
     result = broker.store.append(record)

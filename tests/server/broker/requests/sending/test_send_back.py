@@ -76,6 +76,19 @@ async def test_whose_limit_counts(open_broker: Any, version: int, asked: int | N
         assert len(await records(peer, RETRIES)) == (not dead)
 
 
+@pytest.mark.parametrize(("times", "dead"), [(2**31 - 1, True), (2**31 - 2, False)])
+async def test_the_largest_numbers_of_retries(open_broker: Any, times: int, dead: bool) -> None:
+    """A producer sets the number of its message, and a record has 32 bits for it."""
+    async with open_broker(messageDelayLevel="1s") as broker:
+        peer = await broker.peer()
+        await peer.put(reconsume_times=times)
+        (record,) = await records(peer, "T1")
+        assert (await give_back(peer, record, maxReconsumeTimes=2**31 - 1)).code == 0
+        await trio.sleep(1.5)
+        (again,) = await records(peer, DEAD if dead else RETRIES)
+        assert again.reconsume_times == 2**31 - 1
+
+
 async def test_retry_queues(open_broker: Any) -> None:
     async with open_broker() as broker:
         peer = await broker.peer()
