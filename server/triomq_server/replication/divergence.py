@@ -13,6 +13,7 @@ import attrs
 from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import ProtocolError
+from triomq_protocol.java_text import parse_integer
 from triomq_protocol.record.check import claimed_size
 from triomq_protocol.record.layout import BLANK_MAGIC, MARK
 from triomq_protocol.record.view import iter_records
@@ -132,7 +133,7 @@ class RemoteLog:
             raise NotComparableError(f"its runtime info is refused with code {answer.code}: {answer.remark}")
         try:
             table = KVTable.decode(answer.body).table
-            return int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+            return parse_integer(table["commitLogMinOffset"], 64), parse_integer(table["commitLogMaxOffset"], 64)
         except (ProtocolError, KeyError, ValueError) as error:
             raise NotComparableError(
                 f"its runtime info does not say where its log begins and ends: {error_text(error)}"

@@ -207,7 +207,16 @@ async def test_an_empty_slave_is_behind_whatever_there_is(store_pair) -> None:
         assert (await both.compared()).relation is LogRelation.BEHIND
 
 
-@pytest.mark.parametrize("table", [{}, {"commitLogMinOffset": "x", "commitLogMaxOffset": "1"}])
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"commitLogMinOffset": "x", "commitLogMaxOffset": "1"},
+        {"commitLogMinOffset": "1_0", "commitLogMaxOffset": "11"},
+        # An empty slave reports where the log begins, in 64 bits.
+        {"commitLogMinOffset": str(1 << 63), "commitLogMaxOffset": str(1 << 63)},
+    ],
+)
 async def test_a_master_whose_answer_lacks_members(store_pair, table: dict[str, str]) -> None:
     async with store_pair() as both:
         master = both.ask()
