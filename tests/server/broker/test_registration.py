@@ -27,9 +27,9 @@ from triomq_protocol.requests.registration import (
 )
 from triomq_protocol.requests.route import BrokerData, ClusterInfo, KVTable
 from triomq_protocol.wire.command import Command
-from triomq_server.broker.registration import SHORT_BYTES, masked, members_of_set
-from triomq_server.config import BrokerConfig
-from triomq_server.wire import Handlers, Link, serve
+from triomq_server.broker.registration import SHORT_BYTES, has_identity, masked, members_of_set
+from triomq_server.config import MOST_SETTINGS_BYTES, BrokerConfig
+from triomq_server.wire import Handlers, Link, OpenLink, serve
 
 NAMESRV = "127.0.0.1:9876"
 OTHER = "127.0.0.1:9877"
@@ -380,6 +380,29 @@ async def test_a_brokers_port_in_place_of_a_name_servers_is_recognised(open_brok
     assert line.endswith("this looks like a broker's port: check namesrvAddr (-n)")
 
 
+def answering(body: bytes) -> OpenLink:
+    """Links over which every request gets this answer."""
+
+    class Answering:
+        closed = False
+
+        async def request(self, command: Command, _timeout_s: float) -> Command:
+            return command.answer(body=body)
+
+    @asynccontextmanager
+    async def open_link(_address: str) -> AsyncIterator[Answering]:
+        yield Answering()
+
+    return open_link
+
+
+async def test_settings_of_a_broker_that_are_too_long_are_not_read() -> None:
+    settings = b"brokerName=broker-a\nbrokerId=1\n"
+    rest = b"#" * (MOST_SETTINGS_BYTES - len(settings))
+    for more, found in ((b"", True), (b"#", False)):
+        assert await has_identity(OTHER, "broker-a", 1, answering(settings + rest + more)) is found
+
+
 @pytest.mark.parametrize("others", [0, 1000])
 async def test_a_long_list_of_brokers_is_read_beside_the_loop(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anyone may register brokers, and each broker asks for all of them every few seconds."""
@@ -393,17 +416,7 @@ async def test_a_long_list_of_brokers_is_read_beside_the_loop(others: int, monke
         threads.append(threading.current_thread())
         return decode(data)
 
-    class Answering:
-        closed = False
-
-        async def request(self, _command: Command, _timeout_s: float) -> Command:
-            return Command.request(RequestCode.GET_BROKER_CLUSTER_INFO).answer(body=body)
-
-    @asynccontextmanager
-    async def open_link(_address: str) -> AsyncIterator[Answering]:
-        yield Answering()
-
     monkeypatch.setattr(ClusterInfo, "decode", noting)
     config = BrokerConfig(broker_name="broker-a", namesrv_addr=NAMESRV)
-    assert await members_of_set(config, open_link) == {0: "10.0.0.1:1", 1: "10.0.0.2:1"}
+    assert await members_of_set(config, answering(body)) == {0: "10.0.0.1:1", 1: "10.0.0.2:1"}
     assert [thread is not threading.main_thread() for thread in threads] == [bool(others)]
