@@ -7,6 +7,8 @@ held (`tables.held_pulls`); when it is resumed, it is answered with whatever is 
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from triomq_protocol.codes import FAQ, RequestCode, ResponseCode, SerializeType
@@ -148,6 +150,12 @@ class Pulling:
         except RefusedError as refused:
             answer = command.answer(refused.code, refused.remark, PullMessageResponse(), serialize=SerializeType.JSON)
             pieces = [answer.encode()]
+        except Exception as error:  # noqa: BLE001 (becomes the answer, and is logged)
+            # It runs among the requests of the client whose message has woken it.
+            peer, message = held.link.peer, "a held pull of %s failed"
+            self._broker.peer_log.write(logging.ERROR, peer, message, peer, kind=type(error), exc_info=error)
+            remark = f"{type(error).__name__}: {error}"
+            pieces = [command.answer(ResponseCode.SYSTEM_ERROR, remark, serialize=SerializeType.JSON).encode()]
         if pieces is not None:
             held.link.send(b"".join(pieces))
 

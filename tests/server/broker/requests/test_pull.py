@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.requests.pull import MOST_INLINE_CHARACTERS
+from triomq_server.store import MessageStore
 
 FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 SUSPEND, INLINE, COMMIT = 2, 4, 1
@@ -289,6 +291,30 @@ async def test_a_message_wakes_a_held_pull_at_once(open_broker: Any) -> None:
         assert trio.current_time() == start
         assert bodies(answer) == [b"news"]
         assert answer.serialize == 0, "like 4.9, a woken pull is answered in the broker's own serialization"
+
+
+async def test_a_held_pull_that_fails_is_answered_and_concerns_no_other_client(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sender of the message that wakes it may be on any other connection."""
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EMFILE, "no descriptor")
+
+    async with open_broker() as broker:
+        reader, sender = await broker.peer(), await broker.peer()
+        await sender.put()
+        await reader.send(reader.pull_request(offset=1, sys_flag=INLINE | SUSPEND))
+        await trio.sleep(3)
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "read", failing)
+            assert (await sender.put(body=b"two")).code == 0
+            with trio.fail_after(1):
+                answer = await reader.receive()
+        assert (answer.code, answer.remark) == (1, "OSError: [Errno 24] no descriptor")
+        assert bodies(await reader.pull(offset=1)) == [b"two"]
+    lines = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert lines == ["a held pull of 127.0.0.1:40001 failed"]
 
 
 async def test_a_message_of_another_tag_wakes_no_pull(open_broker: Any) -> None:
