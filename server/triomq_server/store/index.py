@@ -49,6 +49,7 @@ class IndexFile:
         "begin_offset",
         "begin_timestamp",
         "capacity",
+        "closed",
         "count",
         "end_offset",
         "end_timestamp",
@@ -74,6 +75,7 @@ class IndexFile:
             self.begin_timestamp, self.end_timestamp, self.begin_offset, self.end_offset, self.used_slots, self.count,
         ) = HEADER.unpack_from(self.buffer, 0)  # fmt: skip
         self.count = max(1, self.count)
+        self.closed = False
         self._reserved = 0
 
     @property
@@ -261,6 +263,8 @@ class IndexFile:
             looked_at += 1
             if not looked_at % _ENTRIES_PER_SLICE:
                 yield
+                if self.closed:
+                    return  # it has expired in the meantime
 
     def sync(self) -> None:
         """Force the file to the disk; blocks."""
@@ -268,6 +272,7 @@ class IndexFile:
 
     def close(self) -> None:
         """Unmap the file."""
+        self.closed = True
         self._file.close()
 
 

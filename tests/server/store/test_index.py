@@ -91,6 +91,19 @@ def test_chains_over_several_files() -> None:
     assert index.end_offset == 4900
 
 
+def test_a_file_that_expires_during_a_query_has_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triomq_server.store.index._ENTRIES_PER_SLICE", 8)
+    index = Index(RealDisk(), str(tmp_path), 10, 51, lambda: 10**12, lambda ms: time.gmtime(ms // 1000))
+    found = [HASHED_KEY.pack(plain_hash("T#k"), number, 10**12 + number) for number in range(1, 101)]
+    assert index.add(b"".join(found)) == 100
+    query = index.query("T", "k", 100, 0, FOREVER)
+    for _ in range(7):  # the newer file is done after six slices
+        next(query)
+    assert index.delete_expired(51) == 1
+    assert to_the_end(query) == list(range(100, 100 - 50 - 8, -1))
+    index.close()
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_taking_back_leaves_what_was_there_before(seed: int) -> None:
     chance = random.Random(seed)
