@@ -173,16 +173,19 @@ class Recovery:
                 cut += 1
                 queue.truncate(end)
                 yield
-        # After a kill, a batch that was being written may have entries without records.
-        flushed_end = known_end if self._clean else self._checkpoint.log_offset
-        if cut and flushed_end > end:
+        # After a kill, a batch that was being written may have entries without records. What has cut the log short may have
+        # done so to the queues.
+        in_queues = self._clean and known_end >= self._checkpoint.log_offset
+        flushed_end = known_end if in_queues else self._checkpoint.log_offset
+        if flushed_end > end:
             _log.critical(
-                "%s up to log offset %d, but the log in %s ends at %d: its last %d bytes are missing, and so are their messages, "
-                "in %d queues. What is stored from now on takes their places. To get them back, stop the broker and put the "
+                "%s up to log offset %d, but the log in %s ends at %d: its last %d bytes are missing, and so are their "
+                "messages%s. What is stored from now on takes their places. To get them back, stop the broker and put the "
                 "files there again from a copy, or make a slave that has them the master",
                 "the store had been closed cleanly, and its queues know of messages"
-                if self._clean else "the log had been forced to the disk",
-                flushed_end, self._commitlog.segments.directory, end, flushed_end - end, cut,
+                if in_queues else "the log had been forced to the disk",
+                flushed_end, self._commitlog.segments.directory, end, flushed_end - end,
+                f", in {cut} queues" if cut else "",
             )  # fmt: skip
 
     def _correct_min_offsets(self) -> Steps:

@@ -446,3 +446,31 @@ async def test_a_log_without_its_end_is_reported_after_a_crash_too(
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
     assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
     assert f"its last {missing} bytes are missing" in line
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_a_log_without_its_end_is_reported_if_the_queues_have_lost_theirs_too(
+    how: str,
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As on a disk that did not keep what it had confirmed; then only the checkpoint knows of the messages."""
+    config = make_config("/store", store_path_commit_log="/log")
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(30):
+            store.append(make_record(n))
+        await store.flusher.flush_log()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        end = store.log_max_offset
+        killed = memory_disk.after_kill()
+    disk = killed if how == "killed" else memory_disk
+    name = f"/log/{0:020}"
+    disk.write(name, disk.read(name)[: end // 2] + bytes(config.mapped_file_size_commit_log - end // 2))
+    disk.remove_tree("/store/consumequeue")
+    async with open_store(config, disk=disk) as store:
+        missing = end - store.log_max_offset
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
+    assert f"its last {missing} bytes are missing, and so are their messages. What is stored from now on" in line
