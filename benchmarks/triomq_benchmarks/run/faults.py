@@ -7,7 +7,7 @@ import errno
 import os
 import platform
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
@@ -57,7 +57,8 @@ def _node(fault: Fault, target: RunTarget) -> TargetNode:
 async def do_faults(
     faults: Sequence[Fault], target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]
 ) -> None:
-    """Do all faults, each in a separate task, and return when the last is over.
+    """Do all faults, each in a separate task, and return when the last is over. One waits while an earlier one still holds
+    its node, as a node that is being started again does.
 
     Args:
         faults: the faults.
@@ -68,20 +69,28 @@ async def do_faults(
     Raises:
         TargetError: a node could not be started again.
     """
+    turns = {name: trio.Lock() for name in target.nodes}
     async with trio.open_nursery() as nursery:
         for fault in faults:
-            nursery.start_soon(_do, fault, target, origin, on_done)
+            nursery.start_soon(_do, fault, target, turns, origin, on_done)
 
 
-async def _do(fault: Fault, target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]) -> None:
+async def _do(
+    fault: Fault,
+    target: RunTarget,
+    turns: Mapping[str, trio.Lock],
+    origin: float,
+    on_done: Callable[[FaultInstant], None],
+) -> None:
     await trio.sleep_until(origin + fault.at_s)
-    node = _node(fault, target)
-    done = FaultInstant(what=f"{fault.kind} {fault.node}", node=node.name, second=trio.current_time() - origin)
-    try:
-        await _KINDS[fault.kind](fault, node, target)
-    finally:
-        ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
-        on_done(attrs.evolve(done, until=ended))
+    async with turns[_node(fault, target).name]:
+        node = _node(fault, target)  # with the process that it has now
+        done = FaultInstant(what=f"{fault.kind} {fault.node}", node=node.name, second=trio.current_time() - origin)
+        try:
+            await _KINDS[fault.kind](fault, node, target)
+        finally:
+            ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
+            on_done(attrs.evolve(done, until=ended))
 
 
 async def _kill(_fault: Fault, node: TargetNode, target: RunTarget) -> None:

@@ -35,6 +35,7 @@ class RecordingTarget:
         self.nodes = {node.name: node for node in NODES}
         self.done: list[tuple[float, str, str]] = []
         self.start_fails = False
+        self.start_takes_s = 0.0
 
     async def kill(self, name: str) -> None:
         self.done.append((trio.current_time(), "kill", name))
@@ -42,6 +43,7 @@ class RecordingTarget:
     async def start(self, name: str) -> None:
         if self.start_fails:
             raise TargetError(f"{name} does not start")
+        await trio.sleep(self.start_takes_s)
         self.done.append((trio.current_time(), "start", name))
 
 
@@ -65,6 +67,18 @@ async def test_a_fault_in_progress_at_the_end_is_reported(autojump_clock: trio.t
         await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), reported.append)
     assert [each.node for each in reported] == ["broker-a"]
     assert reported[0].until == pytest.approx(5)
+
+
+async def test_a_fault_waits_until_its_node_has_been_started_again(autojump_clock: trio.testing.MockClock) -> None:
+    """Until then, its process is that of before, whose id may be another one's by now."""
+    target, reported = RecordingTarget(), list[FaultInstant]()
+    target.start_takes_s = 4
+    faults = [Fault.parse("restart master at 1 s for 1 s"), Fault.parse("kill broker-a at 2 s")]
+    check_faults(faults, target)
+    origin = trio.current_time()
+    await do_faults(faults, target, origin, reported.append)
+    assert [(round(at - origin, 3), what) for at, what, _ in target.done] == [(1, "kill"), (6, "start"), (6, "kill")]
+    assert [each.second for each in reported] == [pytest.approx(1), pytest.approx(6)]
 
 
 def test_an_unknown_node() -> None:
