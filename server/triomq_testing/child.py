@@ -32,6 +32,7 @@ KILLED = 128
 _FROM_TERMINALS = (signal.SIGINT, signal.SIGQUIT)
 """Ctrl-C and Ctrl-\\: a terminal sends these to all processes in the foreground."""
 _PASSED_ON = (*_FROM_TERMINALS, signal.SIGTERM, signal.SIGHUP)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _END = signal.SIGUSR1
 """The signal from the parent to the watcher when the cluster has ended."""
 
@@ -178,8 +179,8 @@ def _become(
         if os.getppid() != watcher:
             os._exit(KILLED + signal.SIGTERM)
         # The command must not inherit Python's own handlers and ignored signals.
-        for each in (*_PASSED_ON, signal.SIGPIPE):
-            if each is signal.SIGPIPE or signal.getsignal(each) is not signal.SIG_IGN:
+        for each in (*_PASSED_ON, *_IGNORED_BY_PYTHON):
+            if each in _IGNORED_BY_PYTHON or signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if os.read(wait_start, 1):

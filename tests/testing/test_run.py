@@ -311,6 +311,12 @@ print([each for each in listed if os.path.exists(f"/proc/self/fd/{each}")], sign
     assert (done.stdout, done.stderr) == (f"[0, 1, 2, {theirs}] set()\n", "")
 
 
+def test_the_command_ignores_no_signals_that_python_ignores() -> None:
+    done = run("--", "grep", "SigIgn", "/proc/self/status")
+    ignored = int(done.stdout.split()[1], 16)
+    assert not [each for each in (signal.SIGPIPE, signal.SIGXFSZ) if ignored >> (each - 1) & 1]
+
+
 STEER = """
 import os, subprocess, sys, threading, urllib.error, urllib.request, triomq.blocking
 TRIOMQ = [sys.executable, "-c", "from triomq_command import main; main()"]
