@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.errors import HeaderError
 from triomq_protocol.wire.command import Command
 from triomq_server.wire import AnswerTimeoutError, Asking, LinkError, OpenLink
 from triomq_server.wire.transport import error_text, failure_reason
@@ -139,7 +140,7 @@ class MetadataSync:
             return f"{code.name} answered with code {answer.code}: {answer.remark}"
         try:
             await take(bytes(answer.body), answer.fields or {})
-        except ValueError as error:
+        except (ValueError, HeaderError) as error:
             return f"{code.name} answered with something else than its table: {error_text(error)}"
         except OSError as error:
             return f"{code.name} has been answered, but this broker's own disk refuses the table: {error_text(error)}"

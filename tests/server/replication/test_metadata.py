@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 import trio
 
@@ -139,6 +140,24 @@ async def test_an_undecodable_table_is_a_log_line(autojump_clock, sync, master, 
     await trio.sleep(5)
     assert tables.taken == ALL[1:]
     assert "something else than its table" in caplog.text
+
+
+async def test_an_answer_whose_fields_are_no_map_is_a_log_line(
+    autojump_clock, sync, master, tables, caplog, monkeypatch
+) -> None:
+    request = master.request
+
+    async def answer(command: Command, timeout_s: float) -> Command:
+        answered = await request(command, timeout_s)
+        if command.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            answered.raw_ext = msgspec.Raw(b"[]")
+        return answered
+
+    monkeypatch.setattr(master, "request", answer)
+    sync.follow("master:10911")
+    await trio.sleep(5)
+    assert tables.taken == [ALL[0], *ALL[2:]]
+    assert "GET_ALL_CONSUMER_OFFSET answered with something else than its table" in caplog.text
 
 
 async def test_a_full_disk_of_the_slave_keeps_the_other_tables_and_is_not_reported_as_the_masters(
