@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from triomq._arguments.numbers import check_count
 from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq.errors import CallError, InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
@@ -21,7 +22,7 @@ MAX_BATCH_MESSAGES = 9_000
 _UNIQUE_KEY_BYTES = len(UNIQ_KEY) + 56 + 3
 
 
-def messages_of(given: object) -> Sequence[Message]:
+def messages_of(given: Iterable[Message]) -> Sequence[Message]:
     """The messages of a batch, as a list if they come from a generator: they are read more than once.
 
     Raises:
@@ -29,11 +30,16 @@ def messages_of(given: object) -> Sequence[Message]:
     """
     if isinstance(given, list | tuple):
         return given
-    if isinstance(given, Message):
-        raise InvalidCall("messages is one triomq.Message: give a list of several, or send(message)")
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-        raise InvalidCall(f"messages is {type(given).__name__}, not a list of triomq.Message")
+    _check_several(given)
     return list(given)
+
+
+def _check_several(given: Iterable[Message]) -> None:
+    kind: object = given
+    if isinstance(kind, Message):
+        raise InvalidCall("messages is one triomq.Message: give a list of several, or send(message)")
+    if not isinstance(kind, Iterable) or isinstance(kind, str | bytes):
+        raise InvalidCall(f"messages is {type(kind).__name__}, not a list of triomq.Message")
 
 
 def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
@@ -115,12 +121,18 @@ def split_batch(
         max_count: upper bound of messages per batch; more than 9,000 are never put into one.
 
     Raises:
+        InvalidCall: an argument, or a message, is of another type, or a bound is less than 1.
         MessageIllegal: one message alone is too large.
     """
+    _check_several(messages)
+    check_count("max_bytes", max_bytes, 1)
+    check_count("max_count", max_count, 1)
     max_count = min(max_count, MAX_BATCH_MESSAGES)
     batch: list[Message] = []
     size = 0
     for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidCall(f"a message to be split is {type(message).__name__}, not triomq.Message")
         own = element_bytes(message)
         if own > max_bytes:
             raise MessageIllegal(

@@ -276,6 +276,22 @@ async def test_what_is_no_batch(autojump_clock, cluster, messages, what):
     assert not sends(cluster.broker)
 
 
+@pytest.mark.parametrize(
+    ("messages", "bounds", "text"),
+    [
+        ("ab", {}, "messages is str, not a list"),
+        (triomq.Message("T", b"x"), {}, "messages is one triomq.Message"),
+        (5, {}, "messages is int, not a list"),
+        ([b"x"], {}, "bytes, not triomq.Message"),
+        ([triomq.Message("T", b"x")], {"max_count": 0}, "max_count is 0"),
+        ([triomq.Message("T", b"x")], {"max_bytes": "1000"}, "max_bytes is '1000'"),
+    ],
+)
+def test_what_cannot_be_split_into_batches_is_named(messages, bounds, text):
+    with pytest.raises(errors.InvalidCall, match=text):
+        list(triomq.split_batch(messages, **bounds))
+
+
 def test_split_batch():
     messages = [triomq.Message("T", b"x" * 400) for _ in range(10)] + [triomq.Message("U", b"y")]
     batches = list(triomq.split_batch(messages, max_bytes=1500))
