@@ -90,8 +90,9 @@ class Credentials:
             with Path(path).open("rb") as file:
                 data = file.read(FILE_BYTES_MAX + 1)
             text = data.decode()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        except (OSError, ValueError) as error:
+            # No file has a name with a NUL.
+            why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
             raise InvalidCall(f"the credentials file {os.fspath(path)} cannot be read: {why}") from None
         if len(data) > FILE_BYTES_MAX:
             raise InvalidCall(f"the credentials file {os.fspath(path)} has more than {FILE_BYTES_MAX} bytes")

@@ -318,3 +318,5 @@ def test_files_that_cannot_be_used(tmp_path: Path, text: str | bytes, why: str) 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidCall, match="cannot be read: No such file"):
         triomq.Credentials.from_file(tmp_path / "none.yml")
+    with pytest.raises(errors.InvalidCall, match="cannot be read: embedded null byte"):
+        triomq.Credentials.from_file("a\0b")
