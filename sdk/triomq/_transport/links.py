@@ -66,7 +66,10 @@ class Backoff:
 
     def pause_s(self, failures: int, chance: float) -> float:
         """The pause after a number of failures in a row; ``chance`` is a number in [0, 1)."""
-        pause = min(self.first_s * self.factor ** min(failures - 1, 30), self.max_s)
+        try:
+            pause = min(self.first_s * self.factor ** min(failures - 1, 30), self.max_s)
+        except OverflowError:  # of a large factor; raised in the task that dials, it would end the client
+            pause = self.max_s
         return pause * (1 - self.jitter * chance)
 
 

@@ -533,6 +533,8 @@ def test_backoff_is_bounded_and_jittered():
     backoff = Backoff(first_s=1, factor=2, max_s=10, jitter=0.5)
     assert [backoff.pause_s(n, 0.0) for n in (1, 2, 3, 4, 5, 1000)] == [1, 2, 4, 8, 10, 10]
     assert backoff.pause_s(3, 0.5) == 3
+    for factor in (1e20, 10**20, float("inf")):
+        assert Backoff(factor=factor, max_s=7, jitter=0).pause_s(1000, 0.0) == 7
 
 
 async def test_no_more_dead_addresses_are_kept_than_the_limit(autojump_clock, nursery):
