@@ -106,9 +106,11 @@ def _offsets(text: str | None) -> Offsets | None:
         return None
     try:
         tree: Any = json.loads(text)
-        return offsets_of(tree)
-    except (ValueError, AttributeError, TypeError):
+        found = offsets_of(tree)
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
+    # Another source's offsets may have the same form, with other values.
+    return found if all(type(offset) is int for offset in found.values()) else None
 
 
 def _report(lag: SourceLag) -> None:

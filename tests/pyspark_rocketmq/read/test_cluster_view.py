@@ -229,6 +229,9 @@ def test_lag() -> None:
     assert lag_of(latest, latest) == {}
     for other in (None, "", "5", "[1]", '{"topic": {"0": 5}}', "x"):
         assert lag_of(other, latest) is None
+    for value in ('"x"', "null", "[1]", "1.5", "true"):
+        text = f'{{"t": {{"b": {{"0": {value}}}}}}}'
+        assert lag_of(text, text) is None
 
 
 def test_nearest_names() -> None:
