@@ -16,7 +16,7 @@ import trio
 from triomq import Client, MessageQueue, MQError, ReceivedMessage
 from triomq._side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper, TopicOffset
-from triomq.errors import NotFound
+from triomq.errors import InvalidCall, NotFound
 from triomq_protocol.names import is_system_topic
 
 AT_ONCE: Final = 8
@@ -360,24 +360,12 @@ async def between(client: Client, queue: MessageQueue, offset: int, end: int) ->
 
 async def _by_id(client: Client, topic: str, message_id: str) -> list[ReceivedMessage]:
     found = await client.messages.by_unique_key(topic, message_id) if topic else []
-    # The broker's id of a message contains an address: only brokers of this cluster are asked.
     if not found and len(message_id) in (32, 56):
         try:
-            addresses = {each for ids in (await client.admin.broker_sets()).values() for each in ids.values()}
-            if _address_in(message_id) in addresses:
-                message = await client.messages.by_id(message_id)
-                if not topic or message.topic == topic:
-                    found = [message]
-        except NotFound:
+            # The broker's id of a message contains an address: only brokers of this cluster are asked.
+            message = await client.messages.by_id(message_id)
+        except (NotFound, InvalidCall):
             return []
+        if not topic or message.topic == topic:
+            found = [message]
     return found
-
-
-def _address_in(message_id: str) -> str:
-    try:
-        raw = bytes.fromhex(message_id)
-    except ValueError:
-        return ""
-    if len(raw) != 16:
-        return ""
-    return f"{'.'.join(str(each) for each in raw[:4])}:{int.from_bytes(raw[4:8], 'big')}"

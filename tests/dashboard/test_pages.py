@@ -19,7 +19,7 @@ from triomq_dashboard import Dashboard, DashboardSettings
 from triomq_dashboard import tail as tailing
 from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
-from triomq_dashboard.looking import PAGE_ROWS, page_of
+from triomq_dashboard.looking import PAGE_ROWS, page_of, search
 from triomq_protocol.requests import BrokerData, ClusterInfo
 from triomq_server.cluster import Cluster, open_cluster
 
@@ -381,6 +381,25 @@ async def test_the_tail_shows_new_messages(cluster: Cluster, client: triomq.Clie
     assert b"before" not in event
     assert b"forged" in event
     await events.aclose()
+
+
+@pytest.mark.parametrize("digits", [32, 56])
+async def test_a_message_is_found_by_its_brokers_id(autojump_clock: object, digits: int) -> None:
+    """It has 56 digits if the broker's address is one of IPv6."""
+    message: Any = SimpleNamespace(topic="orders")
+
+    async def by_unique_key(_topic: str, _key: str) -> list[Any]:
+        return []
+
+    async def by_id(message_id: str) -> Any:
+        if message_id[0] == "0":
+            raise triomq.errors.InvalidCall("the id has the address of no broker of this cluster")
+        return message
+
+    client: Any = SimpleNamespace(messages=SimpleNamespace(by_unique_key=by_unique_key, by_id=by_id))
+    assert await search(client, "orders", message_id="A" * digits) == [message]
+    assert await search(client, "others", message_id="A" * digits) == []
+    assert await search(client, "orders", message_id="0" * digits) == []
 
 
 async def test_a_tail_has_the_messages_that_could_not_be_read_at_first(
