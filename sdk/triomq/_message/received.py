@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from triomq._error_text import one_line
 from triomq._message.compression import MAX_DECOMPRESSED_BYTES, decompress
 from triomq._message.message import MessageQueue
 from triomq._message.namespace import Namespace
@@ -19,6 +20,9 @@ from triomq_protocol.record.encode import encode_topic, head_for, write_record
 from triomq_protocol.record.layout import COMPRESSED, IPV4_HOST_BYTES, PROPERTIES_LENGTH
 from triomq_protocol.record.view import RecordView, queue_offset_at, stored_body
 from triomq_protocol.requests.send import ReplyMessageRequest
+
+NAME_CHARS_SHOWN = 255
+"""The most characters of a topic or an id in a message's text."""
 
 
 class Page:
@@ -219,7 +223,9 @@ class ReceivedMessage:
         return self.record.unique_key
 
     def __repr__(self) -> str:
-        return f"<ReceivedMessage {self.topic} queue {self.queue_id} offset {self.queue_offset} id {self.message_id}>"
+        # One line, which logs can have: any sender chooses the id, and the topic of a message that is delivered again.
+        topic, message_id = (one_line(each, NAME_CHARS_SHOWN) for each in (self.topic, self.message_id))
+        return f"<ReceivedMessage {topic} queue {self.queue_id} offset {self.queue_offset} id {message_id}>"
 
 
 def received_messages(page: Page, starts: list[int]) -> list[ReceivedMessage]:

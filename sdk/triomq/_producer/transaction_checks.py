@@ -17,7 +17,7 @@ import trio
 
 from triomq._arguments.async_functions import is_async
 from triomq._cluster.spawn import Spawn
-from triomq._error_text import named_error
+from triomq._error_text import named_error, one_line
 from triomq._message.received import ReceivedMessage
 from triomq._message.transaction import OnTransactionEnd, TransactionCheck, TransactionEnd, TransactionState
 from triomq._own_callbacks import OwnCallbacks, run_in_thread
@@ -44,6 +44,9 @@ GRACE_S: Final = 5.0
 outlives its owner."""
 
 REMARK_CHARS_MAX: Final = 1000
+
+ID_CHARS_MAX: Final = 255
+"""The most characters of a message's id in the log."""
 
 
 async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
@@ -189,6 +192,7 @@ class TransactionChecks:
 
     async def _answer(self, check: _Check) -> None:
         message, remark = check.message, None
+        shown_id = one_line(message.message_id, ID_CHARS_MAX)  # any client can send half messages of the group
         try:
             answer = await call_user(self._check, message, self._limiter)
             state = checked_state(answer, f"the check of group {self._group}")
@@ -198,7 +202,7 @@ class TransactionChecks:
             self._lines.write(logging.WARNING, check.link.address, text, message.message_id, self._group, error)
             state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)
         except Exception as error:
-            log.exception("the check of transaction %s of group %s failed", message.message_id, self._group)
+            log.exception("the check of transaction %s of group %s failed", shown_id, self._group)
             state, remark = TransactionState.UNKNOWN, remark_of("checkLocalTransactionState", error)
         header = check.header
         end = EndTransactionRequest(
@@ -214,9 +218,7 @@ class TransactionChecks:
         try:
             check.link.notify(Command.request(RequestCode.END_TRANSACTION, end, oneway=True, remark=remark))
         except MQError as error:
-            log.info(
-                "could not send the end of transaction %s to %s: %s", message.message_id, check.link.address, error
-            )
+            log.info("could not send the end of transaction %s to %s: %s", shown_id, check.link.address, error)
         else:
             if self._on_end is not None:
                 with suppress(MQError, ProtocolError):  # what the broker sent may not be readable

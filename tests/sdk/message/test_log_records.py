@@ -82,3 +82,14 @@ def test_fields_may_be_written_as_json(logger):
         logger, logging.INFO, "", 0, "text", (), None, extra={"topic": "T", "queue": 0, "message_id": "K1"}
     )
     assert json.loads(json.dumps(fields(record)))["topic"] == "T"
+
+
+async def test_the_text_of_a_message_is_one_line(autojump_clock, cluster):
+    """Any sender chooses the id, and logs repeat the text."""
+    cluster.broker.store("T", 0, b"x", b"UNIQ_KEY\x01K1\nERROR forged")
+    cluster.broker.store("T", 0, b"x", b"UNIQ_KEY\x01" + b"k" * 30_000)
+    async with cluster.client() as client:
+        first, second = await client.pull_consumer("G").pull(triomq.MessageQueue("T", "broker-a", 0), 0)
+    assert repr(first) == "<ReceivedMessage T queue 0 offset 0 id K1?ERROR forged>"
+    assert first.message_id == "K1\nERROR forged"
+    assert len(repr(second)) < 400

@@ -703,6 +703,16 @@ async def test_a_producer_without_transactions_connects_to_no_broker(autojump_cl
     assert cluster.network.dials == []
 
 
+async def test_an_id_is_one_line_of_the_log(autojump_clock, cluster, ask, caplog):
+    """Any client can send half messages of the group."""
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=Listener(OSError("no database")))
+        await producer.send(MESSAGE)
+        await ask(key="K1\nERROR forged")
+        await told(cluster.broker)
+    assert "the check of transaction K1?ERROR forged of group PG failed" in caplog.messages
+
+
 async def test_a_check_that_fails_is_unknown(autojump_clock, cluster, ask, caplog):
     async with cluster.client() as client:
         producer = client.producer("PG", transactions=Listener(OSError("no database")))
