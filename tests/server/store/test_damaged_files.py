@@ -417,6 +417,27 @@ async def test_a_log_without_its_end_is_reported(
     assert f"its last {missing} bytes are missing" in line
 
 
+async def fill_and_force(store: MessageStore, make_record: MakeRecord) -> int:
+    """Append 30 messages and have them on the disk, the checkpoint, too. Returns the log's end."""
+    for n in range(30):
+        store.append(make_record(n))
+    await store.flusher.flush_log()
+    await store.flusher.flush_queues(0, checkpoint=True)
+    return store.log_max_offset
+
+
+def lose_half(disk: MemoryDisk, config: StoreConfig, end: int) -> None:
+    """Make the second half of a log of one file, in `/log`, blank."""
+    name = f"/log/{0:020}"
+    disk.write(name, disk.read(name)[: end // 2] + bytes(config.mapped_file_size_commit_log - end // 2))
+
+
+def check_reported(caplog: pytest.LogCaptureFixture, end: int, left: int, where: str) -> None:
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
+    assert f"its last {end - left} bytes are missing, and so are their messages{where}. What" in line
+
+
 @pytest.mark.parametrize("how", ["killed", "power failure"])
 async def test_a_log_without_its_end_is_reported_after_a_crash_too(
     how: str,
@@ -428,24 +449,17 @@ async def test_a_log_without_its_end_is_reported_after_a_crash_too(
     """What was on the disk cannot have been lost in a crash."""
     config = make_config("/store", store_path_commit_log="/log")
     async with open_store(config, disk=memory_disk) as store:
-        for n in range(30):
-            store.append(make_record(n))
-        await store.flusher.flush_log()
-        await store.flusher.flush_queues(0, checkpoint=True)
-        end = store.log_max_offset
+        end = await fill_and_force(store, make_record)
         for n in range(30, 40):
             store.append(make_record(n))
         disk = memory_disk.after_kill() if how == "killed" else memory_disk.after_power_loss(Random(1), written=0)
     async with open_store(config, disk=disk.after_kill()) as store:
         assert store.queue_bounds("T", 0)[1] >= 30
     assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
-    name = f"/log/{0:020}"
-    disk.write(name, disk.read(name)[: end // 2] + bytes(config.mapped_file_size_commit_log - end // 2))
+    lose_half(disk, config, end)
     async with open_store(config, disk=disk) as store:
-        missing = end - store.log_max_offset
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
-    assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
-    assert f"its last {missing} bytes are missing" in line
+        left = store.log_max_offset
+    check_reported(caplog, end, left, ", in 1 queues")
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
@@ -459,18 +473,11 @@ async def test_a_log_without_its_end_is_reported_if_the_queues_have_lost_theirs_
     """As on a disk that did not keep what it had confirmed; then only the checkpoint knows of the messages."""
     config = make_config("/store", store_path_commit_log="/log")
     async with open_store(config, disk=memory_disk) as store:
-        for n in range(30):
-            store.append(make_record(n))
-        await store.flusher.flush_log()
-        await store.flusher.flush_queues(0, checkpoint=True)
-        end = store.log_max_offset
+        end = await fill_and_force(store, make_record)
         killed = memory_disk.after_kill()
     disk = killed if how == "killed" else memory_disk
-    name = f"/log/{0:020}"
-    disk.write(name, disk.read(name)[: end // 2] + bytes(config.mapped_file_size_commit_log - end // 2))
+    lose_half(disk, config, end)
     disk.remove_tree("/store/consumequeue")
     async with open_store(config, disk=disk) as store:
-        missing = end - store.log_max_offset
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
-    assert line.startswith(f"the log had been forced to the disk up to log offset {end}, but the log in /log ends at ")
-    assert f"its last {missing} bytes are missing, and so are their messages. What is stored from now on" in line
+        left = store.log_max_offset
+    check_reported(caplog, end, left, "")
