@@ -59,16 +59,19 @@ async def test_readme_consumes_until_ctrl_c(cluster: Cluster, tmp_path: Path) ->
                 )
             )  # fmt: skip
             printed = b""
-            while b"en b'hello'" not in printed:
-                data = await process.stdout.receive_some()
-                assert data, (printed, await process.stderr.receive_some())
-                printed += data
+            for count in (1, 2):
+                while printed.count(b"en b'hello'") < count:
+                    data = await process.stdout.receive_some()
+                    assert data, (printed, await process.stderr.receive_some())
+                    printed += data
+                if count == 1:
+                    await trio.to_thread.run_sync(run, send, "README.md", cluster.name_servers)
             process.send_signal(signal.SIGINT)
             errors = await process.stderr.receive_some()
     assert (process.returncode, errors) == (0, b"")
-    # What was handled is committed, and the group is left.
+    # What was handled is committed, and the group is left. The last handler may be interrupted after it has printed.
     async with triomq.open_client(cluster.name_servers) as client:
-        assert (await client.groups.progress("readme")).lag == 0
+        assert (await client.groups.progress("readme")).lag <= 1
         assert await client.groups.members("readme") is None
 
 
