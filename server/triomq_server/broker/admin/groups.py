@@ -18,13 +18,9 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import SLAVE_REMARK
+from triomq_server.broker.refusals import INT32_MOST, INT64_MOST, SLAVE_REMARK, range_remark
 from triomq_server.broker.tables.topics import QUEUES_LIMIT, group_name_remark
 from triomq_server.wire import Handlers, Link, in_turns
-
-INT32_MOST = 2**31 - 1
-INT64_MOST = 2**63 - 1
-"""A number beyond these could be read by no slave and no tool of Java."""
 
 GROUPS_PER_SLICE = 64
 """After how many groups of a list other requests have their turns."""
@@ -73,15 +69,13 @@ async def update_groups(broker: Broker, _link: Link, command: Command) -> Comman
 def _refusal(group: SubscriptionGroupConfig) -> str | None:
     if not group.group_name:
         return "groupName is missing in the subscription group config"
-    for field, value, least, most in (
+    numbers = (
         ("retryQueueNums", group.retry_queue_nums, 0, QUEUES_LIMIT),
         ("retryMaxTimes", group.retry_max_times, -1, INT32_MOST),
         ("brokerId", group.broker_id, 0, INT64_MOST),
         ("whichBrokerWhenConsumeSlowly", group.which_broker_when_consume_slowly, 0, INT64_MOST),
-    ):
-        if not least <= value <= most:
-            return f"{field} {value} is out of range, {least} to {most} are possible"
-    return group_name_remark(group.group_name)
+    )
+    return range_remark(numbers) or group_name_remark(group.group_name)
 
 
 def group_config(broker: Broker, _link: Link, command: Command) -> Command:

@@ -29,11 +29,9 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import dumps_in_slices, java_map_order
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import SLAVE_REMARK
+from triomq_server.broker.refusals import INT32_MOST, SLAVE_REMARK, range_remark
 from triomq_server.broker.tables.topics import QUEUES_LIMIT, topic_name_remark
 from triomq_server.wire import Handlers, Link
-
-INT32_MOST = 2**31 - 1
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
@@ -167,15 +165,15 @@ def _refusal(broker: Broker, topic: str) -> str | None:
 
 
 def _numbers_refusal(config: TopicConfig) -> str | None:
-    for field, value, least, most in (
+    numbers = (
         ("readQueueNums", config.read_queue_nums, 0, QUEUES_LIMIT),
         ("writeQueueNums", config.write_queue_nums, 0, QUEUES_LIMIT),
         # The body of 18 can hold larger ones, with which no name server would take a registration of this broker.
         ("perm", config.perm, -INT32_MOST - 1, INT32_MOST),
         ("topicSysFlag", config.topic_sys_flag, -INT32_MOST - 1, INT32_MOST),
-    ):
-        if not least <= value <= most:
-            return f"{field} {value} is out of range, {least} to {most} are possible"
+    )
+    if remark := range_remark(numbers):
+        return remark
     if config.topic_filter_type not in FILTER_TYPES:
         return (
             "org.apache.rocketmq.remoting.exception.RemotingCommandException: "

@@ -17,15 +17,12 @@ from triomq_protocol.record.view import RecordView
 from triomq_protocol.requests.send_back import ConsumerSendMsgBackRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
-from triomq_server.broker.refusals import RefusedError
+from triomq_server.broker.refusals import INT32_MOST, RefusedError
 from triomq_server.broker.requests.sending.checks import VERSION_WITH_MAX_RECONSUME_TIMES
 from triomq_server.broker.requests.sending.rewriting import store_properties
 from triomq_server.broker.tables.topics import PERM_READ_WRITE, QUEUES_LIMIT, topic_name_remark
 from triomq_server.store import AppendStatus, NewRecord
 from triomq_server.wire import Handlers, Link
-
-INT32_MOST = 2**31 - 1
-"""The largest number of retries: in Java the next one is negative, and the message is retried for ever."""
 
 FIRST_AUTOMATIC_LEVEL = 3
 """A message given back without a delay level waits at this level the first time, one level more each further time."""
@@ -106,6 +103,7 @@ def _store_again(broker: Broker, given_back: RecordView, topic: str, queue_id: i
         given_back.born_timestamp,
         given_back.born_host_bytes,
         broker.store_host,
+        # In Java the next one is negative, and the message is retried for ever.
         min(given_back.reconsume_times + 1, INT32_MOST),
     )
     store_properties(record, properties, broker.config)
