@@ -127,11 +127,15 @@ def utf8(text: str) -> bytes:
         return join_surrogates(text).encode()
 
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+_DIGITS_MOST = 40
+_INTEGER = re.compile(f"[+-]?[0-9]{{1,{_DIGITS_MOST}}}")
+_LEADING_ZEROS = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
 def parse_integer(text: str, bits: int) -> int:
     """The number that `Integer.parseInt` and `Long.parseLong` read; `int` takes blanks and `1_0`, too. Raises ValueError."""
+    if len(text) > _DIGITS_MOST:  # `int` refuses thousands of digits, of which Java reads zeros in front
+        text = _LEADING_ZEROS.sub("", text)
     value = int(text) if _INTEGER.fullmatch(text) else None
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"not an integer of {bits} bits: {text[:100]!r}")

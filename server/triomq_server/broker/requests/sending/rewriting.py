@@ -8,6 +8,7 @@ docs/protocol/messages.md §3.1, §7, §11, §12.
 from __future__ import annotations
 
 from triomq_protocol.codes import ResponseCode
+from triomq_protocol.java_text import parse_integer
 from triomq_protocol.names import (
     CLUSTER,
     DELAY,
@@ -28,9 +29,6 @@ from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequest
 from triomq_server.broker.refusals import RefusedError, check_transactions
 from triomq_server.config import BrokerConfig
 from triomq_server.store import NewBatch, NewRecord
-
-_INT32_DIGITS = 10
-"""Python refuses to read some thousand digits."""
 
 
 def special_record(record: NewRecord, properties: dict[str, str], config: BrokerConfig, *, dead: bool) -> None:
@@ -111,12 +109,10 @@ def _requested_level(properties: dict[str, str]) -> int:
     text = properties.get(DELAY)
     if text is None:
         return 0
-    digits = text[1:] if text[:1] in ("-", "+") else text
-    if digits.isascii() and digits.isdigit() and len(digits := digits.lstrip("0")) <= _INT32_DIGITS:
-        level = int(digits or "0") * (-1 if text[0] == "-" else 1)
-        if -(1 << 31) <= level < 1 << 31:
-            return level
-    raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is not a number: {text[:64]!r}")
+    try:
+        return parse_integer(text, 32)
+    except ValueError:
+        raise RefusedError(ResponseCode.SYSTEM_ERROR, f"property {DELAY} is not a number: {text[:64]!r}") from None
 
 
 def new_batch(header: SendMessageRequest | SendMessageRequestV2, body: bytes, cluster: str) -> NewBatch | None:
