@@ -8,11 +8,13 @@ import trio
 
 from triomq.errors import AnswerTooLong, ProtocolViolation, error_for_code
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.errors import BodyError, BodyTooLongError
+from triomq_protocol.errors import BodyError, BodyTooLongError, HeaderError
 from triomq_protocol.wire.body import Body
 from triomq_protocol.wire.command import Command
+from triomq_protocol.wire.header import Header
 
 B = TypeVar("B", bound=Body)
+H = TypeVar("H", bound=Header)
 
 SHORT_BODY_BYTES: Final = 128 << 10
 """A longer body is read in a worker thread. Java's dialect takes a quarter of a second per MiB, which would block the
@@ -33,6 +35,18 @@ def checked(answer: Command, what: str, address: str) -> Command:
     if answer.code != ResponseCode.SUCCESS:
         raise error_for_code(answer.code, answer.remark, what=what, address=address)
     return answer
+
+
+def header_of(kind: type[H], answer: Command, what: str, address: str) -> H:
+    """The header of an answer.
+
+    Raises:
+        ProtocolViolation: its fields are not those of this kind.
+    """
+    try:
+        return answer.header(kind)
+    except HeaderError as error:
+        raise ProtocolViolation(what, address=address, remark=str(error)) from error
 
 
 async def body_of(kind: type[B], answer: Command, address: str, what: str = "the broker's answer") -> B:

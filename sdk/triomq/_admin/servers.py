@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from triomq._admin.answers import body_of, checked
+from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._arguments.numbers import whole_number
@@ -26,10 +26,8 @@ from triomq.errors import (
     InvalidCall,
     MQError,
     NotFound,
-    ProtocolViolation,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import HeaderError
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.requests import (
     ConsumeStatsList,
@@ -171,16 +169,13 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     async def _set_write_permission_at(self, address: str, broker_name: str, *, allowed: bool) -> int:
         what = f"the write permission of {broker_name}"
-        try:
-            if allowed:
-                header = AddWritePermOfBrokerRequest(broker_name=broker_name)
-                answer = await self._ask(address, Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, header), what)
-                return answer.header(AddWritePermOfBrokerResponse).add_topic_count
-            wipe = WipeWritePermOfBrokerRequest(broker_name=broker_name)
-            answer = await self._ask(address, Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe), what)
-            return answer.header(WipeWritePermOfBrokerResponse).wipe_topic_count
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        if allowed:
+            header = AddWritePermOfBrokerRequest(broker_name=broker_name)
+            answer = await self._ask(address, Command.request(RequestCode.ADD_WRITE_PERM_OF_BROKER, header), what)
+            return header_of(AddWritePermOfBrokerResponse, answer, what, address).add_topic_count
+        wipe = WipeWritePermOfBrokerRequest(broker_name=broker_name)
+        answer = await self._ask(address, Command.request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, wipe), what)
+        return header_of(WipeWritePermOfBrokerResponse, answer, what, address).wipe_topic_count
 
     async def consume_stats(
         self, broker: str, *, ordered: bool = False
@@ -284,10 +279,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         header = GetKVConfigRequest(namespace=namespace, key=key)
         answer = await self._name_servers.ask(Command.request(RequestCode.GET_KV_CONFIG, header))
         address = self._name_servers.chosen or ""
-        try:
-            value = checked(answer, what, address).header(GetKVConfigResponse).value
-        except HeaderError as error:
-            raise ProtocolViolation(what, address=address, remark=str(error)) from error
+        value = header_of(GetKVConfigResponse, checked(answer, what, address), what, address).value
         if value is None:
             raise NotFound(what, address=address)
         return value

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 import trio
 
-from triomq._admin.answers import body_of, checked
+from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
 from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
@@ -37,7 +37,7 @@ from triomq.errors import (
 )
 from triomq_protocol import flags
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.errors import BodyError, HeaderError
+from triomq_protocol.errors import BodyError
 from triomq_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -388,11 +388,7 @@ class Admin(metaclass=NoPublicConstructor):
             header = GetMaxOffsetRequest(topic=self._routes.namespace.wrap(topic), queue_id=queue_id)
             what = f"the end of queue {queue_id} of topic {topic}"
             answer = await self._request(address, Command.request(RequestCode.GET_MAX_OFFSET, header), what)
-            try:
-                end = answer.header(GetMaxOffsetResponse).offset
-            except HeaderError as error:
-                raise ProtocolViolation(what, address=address, remark=str(error)) from error
-            if end > 0:
+            if header_of(GetMaxOffsetResponse, answer, what, address).offset > 0:
                 wanted = queue_id + 1
         if wanted > queues:
             request = Command.request(
