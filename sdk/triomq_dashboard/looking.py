@@ -5,7 +5,6 @@ Unavailable data becomes an error text in its row, so that one dead broker does 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -14,6 +13,7 @@ import attrs
 import trio
 
 from triomq import Client, MessageQueue, MQError, ReceivedMessage
+from triomq._arguments.numbers import finite_number, whole_number
 from triomq._side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper, TopicOffset
 from triomq.errors import InvalidCall, NotFound
@@ -132,26 +132,16 @@ class BrokerRow:
     @property
     def disk(self) -> float | None:
         """The used fraction of its disk."""
-        return _figure(self.status.get("commitLogDiskRatio", ""))
-
-
-def _figure(text: str) -> float | None:
-    """A number in a broker's report; None if the text is none, or NaN or infinite, which no page can show."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+        return finite_number(self.status.get("commitLogDiskRatio", ""))
 
 
 def _rate(status: Mapping[str, str], key: str) -> float | None:
     """The first of the rates that a broker reports: the one over the last ten seconds."""
-    return _figure(status.get(key, "").partition(" ")[0])
+    return finite_number(status.get(key, "").partition(" ")[0])
 
 
 def _log_end(status: Mapping[str, str]) -> int | None:
-    value = status.get("commitLogMaxOffset", "")
-    return int(value) if value.isdecimal() and len(value) < 20 else None
+    return whole_number(status.get("commitLogMaxOffset", ""))
 
 
 async def brokers(client: Client) -> dict[str, list[BrokerRow]]:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from triomq._arguments.numbers import is_number
 from triomq._cluster.routes import Routes
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue
@@ -33,8 +34,7 @@ def checked_wait_s(wait_s: float | None) -> float | None:
     Raises:
         InvalidCall: it is negative or not a number.
     """
-    is_number = isinstance(wait_s, int | float) and not isinstance(wait_s, bool)
-    if wait_s is not None and not (is_number and wait_s >= 0):  # nor nan
+    if wait_s is not None and not (is_number(wait_s) and wait_s >= 0):  # and not nan
         raise InvalidCall(f"route_wait_s is {shown(wait_s)}, not None and not a number of seconds from 0 on")
     return wait_s
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final, Literal
 
 import attrs
 
+from triomq._arguments.numbers import finite_number
 from triomq._examination.snapshot import (
     COMPILED_KEY,
     CONTESTED_KEY,
@@ -338,7 +338,11 @@ def disks(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding
     """Disks that are nearly full."""
     for broker in snapshot.brokers:
         ratios = {"commit log": "commitLogDiskRatio", "consume queues": "consumeQueueDiskRatio"}
-        known = {what: used for what, key in ratios.items() if (used := _ratio(broker.runtime.get(key))) is not None}
+        known = {
+            what: used
+            for what, key in ratios.items()
+            if (used := finite_number(broker.runtime.get(key, ""))) is not None
+        }
         if not known:
             continue
         what, used = max(known.items(), key=lambda pair: pair[1])
@@ -350,14 +354,6 @@ def disks(snapshot: ClusterSnapshot, _limits: FindingLimits) -> Iterator[Finding
             yield _problem("disk_full", broker.label, f"{text}: it soon refuses messages, or does already.", cure)
         else:
             yield _notice("disk_filling", broker.label, f"{text}: it deletes expired files at any hour.", cure)
-
-
-def _ratio(text: str | None) -> float | None:
-    try:
-        ratio = math.nan if text is None else float(text)
-    except ValueError:
-        return None
-    return ratio if math.isfinite(ratio) else None
 
 
 def clocks(snapshot: ClusterSnapshot, limits: FindingLimits) -> Iterator[Finding]:
