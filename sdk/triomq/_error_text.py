@@ -18,7 +18,11 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
 
 
-def one_line(text: str, most: int) -> str:
+NAME_CHARS_MAX: Final = 255
+"""The most characters of a peer's name or id in the log: it may have any."""
+
+
+def one_line(text: str, most: int = NAME_CHARS_MAX) -> str:
     """The first characters of a peer's text for a log; unprintable ones become question marks, so that no line looks
     like two."""
     return "".join(each if each.isprintable() else "?" for each in text[:most])

@@ -70,9 +70,6 @@ log = logging.getLogger("triomq.admin")
 MEMBERS_AT_ONCE: Final = 16
 """The most members that are asked for their state at the same time."""
 
-ID_CHARS_MAX: Final = 255
-"""The most characters of a member's id in the log."""
-
 STATS_TIMEOUT_S: Final = 15.0
 """How long a broker may take for a group's progress."""
 
@@ -470,7 +467,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 except MQError as error:
                     # Any client may have any id.
                     text = "%s in group %s does not report what it consumes: %s"
-                    log.warning(text, one_line(client_id, ID_CHARS_MAX), group, one_line(str(error), REMARK_CHARS_MAX))
+                    log.warning(text, one_line(client_id), group, one_line(str(error), REMARK_CHARS_MAX))
                     return
             for queue, state in info.mq_table.items():
                 if not state.droped:

@@ -21,9 +21,6 @@ from triomq_protocol.record.layout import COMPRESSED, IPV4_HOST_BYTES, PROPERTIE
 from triomq_protocol.record.view import RecordView, queue_offset_at, stored_body
 from triomq_protocol.requests.send import ReplyMessageRequest
 
-NAME_CHARS_SHOWN = 255
-"""The most characters of a topic or an id in a message's text."""
-
 
 class Page:
     """The common data of one pulled answer's messages; its bytes stay as long as one of them does.
@@ -224,7 +221,7 @@ class ReceivedMessage:
 
     def __repr__(self) -> str:
         # One line, which logs can have: any sender chooses the id, and the topic of a message that is delivered again.
-        topic, message_id = (one_line(each, NAME_CHARS_SHOWN) for each in (self.topic, self.message_id))
+        topic, message_id = map(one_line, (self.topic, self.message_id))
         return f"<ReceivedMessage {topic} queue {self.queue_id} offset {self.queue_offset} id {message_id}>"
 
 

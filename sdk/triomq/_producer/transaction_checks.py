@@ -45,9 +45,6 @@ outlives its owner."""
 
 REMARK_CHARS_MAX: Final = 1000
 
-ID_CHARS_MAX: Final = 255
-"""The most characters of a message's id in the log."""
-
 
 async def call_user(function: Callable[[T], Any], argument: T, limiter: trio.CapacityLimiter | None = None) -> Any:
     """Call a function of the user: an async one is awaited, a plain one runs in a thread."""
@@ -192,7 +189,7 @@ class TransactionChecks:
 
     async def _answer(self, check: _Check) -> None:
         message, remark = check.message, None
-        shown_id = one_line(message.message_id, ID_CHARS_MAX)  # any client can send half messages of the group
+        shown_id = one_line(message.message_id)  # any client can send half messages of the group
         try:
             answer = await call_user(self._check, message, self._limiter)
             state = checked_state(answer, f"the check of group {self._group}")

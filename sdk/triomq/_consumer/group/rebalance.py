@@ -55,10 +55,6 @@ DUPLICATE_AFTER_S: Final = 150.0
 new link and by the old one, until the broker ends that: after 120 s without a byte, which it looks for every 10 s."""
 
 
-ID_CHARS_MAX: Final = 255
-"""The most characters of a member's id in the log; any client may have any id."""
-
-
 class Assignee(Protocol):
     """The consumer whose queues are moved.  None of its methods may raise for a broker's faults."""
 
@@ -157,7 +153,7 @@ def work_out_share(
     time our queues are given up, as Java does at once.  In neither case is a queue taken.
 
     A member that is listed twice counts once: it is nearly always one member, by its old link and by its new one, and a
-    second share would have nobody who consumes it.
+    second share would have no consumer.
     """
     if not queues or not members:
         return Share(None)
@@ -373,6 +369,7 @@ class Rebalance:
             share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
         if members:
             self._note_duplicates(members)
+        count = len(set(members or ()))
         if not share.is_member:
             given_up = share.queues is not None
             self._absent.add(topic)
@@ -384,12 +381,12 @@ class Rebalance:
                 log.debug("%s", text)  # it has just joined, and its heartbeat has not reached this broker yet
             await self._beat()
             if given_up:
-                await self._apply(topic, (), len(set(members or ())))
+                await self._apply(topic, (), count)
             return False
         self._absent.discard(topic)
         if share.queues is None:
             return not queues  # no broker listed the members: ask again soon
-        return await self._apply(topic, share.queues, len(set(members or ())))
+        return await self._apply(topic, share.queues, count)
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
@@ -448,8 +445,8 @@ class Rebalance:
             if now - self._twice_since.setdefault(each, now) >= DUPLICATE_AFTER_S:
                 self._twice_since[each] = math.inf
                 text = (
-                    f"two members of group {self._group} have the client id {one_line(each, ID_CHARS_MAX)}: queues are handled twice or not "
-                    "at all; give one of them another instance_name"
+                    f"two members of group {self._group} have the client id {one_line(each)}: queues are handled twice "
+                    "or not at all; give one of them another instance_name"
                 )
                 self._report(ConsumerEvent("duplicate_client_id", text))
 
