@@ -36,6 +36,8 @@ _STREAM: Final = ("send_all", "receive_some", "aclose")
 CONNECT_TIMEOUT_S = 3.0
 """How long one dial may take (docs/protocol/client.md §3.1)."""
 
+_GROWTHS_MAX: Final = 30
+
 DEAD_MAX: Final = 1_000
 """The most unreachable addresses that are remembered; beyond that, the least recently used one may be dialled again."""
 
@@ -66,11 +68,15 @@ class Backoff:
 
     def pause_s(self, failures: int, chance: float) -> float:
         """The pause after a number of failures in a row; ``chance`` is a number in [0, 1)."""
-        try:
-            pause = min(self.first_s * self.factor ** min(failures - 1, 30), self.max_s)
-        except OverflowError:  # of a large factor; raised in the task that dials, it would end the client
-            pause = self.max_s
-        return pause * (1 - self.jitter * chance)
+        return growing_pause_s(failures, self.first_s, self.factor, self.max_s) * (1 - self.jitter * chance)
+
+
+def growing_pause_s(failures: int, first_s: float, factor: float, max_s: float) -> float:
+    """The pause after a number of failures in a row; the first one, and the longest, may be 0."""
+    try:
+        return min(first_s * factor ** min(failures - 1, _GROWTHS_MAX), max_s)
+    except OverflowError:  # of a large factor; raised in the task that dials, it would end the client
+        return max_s
 
 
 class _Opening:

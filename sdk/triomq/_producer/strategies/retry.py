@@ -15,6 +15,7 @@ import attrs
 
 from triomq._arguments.numbers import counts, seconds, share
 from triomq._message.send_result import SendResult, SendStatus
+from triomq._transport.links import growing_pause_s
 from triomq.errors import (
     MAY_BE_STORED,
     AccessRefused,
@@ -41,9 +42,6 @@ RETRY_CODES: Final[frozenset[int]] = frozenset(
     }
 )
 """Answers after which another broker is tried (upstream ``retryResponseCodes``)."""
-
-
-_DOUBLINGS_MAX: Final = 30
 
 
 class RetryPolicy(Protocol):
@@ -117,8 +115,7 @@ class Retries:
 
     def pause_s(self, attempt: int, chance: float, /) -> float:
         """The doubling pause, reduced at random by up to half."""
-        pause_s = min(self.first_pause_s * 2.0 ** min(attempt - 1, _DOUBLINGS_MAX), self.max_pause_s)
-        return pause_s * (1.0 - chance / 2)
+        return growing_pause_s(attempt, self.first_pause_s, 2.0, self.max_pause_s) * (1.0 - chance / 2)
 
 
 def wants_retry(policy: RetryPolicy, outcome: SendResult | MQError, *, elsewhere: bool = True) -> bool:
