@@ -7,6 +7,7 @@ keep the progress of a redrive as offsets of the group :data:`REDRIVE_GROUP`, so
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Literal
 
 import attrs
@@ -180,9 +181,6 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         check_callback("report", report, plain=True)
         sent = 0
 
-        async def send(letter: DeadLetter) -> SendResult:
-            return await self._send(letter, group, to)
-
         def note_sent(letter: DeadLetter, result: SendResult) -> bool:
             nonlocal sent
             sent += 1
@@ -192,7 +190,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         for queue in await self.queues(group):
             if limit is None or sent < limit:
-                await self._redrive_queue(queue, send, note_sent, again=again)
+                await self._redrive_queue(queue, partial(self._send, group=group, to=to), note_sent, again=again)
         return sent
 
     async def _redrive_queue(
