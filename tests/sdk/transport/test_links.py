@@ -260,7 +260,7 @@ async def test_a_silent_peer_is_given_up_after_two_timeouts(autojump_clock, link
 
 
 async def test_a_proxy_is_not_given_up_for_a_broker_that_it_does_not_answer_for(autojump_clock, link_pair, nursery):
-    """Its client would leave its groups, and their other members would share the queues anew."""
+    """Its client would leave its groups, and their other members would share the queues again."""
     link, peer = link_pair
     link._is_shared = lambda address: address == link.address
     nursery.start_soon(outcome, link)

@@ -66,7 +66,7 @@ class HeldPull:
         examined: its filter has examined records up to this queue offset, without a match.
         examine_to: there are records to examine up to this queue offset.
         waits: false once it has been run again or dropped.
-        woken: it is about to be run again, and further arrivals need not wake it.
+        woken: it is about to be run again, and further arrivals do not wake it.
     """
 
     __slots__ = (
