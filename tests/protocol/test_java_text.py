@@ -1,7 +1,8 @@
-"""Java's hash codes and its UTF-8, against a slow reading of the definition and known values."""
+"""Java's hash codes, its UTF-8 and its integers, against a slow reading of the definition and known values."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from triomq_protocol.java_text import (
     java_hash_with_prefix,
     java_long_hash,
     join_surrogates,
+    parse_integer,
     select_by_hash,
     utf8,
 )
@@ -51,3 +53,28 @@ def test_utf8_of_java() -> None:
     assert utf8("a\ud800b") == b"a?b"
     assert utf8("\ud83d\ude00") == "😀".encode()
     assert join_surrogates("plain") == "plain"
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "value"),
+    [
+        ("0", 32, 0),
+        ("+7", 32, 7),
+        ("-2147483648", 32, -(1 << 31)),
+        ("2147483648", 64, 1 << 31),
+        ("0" * 5000, 32, 0),
+        ("-" + "0" * 5000 + "120", 32, -120),
+    ],
+)
+def test_integers_are_read_as_java_does(text: str, bits: int, value: int) -> None:
+    """With any number of zeros in front, of which `int` takes some thousand."""
+    assert parse_integer(text, bits) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-", "+-1", " 1", "1_0", "1.0", "\u00b2", "2147483648", "9" * 5000, "1" + "0" * 50, "x" + "0" * 50 + "1"],
+)
+def test_other_text_is_no_integer(text: str) -> None:
+    with pytest.raises(ValueError, match="not an integer of 32 bits"):
+        parse_integer(text, 32)
