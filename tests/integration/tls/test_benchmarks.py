@@ -124,7 +124,8 @@ async def test_an_account_without_rights_is_refused_before_the_run(guarded: Guar
     ) as client:
         await client.admin.create_topic("orders", queues=2)
     orders = attrs.evolve(SHORT, topic_names=("orders",))
-    (note,) = await run("orders-app", orders)
+    # On a busy machine there are notes about a load generator that was late, too.
+    (note,) = [each for each in await run("orders-app", orders) if "stays on the cluster" in each]
     assert "stays on the cluster: delete group" in note
     with pytest.raises(TargetError, match=r"Need admin permission.*--set topic_names=NAME"):
         await run("orders-app", SHORT)
