@@ -140,3 +140,12 @@ def parse_integer(text: str, bits: int) -> int:
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"not an integer of {bits} bits: {text[:100]!r}")
     return value
+
+
+def natural_number(text: str, bits: int) -> int | None:
+    """The number that `parse_integer` reads; None if there is none, or if it is negative."""
+    try:
+        value = parse_integer(text, bits)
+    except ValueError:
+        return None
+    return value if value >= 0 else None

@@ -12,6 +12,7 @@ from triomq_protocol.java_text import (
     java_hash_with_prefix,
     java_long_hash,
     join_surrogates,
+    natural_number,
     parse_integer,
     select_by_hash,
     utf8,
@@ -78,3 +79,12 @@ def test_integers_are_read_as_java_does(text: str, bits: int, value: int) -> Non
 def test_other_text_is_no_integer(text: str) -> None:
     with pytest.raises(ValueError, match="not an integer of 32 bits"):
         parse_integer(text, 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("+7", 7), ("0" * 5000 + "4", 4), ("2147483647", (1 << 31) - 1)]
+    + [(text, None) for text in ("", "-1", "2147483648", "\u00b2", "\u0663", "9" * 5000)],
+)
+def test_natural_numbers(text: str, value: int | None) -> None:
+    assert natural_number(text, 32) == value

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import trio
 
+from triomq_protocol.java_text import natural_number
 from triomq_protocol.names import HALF_TOPIC, KEYS, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TAGS, UNIQ_KEY
 from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.view import RecordView
@@ -264,18 +265,18 @@ class Schedule:
     def _copy(self, delayed: RecordView) -> NewRecord | None:
         """The message as it is stored at its time, all properties kept; None if it must not be delivered."""
         properties = delayed.properties
-        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
-        if topic is None or topic == HALF_TOPIC or not (queue_id.isascii() and queue_id.isdigit()):
+        topic, queue_id = properties.get(REAL_TOPIC), natural_number(properties.get(REAL_QID, ""), 32)
+        if topic is None or topic == HALF_TOPIC or queue_id is None:
             # With compat=4.9 any producer of half messages can cause it.
             if due := self._dropped.add(str(topic)):
                 _log.error(
                     "%d delayed messages are dropped, for %s; the last one is at log offset %d and for %s, queue %r",
-                    *due, delayed.physical_offset, topic, queue_id, extra={"topic": topic},
+                    *due, delayed.physical_offset, topic, properties.get(REAL_QID, "")[:20], extra={"topic": topic},
                 )  # fmt: skip
             return None
         return NewRecord(
             topic,
-            int(queue_id),
+            queue_id,
             delayed.body,
             delayed.properties_bytes,
             delayed.flag,

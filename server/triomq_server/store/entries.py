@@ -11,6 +11,7 @@ import mmap
 import struct
 from itertools import repeat
 
+from triomq_protocol.java_text import natural_number
 from triomq_protocol.names import LMQ_PREFIX
 from triomq_protocol.properties import get_property
 from triomq_protocol.record.check import LogRecord, read_record
@@ -23,7 +24,6 @@ MULTI_NUMBERS = "INNER_MULTI_QUEUE_OFFSET"
 """The properties that name the further queues of a record, and its numbers there, separated by commas."""
 
 MULTI_MARK = MULTI_DISPATCH.encode()
-_MOST_DIGITS = 19
 _HEAD_BYTES = ENTRY_CHECKED.size
 _unpack = ENTRY_CHECKED.unpack_from
 
@@ -107,4 +107,4 @@ def further_number(record: LogRecord, queue: ConsumeQueue) -> int | None:
     if len(topics) != len(numbers) or queue.topic not in topics or not is_its_id:
         return None
     number = numbers[topics.index(queue.topic)]
-    return int(number) if number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS else None
+    return natural_number(number, 64)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import trio
 
+from triomq_protocol.java_text import natural_number
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, DiskUsage
@@ -65,7 +66,7 @@ def space_measures(ratios: Iterable[float], *, limit: float, warning: float, for
 
 def is_deleting_hour(delete_when: str, hour: int) -> bool:
     """Whether the local hour is one of `deleteWhen` ("04" or "04;16")."""
-    return any(part.strip().isdigit() and int(part) == hour for part in delete_when.split(";"))
+    return any(natural_number(part.strip(), 32) == hour for part in delete_when.split(";"))
 
 
 def count_expired(modified_ms: Iterable[int], *, now_ms: int, reserved_hours: int, at_once: bool) -> int:

@@ -66,6 +66,7 @@ def test_space_measures(ratios: tuple[float, float], expected: SpaceMeasures) ->
         ("04;16", 10, False),
         ("", 0, False),
         ("x", 0, False),
+        ("x;\u00b2;04", 4, True),  # a superscript two is a digit to `isdigit`, and none to `int`
     ],
 )
 def test_in_which_hours_files_are_deleted(delete_when: str, hour: int, due: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from triomq_protocol.codes import LanguageCode, RequestCode
+from triomq_protocol.java_text import natural_number
 from triomq_protocol.message_id import offset_message_id
 from triomq_protocol.names import (
     CHECK_MAX_TIME_TOPIC,
@@ -44,10 +45,8 @@ def for_log(name: str) -> str:
 
 def real_queue(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """Topic and queue id for which a half message is meant; None if they are missing."""
-    topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QID, "")
-    if not (encode_topic(topic) and queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
-        return None
-    return topic, int(queue_id)
+    topic, queue_id = properties.get(REAL_TOPIC, ""), natural_number(properties.get(REAL_QID, ""), 32)
+    return (topic, queue_id) if encode_topic(topic) and queue_id is not None else None
 
 
 def copy_of(half: RecordView, properties: Mapping[str, str], topic: str = HALF_TOPIC) -> NewRecord:

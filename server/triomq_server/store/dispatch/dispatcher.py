@@ -17,6 +17,7 @@ from typing import NoReturn
 import trio
 
 from triomq_protocol.filters.tags import tags_code
+from triomq_protocol.java_text import natural_number
 from triomq_protocol.names import SCHEDULE_TOPIC
 from triomq_protocol.properties import get_property
 from triomq_protocol.record.batch import Element
@@ -411,7 +412,8 @@ class Dispatcher:
     def _tags_code(self, record: LogRecord, text: str) -> int:
         if record.topic == SCHEDULE_TOPIC:
             level = property_of(text, DELAY_MARK)
-            delay = self.delay_ms(record.topic, int(level)) if level and level.isdigit() else -1
+            number = natural_number(level, 32) if level else None
+            delay = self.delay_ms(record.topic, number) if number is not None else -1
             if delay >= 0:
                 return record.store_timestamp + delay
         return tags_code(property_of(text, TAGS_MARK))
