@@ -185,7 +185,7 @@ class MachineRoom:
         return share + (kept[len(members) * size + index :][:1] if index < rest else [])
 
     def _is_kept(self, queue: MessageQueue) -> bool:
-        parts = queue.broker_name.split("@")
+        parts = queue.broker_name.rstrip("@").split("@")  # as Java's `split`, which drops empty parts at the end
         return len(parts) == 2 and parts[0] in self.rooms
 
 

@@ -55,6 +55,12 @@ def strategy_of(case: dict[str, Any]) -> AllocateStrategy:
     return made
 
 
+@pytest.mark.parametrize(("broker", "is_kept"), [("r1@a", True), ("r1@", False), ("r1@a@", True), ("r1@a@b", False)])
+def test_machine_rooms_are_read_from_names_as_java_splits_them(broker: str, is_kept: bool) -> None:
+    queue = MessageQueue("T", broker, 0)
+    assert MachineRoom(["r1"])("c", [queue], ["c"]) == [queue][:is_kept]
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['name']}-{case['strategy']}")
 def test_java_gives_the_same(case: dict[str, Any]) -> None:
     strategy = strategy_of(case)
