@@ -44,6 +44,11 @@ class ConsumerConnection(Body, kw_only=True):
     message_model: str | None = None
     subscription_table: dict[str, SubscriptionData] = {}
 
+    @property
+    def members(self) -> set[str]:
+        """The client ids of the members, each of which may have several connections."""
+        return {each.client_id or "" for each in self.connection_set}
+
 
 class ProducerConnection(Body, kw_only=True):
     """Answer body of 204."""

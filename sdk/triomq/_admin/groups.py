@@ -364,7 +364,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             if merged is None:
                 merged = connection
                 continue
-            known = {each.client_id for each in merged.connection_set}
+            known = merged.members
             merged.connection_set += [each for each in connection.connection_set if each.client_id not in known]
             merged.subscription_table.update(connection.subscription_table)
         if merged is None and found.silent:

@@ -123,7 +123,7 @@ async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerCo
         nonlocal online, members
         with suppress(BrokerNotFound, AccessRefused):
             online = await client.groups.members(name)
-            members = len(online.connection_set) if online else 0
+            members = len(online.members) if online else 0
 
     await side_by_side(ask_progress, ask_members)
     return found[0], online, members

@@ -187,6 +187,8 @@ async def test_offsets_of_a_group_that_is_online(call, filled, client):
         code, out, _ = await call("groups", "G")
         assert code == 0
         assert f"member {client.client_id}" in out
+        _, listed, _ = await call("groups", "--json")
+        assert [row["members"] for row in rows(listed) if row["group"] == "G"] == [1]
         assert "subscribes T: * (TAG)" in out
         code, _, err = await call("offsets", "reset", "G", "T", "3", "--yes")
         assert (code, "has members online" in err) == (2, True)

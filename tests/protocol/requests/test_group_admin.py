@@ -9,6 +9,7 @@ from request_rules import BODY_RULES, HEADER_RULES, BodyClass, HeaderCase
 
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests import (
+    ClientConnection,
     CloneGroupOffsetRequest,
     ConsumeMessageDirectlyRequest,
     ConsumeMessageDirectlyResult,
@@ -173,3 +174,8 @@ def test_a_table_of_encoded_producers_is_the_encoded_table(number: int) -> None:
     encoded = [each.encode() for each in producers]
     groups = [ProducerTableInfo.encode_group(group, encoded) for group in table]
     assert ProducerTableInfo.encode_groups(groups) == ProducerTableInfo(data=table).encode()
+
+
+def test_a_member_with_two_connections_is_one_member() -> None:
+    connections = [ClientConnection(client_id=each) for each in ("a", "b", "a")]
+    assert ConsumerConnection(connection_set=connections).members == {"a", "b"}
