@@ -31,6 +31,14 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(ESCAPED, _escape)
 
 
+_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
+
+def printable(text: str) -> str:
+    """Untrusted text for a terminal: control characters, except line ends and tabs, become escapes."""
+    return text.translate(_ESCAPES)
+
+
 class QuietGroup(click.Group):
     """A group of commands that Ctrl-C ends without output."""
 
@@ -90,7 +98,10 @@ def _run(main: Callable[[], object]) -> int:
     try:
         code = main()
     except click.ClickException as error:
-        error.show()
+        if isinstance(error, click.UsageError):
+            error.show()
+        else:  # it may name topics, which other programs have named
+            click.echo(printable(f"Error: {error.format_message()}"), err=True)
         return error.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED

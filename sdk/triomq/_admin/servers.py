@@ -321,7 +321,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
 
     async def _config_at(self, address: str, code: RequestCode = RequestCode.GET_BROKER_CONFIG) -> dict[str, str]:
         answer = await self._ask(address, Command.request(code), "the settings")
-        lines = answer.body.decode("utf-8", "replace").splitlines()
+        lines = answer.body.decode("utf-8", "replace").split("\n")  # a value may have other separators of lines
         pairs = (line.partition("=") for line in lines if not line.startswith("#"))
         return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 

@@ -20,7 +20,6 @@ from triomq._cli.options import (
     name_servers_option,
     offset_of,
     print_received,
-    printable,
     queue_of,
     row_of,
     time_of,
@@ -28,6 +27,7 @@ from triomq._cli.options import (
 )
 from triomq.errors import BrokerNotFound, RouteNotFound
 from triomq_command.ending_signals import interrupted_by_signals
+from triomq_command.running import printable
 from triomq_protocol.names import TOOLS_GROUP
 
 TAIL_GROUP = TOOLS_GROUP

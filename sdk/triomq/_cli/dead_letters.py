@@ -16,13 +16,13 @@ from triomq._cli.options import (
     json_option,
     moment,
     name_servers_option,
-    printable,
     queue_of,
     say,
     with_client,
 )
 from triomq._cli.stored import stored_row
 from triomq.admin import DeadLetter, Redriven
+from triomq_command.running import printable
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000

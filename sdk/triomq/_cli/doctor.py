@@ -12,9 +12,10 @@ from typing import TextIO
 import click
 
 from triomq import Client
-from triomq._cli.options import json_option, name_servers_option, positive, printable, say, with_client
+from triomq._cli.options import json_option, name_servers_option, positive, say, with_client
 from triomq.admin import Finding, FindingLimits, LookedAt
 from triomq.errors import ConnectFailed, NoNameServer
+from triomq_command.running import printable
 
 COULD_NOT_LOOK = 2
 WIDTH = 110

@@ -26,7 +26,6 @@ from triomq._cli.options import (
     name_servers_option,
     positive,
     print_received,
-    printable,
     queue_of,
     say,
     with_client,
@@ -36,7 +35,7 @@ from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
 from triomq.errors import InvalidCall
 from triomq_command.overview import COMMANDS
-from triomq_command.running import QuietGroup, exit_code_of
+from triomq_command.running import QuietGroup, exit_code_of, printable
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""

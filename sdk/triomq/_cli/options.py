@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 import trio
@@ -18,6 +18,7 @@ from triomq._cli.tls import dialer_given
 from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
+from triomq_command.running import printable
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -162,14 +163,6 @@ def moment(time_ms: int) -> str:
         return datetime.fromtimestamp(time_ms / 1000).astimezone().isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{time_ms} ms"
-
-
-_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
-
-
-def printable(text: str) -> str:
-    """Untrusted text for a terminal: control characters, except line ends and tabs, become escapes."""
-    return text.translate(_ESCAPES)
 
 
 def body_text(message: ReceivedMessage) -> str:

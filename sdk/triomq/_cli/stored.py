@@ -17,7 +17,6 @@ from triomq._cli.options import (
     json_option,
     moment,
     name_servers_option,
-    printable,
     queue_of,
     row_of,
     say,
@@ -26,6 +25,7 @@ from triomq._cli.options import (
 )
 from triomq.admin import ConsumeMessageDirectlyResult, MessageTrack, TraceKind, TraceRecord
 from triomq.errors import BrokerNotFound, RouteNotFound
+from triomq_command.running import printable
 from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome
 

@@ -23,7 +23,7 @@ from triomq._cli import offsets, topics
 from triomq._cli import options as _options
 from triomq._cli.doctor import progress_on
 from triomq_command import overview
-from triomq_command.running import exit_code_of
+from triomq_command.running import exit_code_of, printable
 from triomq_server.admin.asking import AdminError
 from triomq_server.commands import admin
 
@@ -497,9 +497,15 @@ def test_settings_that_are_no_text_are_a_mistake():
 
 
 def test_text_of_other_clients_cannot_control_the_terminal(capsys):
-    assert _options.printable("a\x1b[2J\x9b\x7f\tb\nc é") == "a\\x1b[2J\\x9b\\x7f\tb\nc é"
+    assert printable("a\x1b[2J\x9b\x7f\tb\nc é") == "a\\x1b[2J\\x9b\\x7f\tb\nc é"
     _options.say({"a": "\x1b"}, "name \x1b]0;x\x07", as_json=False)
     assert capsys.readouterr().out == "name \\x1b]0;x\\x07\n"
+
+    def fail() -> None:
+        raise click.ClickException("there is no broker \x1b[2J")
+
+    assert exit_code_of(fail) == 1
+    assert capsys.readouterr().err == "Error: there is no broker \\x1b[2J\n"
 
 
 def test_the_progress_of_the_doctor_is_shown_on_a_terminal_alone(monkeypatch):

@@ -14,6 +14,7 @@ import trio
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._consumer.group.process_queue import HeldMessage
+from triomq._error_text import one_line
 from triomq._message.log_fields import message_fields
 from triomq._message.subscription import retry_topic
 from triomq._producer.attempts.outgoing import Outgoing
@@ -113,7 +114,7 @@ class SendBack:
         )
         answer = await link.request(Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header), SEND_BACK_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
-            what = f"sending {message.message_id} of {queue} back"
+            what = f"sending {one_line(message.message_id)} of {queue} back"  # any sender chooses the id
             raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
 
     def _copy(self, message: HeldMessage, delay_level: int, times: int | None) -> Outgoing:
