@@ -31,7 +31,6 @@ from triomq.errors import (
     BrokerNotFound,
     InvalidCall,
     MQError,
-    ProtocolViolation,
     RouteError,
     RouteNotFound,
 )
@@ -237,11 +236,9 @@ class Admin(metaclass=NoPublicConstructor):
 
     async def topics(self) -> list[str]:
         """The names of all topics the name server knows, sorted."""
-        answer = await self._ask(Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "the list of topics")
-        try:
-            return sorted(TopicList.decode(answer.body).topic_list)
-        except BodyError as error:
-            raise ProtocolViolation("the list of topics", remark=str(error)) from error
+        what = "the list of topics"
+        answer = await self._ask(Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), what)
+        return sorted((await body_of(TopicList, answer, self._name_servers.chosen or "", what)).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
         """The current route of a topic, past the cache; waits while no master is registered.
@@ -266,11 +263,9 @@ class Admin(metaclass=NoPublicConstructor):
 
     async def cluster_info(self) -> ClusterInfo:
         """All brokers with their addresses, by cluster."""
-        answer = await self._ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), "the cluster's brokers")
-        try:
-            return ClusterInfo.decode(answer.body)
-        except BodyError as error:
-            raise ProtocolViolation("the cluster's brokers", remark=str(error)) from error
+        what = "the cluster's brokers"
+        answer = await self._ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), what)
+        return await body_of(ClusterInfo, answer, self._name_servers.chosen or "", what)
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Bounds and last store time of every queue of a topic; a slave is asked while its master does not answer.
