@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Annotated, Any, Unpack
@@ -194,6 +194,7 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self._config = config
         self._consumer: triomq.aio.PushConsumer | None = None
+        self._joining = anyio.Lock()  # without handlers, several tasks may ask for messages
 
     @property
     def topic(self) -> str:
@@ -222,16 +223,21 @@ class RocketMQSubscriber(TasksMixin, SubscriberUsecase[Any]):
                 self.add_task(self._consume, restart_on_failure=False)
 
     async def _join(self) -> triomq.aio.PushConsumer:
-        if self._consumer is None:
-            broker: Any = self._outer_config
-            config = self._config
-            await ensure_topic(broker.connected.admin, self.topic, broker.queues)
-            self._consumer = broker.connected.push_consumer(
-                self.group, start_from=config.start_from, retries=config.retries, drain_s=0
-            )
-            await self._consumer.__aenter__()
-            await self._consumer.subscribe(self.topic, config.tags)
-        return self._consumer
+        async with self._joining:
+            if self._consumer is None:
+                broker: Any = self._outer_config
+                config = self._config
+                await ensure_topic(broker.connected.admin, self.topic, broker.queues)
+                async with AsyncExitStack() as unless_subscribed:
+                    consumer = await unless_subscribed.enter_async_context(
+                        broker.connected.push_consumer(
+                            self.group, start_from=config.start_from, retries=config.retries, drain_s=0
+                        )
+                    )
+                    await consumer.subscribe(self.topic, config.tags)
+                    unless_subscribed.pop_all()
+                self._consumer = consumer
+            return self._consumer
 
     async def stop(self) -> None:
         """Wait for handlers, and leave the group; unanswered messages are given to other members."""

@@ -195,6 +195,36 @@ def test_messages_without_a_handler(rocketmq: RocketMQ) -> None:
     run(main)
 
 
+def test_subscribers_without_handlers_join_once(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    subscriber = broker.subscriber("orders")
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            async with asyncio.TaskGroup() as tasks:
+                found = [tasks.create_task(subscriber.get_one(timeout=60)) for _ in range(2)]
+                for text in ("one", "two"):
+                    await broker.publish(text, "orders")
+            assert {await (await each).decode() for each in found} == {"one", "two"}
+
+    run(main)
+
+
+def test_a_subscription_that_cannot_be_made_stays_an_error(rocketmq: RocketMQ) -> None:
+    broker = broker_of(rocketmq)
+    subscriber = broker.subscriber("orders", tags="price > 10")
+
+    async def main() -> None:
+        async with broker:
+            await broker.start()
+            for _ in range(2):
+                with pytest.raises(triomq.errors.InvalidCall, match="SQL92"):
+                    await subscriber.get_one(timeout=0.1)
+
+    run(main)
+
+
 def test_without_a_server() -> None:
     broker = RocketMQBroker("127.0.0.1:1")
     bills = broker.publisher("bills")
