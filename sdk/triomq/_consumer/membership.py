@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import random
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -562,8 +563,15 @@ class Membership(ABC):
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 if self.started:
                     await self._rebalancing_ended.wait()
-                await self._confirm_last()
-                await self._release_queues()
+                brokers: dict[str, list[MessageQueue]] = defaultdict(list)
+                for queue in self._to_release():
+                    brokers[queue.broker_name].append(queue)
+                # At the same time: a broker that is silent must not use up the time of the others.
+                async with trio.open_nursery() as nursery:
+                    for theirs in brokers.values():
+                        nursery.start_soon(self._release_at, theirs)
+        except BaseExceptionGroup as group:
+            raise without_groups(group) from None
         finally:
             # Also after an error of a user's offset store: the client's end waits for this.
             self._close_connections()
@@ -572,9 +580,19 @@ class Membership(ABC):
             with trio.CancelScope(shield=True):
                 await self._client.heartbeats.remove_consumer(self.group)
 
-    async def _confirm_last(self) -> None:
+    def _to_release(self) -> Collection[MessageQueue]:
+        """The queues that are released at the end."""
+        return self.owned_queues()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _release_at(self, queues: Collection[MessageQueue]) -> None:
+        """Release queues of one broker."""
+        await self._confirm_last(queues)
+        await self._release_queues(queues)
+
+    async def _confirm_last(self, queues: Collection[MessageQueue]) -> None:
         """Commit without rejoining, for which there is no time, wherever the group has not got further."""
-        for queue in filter(self.positions.in_doubt, self.owned_queues()):
+        for queue in filter(self.positions.in_doubt, queues):
             try:
                 self.positions.confirm(queue, await self.positions.committed(queue))
             except MQError as error:
@@ -614,8 +632,8 @@ class Membership(ABC):
         """Call ``on_revoked`` for the queues that are still owned."""
 
     @abstractmethod
-    async def _release_queues(self) -> None:
-        """Commit the last offsets, and release whatever other members wait for."""
+    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
+        """Commit the last offsets of queues of one broker, and release whatever other members wait for."""
 
     # --- called by the rebalance -----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from consumer_broker import until
 
 import triomq
 
@@ -149,7 +150,7 @@ def test_clients_alone_make_consumers(of):
 
 
 async def test_a_client_closes_after_a_member_whose_end_has_failed(autojump_clock, group_cluster, monkeypatch, kind):
-    async def broken():
+    async def broken(_queues):
         await trio.lowlevel.checkpoint()
         raise BrokenError("injected")
 
@@ -159,4 +160,5 @@ async def test_a_client_closes_after_a_member_whose_end_has_failed(autojump_cloc
             with pytest.raises(BrokenError, match="injected"):
                 async with consumer:
                     await consumer.subscribe("T")
+                    await until(lambda: consumer.assignment)
                     monkeypatch.setattr(consumer._member, "_release_queues", broken)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import attrs
 import trio
 
-from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, offset_in_doubt
+from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets, offset_in_doubt
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
@@ -222,8 +222,10 @@ class Positions:
         """Queue that another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
-        # One at a time: brokers may serve two requests of one link in either order.
-        self._writing = trio.Lock()
+        self._at_brokers = isinstance(store, BrokerOffsets)
+        # One at a time: brokers may serve two requests of one link in either order. A store of another kind has one lock
+        # for all brokers: it need not allow two commits at the same time.
+        self._writing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     # --- memory ----------------------------------------------------------------------------------------------
 
@@ -385,24 +387,36 @@ class Positions:
 
     async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
         errors: list[MQError] = []
-        async with self._writing:
-            brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-            for queue in queues:
-                brokers[queue.broker_name].append(queue)
+        brokers: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            brokers[queue.broker_name].append(queue)
+        if len(brokers) > 1 and self._at_brokers:
+            # At the same time: a broker that is silent would use up the time of the others, and at the end of a queue or
+            # a consumer there is no other time.
+            async with trio.open_nursery() as nursery:
+                for theirs in brokers.values():
+                    nursery.start_soon(self._persist_at, theirs, errors)
+        else:
             for theirs in brokers.values():
-                # Broker by broker, so that one that is down does not delay the others, and read only now: the previous
-                # brokers may have taken seconds, in which a queue was given up or came into doubt.
-                known = [queue for queue in theirs if queue in self._offsets and queue not in self._doubted]
-                part = {queue: self._offsets[queue] for queue in known}
-                if not part:
-                    continue
-                try:
-                    await self._store.commit(part)
-                except MQError as error:
-                    errors.append(error)
-                else:
-                    self._note_persisted(part)
+                await self._persist_at(theirs, errors)
         return errors
+
+    @trio.lowlevel.enable_ki_protection
+    async def _persist_at(self, theirs: Collection[MessageQueue], errors: list[MQError]) -> None:
+        """Write the offsets of queues of one broker; an error is added to the list."""
+        place = next(iter(theirs)).broker_name if self._at_brokers else ""
+        async with self._writing[place]:
+            # Read only now: earlier writes may have taken seconds, in which a queue was given up or came into doubt.
+            known = [queue for queue in theirs if queue in self._offsets and queue not in self._doubted]
+            part = {queue: self._offsets[queue] for queue in known}
+            if not part:
+                return
+            try:
+                await self._store.commit(part)
+            except MQError as error:
+                errors.append(error)
+            else:
+                self._note_persisted(part)
 
     def to_write(self, queue: MessageQueue) -> int | None:
         """The offset of a queue to write now; None if it was given up meanwhile.

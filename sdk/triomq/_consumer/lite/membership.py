@@ -187,9 +187,9 @@ class LiteMembership(Membership):
     async def _revoke_all(self) -> None:
         await self.call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
 
-    async def _release_queues(self) -> None:
+    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
         if self.auto_commit:
-            await self.positions.persist(self.owned_queues())
+            await self.positions.persist(queues)
 
     # --- what brokers and operators ask ----------------------------------------------------------------------
 

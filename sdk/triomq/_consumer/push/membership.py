@@ -239,14 +239,18 @@ class PushMembership(Membership):
             self._revoked_called.add(queue)  # once, although the consumer may end in the midst of it
             await self.call_with_queues(self.callbacks.on_revoked, [queue])
 
-    async def _release_queues(self) -> None:
-        queues = self.owned_queues()
-        await self.positions.persist(queues)
+    def _to_release(self) -> Collection[MessageQueue]:
+        leaving = self._locks.leaving if self._locks is not None else ()
+        return {*self.owned_queues(), *leaving}
+
+    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
+        await self.positions.persist([queue for queue in queues if queue in self.engine.queues])
         if self._locks is None or self._ordered is None:
             return
         # A function in a thread cannot be stopped: while it runs, no other member's may; its lock expires by itself.
-        locked = {*queues, *self._locks.leaving}
-        if idle := sorted_queues([queue for queue in locked if not self._ordered.is_in_flight(queue)]):
+        if idle := sorted_queues([queue for queue in queues if not self._ordered.is_in_flight(queue)]):
+            for queue in idle:
+                self._ordered.remove(queue)  # or its lock could be renewed while other brokers are waited for
             await self._locks.unlock(idle, wait=True)
 
     def _close_connections(self) -> None:

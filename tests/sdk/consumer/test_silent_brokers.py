@@ -1,0 +1,105 @@
+"""A broker that is silent keeps nothing back at the others: offsets are committed, and locks released."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from consumer_broker import until
+
+from triomq_protocol.codes import RequestCode
+
+SECOND = ("G", "T", 0)
+"""A queue in the offsets of the second broker."""
+
+
+@pytest.fixture
+def brokers(group_cluster):
+    """Two masters of topic T, with five messages in a queue of the second one."""
+    second = group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    return group_cluster.broker, second
+
+
+def silence(broker, *codes):
+    for code in codes or (RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.UNLOCK_BATCH_MQ):
+        broker.script(code, *[None] * 100)
+
+
+def fill(broker):
+    for number in range(5):
+        broker.store("T", 0, b"%d" % number)
+
+
+async def poll_all(consumer):
+    """Poll what was filled in, and once more: then it counts as consumed."""
+    polled = 0
+    while polled < 5:
+        polled += len(await consumer.poll())
+    await consumer.poll(0.0)
+
+
+async def test_at_the_end_of_a_consumer(autojump_clock, brokers, open_consumer):
+    first, second = brokers
+    async with open_consumer("lite") as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+        await trio.sleep(60)
+        silence(first)
+        fill(second)
+        await poll_all(consumer)
+        assert second.offsets[SECOND] == 0
+    assert second.offsets[SECOND] == 5
+
+
+async def test_at_the_end_of_a_consumer_that_was_cut_off(autojump_clock, brokers, open_consumer):
+    """The first broker's connection was lost, and it does not say how far the group is: its queues are in doubt."""
+    first, second = brokers
+    async with open_consumer("lite") as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+        await trio.sleep(60)
+        silence(first, RequestCode.QUERY_CONSUMER_OFFSET)
+        await first.cut()
+        await trio.sleep(60)
+        fill(second)
+        await poll_all(consumer)
+        assert second.offsets[SECOND] == 0
+    assert second.offsets[SECOND] == 5
+
+
+async def test_locks_at_the_end_of_a_consumer(autojump_clock, brokers, open_consumer):
+    first, second = brokers
+    async with open_consumer(ordered=True) as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+        assert second.consumers.locks
+        silence(first)
+        await trio.sleep(60)
+    assert not second.consumers.locks, "the next member need not wait until they expire"
+
+
+async def test_a_queue_that_is_given_up(autojump_clock, group_cluster, brokers, open_consumer):
+    """The second broker's queue moves while a commit at the first one waits for an answer."""
+    first, second = brokers
+    handled = []
+
+    async def handle(message):
+        handled.append((message.queue, message.queue_offset))
+
+    async with open_consumer() as one, trio.open_nursery() as nursery:
+        nursery.start_soon(one.run, handle)
+        await until(lambda: len(one.assignment) == 4)
+        await trio.sleep(60)
+        silence(first, RequestCode.UPDATE_CONSUMER_OFFSET)
+        fill(first)
+        await until(lambda: len(first.scripts[RequestCode.UPDATE_CONSUMER_OFFSET]) < 100)
+        for queue_id in (0, 1):
+            second.store("T", queue_id, b"moved")
+        await trio.sleep(0.1)
+        assert len(handled) == 7
+        async with group_cluster.client(instance_name="two") as client, client.push_consumer("G") as two:
+            await two.subscribe("T")
+            nursery.start_soon(two.run, handle)
+            await until(lambda: any(queue.broker_name == "broker-b" for queue in two.assignment))
+            await trio.sleep(5)
+            two.drain()
+        one.drain()
+    assert len(handled) == len(set(handled)) == 7, "nothing is handled twice"
