@@ -50,12 +50,12 @@ class PolledMessages:
         """Make waiting polls check again whether the consumer is open."""
         self._arrived.set()
 
-    def finish(self) -> None:
-        """Mark the messages that were given out as done."""
+    def finish(self) -> list[HeldMessage]:
+        """Mark the messages that were given out as done, and return them: all of one answer, and so of one queue."""
         done, self._given_out = self._given_out, []
         if done:
-            # All belong to one answer, and so to one queue.
             done[0].page.holder.owner.finish_page(done)
+        return done
 
     async def batch(self, wait_s: float) -> list[ReceivedMessage]:
         """Give out the rest of an answer; an empty list if there is none in time."""

@@ -218,7 +218,7 @@ class LitePullConsumer(AssignedQueues):
 
         An offset of a queue that is not, or no longer, this member's is refused with the event ``offset_refused``,
         since another member may be further; so is one lower than another member has committed while this one was cut
-        off. In ``on_revoked`` the queue still belongs to this member.
+        off. In ``on_revoked`` the queue still belongs to this member, also while the consumer closes.
 
         Args:
             offsets: queue -> the offset of its next message, forwards or back.
@@ -227,10 +227,10 @@ class LitePullConsumer(AssignedQueues):
             InvalidCall: an offset is negative.
             MQError: some may not be stored.
         """
-        self._check_open()
+        self._member.check_commits()
         if offsets is None:
             self._member.finish_polled()
-            await self._commit(self._member.owned_queues())
+            await self._commit(self._member.queues_to_commit())
             return
         if not isinstance(offsets, Mapping):
             raise InvalidCall(f"the offsets are {type(offsets).__name__}, not a mapping of queue to offset")
@@ -248,7 +248,7 @@ class LitePullConsumer(AssignedQueues):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, or None if it has none."""
-        self._check_open()
+        self._member.check_commits()
         check_queue(queue)
         return await self._member.positions.committed(queue)
 

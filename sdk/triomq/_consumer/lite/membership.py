@@ -63,6 +63,8 @@ class LiteMembership(Membership):
         self._held_max = lite.held_max
         self._trace = ConsumeTrace(lite.tracer, client.unique_keys) if lite.tracer is not None else None
         self._holding_back = False
+        self._revoking: dict[MessageQueue, PulledQueue] = {}
+        """The queues whose ``on_revoked`` runs: their offsets still count."""
         settings = PullSettings(max_messages=lite.batch_max, suspend_s=SUSPEND_S, lite=True, limits=options.limits)
         self.engine = self._make_engine(self, settings, self._holds_too_much)
 
@@ -100,8 +102,22 @@ class LiteMembership(Membership):
 
     def finish_polled(self) -> None:
         """Mark the messages that were given out as consumed."""
-        self.messages.finish()
+        done = self.messages.finish()
+        if done and self._revoking:
+            source = self._revoking.get(done[0].queue)
+            if source is not None and source.process is done[0].page.holder:
+                # It was given up with its queue, before it was known to be consumed.
+                self.positions.update(source.queue, done[-1].queue_offset + 1, increase_only=True)
         self._resume_fetching()
+
+    def check_commits(self) -> None:
+        """Raise unless offsets can be committed: also while the consumer closes, until it has called ``on_revoked``."""
+        if self.failure is not None or self._is_leaving:
+            self.check_open()
+
+    def queues_to_commit(self) -> list[MessageQueue]:
+        """The queues whose offsets are this member's, with their positions up to date."""
+        return [*self.owned_queues(), *self._revoking]
 
     def note_polled(self, messages: Sequence[ReceivedMessage]) -> None:
         """Trace the messages that were given out."""
@@ -168,14 +184,17 @@ class LiteMembership(Membership):
     async def revoked(self, queue: MessageQueue, /) -> bool:
         """Give a queue up."""
         # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
-        self.engine.stop(queue)
+        source = self.engine.stop(queue)
         self._resume_fetching()
         if self.positions.in_doubt(queue):
             # A commit in on_revoked does not count either.
             self.positions.forget(queue)
+        elif source is not None:
+            self._revoking[queue] = source
         try:
             await self.call_with_queues(self.callbacks.on_revoked, [queue])
         finally:
+            self._revoking.pop(queue, None)
             if self.auto_commit:
                 await self.positions.persist_at_end([queue])
         self.positions.forget(queue)

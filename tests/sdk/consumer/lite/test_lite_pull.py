@@ -159,6 +159,51 @@ async def test_a_commit_in_on_revoked_counts(autojump_clock, group_cluster):
             assert (await two.poll())[0].body == b"m1-5"
 
 
+@pytest.mark.parametrize("auto_commit", [False, True])
+@pytest.mark.parametrize("one_by_one", [False, True])
+async def test_a_commit_in_on_revoked_covers_what_was_polled(autojump_clock, group_cluster, auto_commit, one_by_one):
+    fill(group_cluster, 20, queue_id=1)
+
+    async def give_up(_queues):
+        await one.commit()
+
+    async with group_cluster.client(instance_name="a") as a, group_cluster.client(instance_name="b") as b:
+        callbacks = triomq.ConsumerCallbacks(on_revoked=give_up)
+        one = a.lite_pull_consumer("G", start_from="earliest", auto_commit=auto_commit, callbacks=callbacks)
+        async with one, b.lite_pull_consumer("G", auto_commit=False) as two:
+            await one.subscribe("T")
+            await until(lambda: one.assignment == [Q0, Q1])
+            if one_by_one:
+                polled = [await anext(one) for _ in range(7)]
+            else:
+                polled = await one.poll()
+            await two.subscribe("T")
+            await until(lambda: two.assignment == [Q1])
+            assert committed(group_cluster, 1) == len(polled) > 0
+            await until(lambda: one.assignment == [Q0])
+            assert not one._member._revoking
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_a_commit_in_on_revoked_counts_at_the_end(autojump_clock, group_cluster, caplog, by_name):
+    fill(group_cluster, 20)
+
+    async def give_up(queues):
+        assert Q0 in queues
+        await consumer.commit({Q0: 5} if by_name else None)
+
+    async with group_cluster.client() as client:
+        callbacks = triomq.ConsumerCallbacks(on_revoked=give_up)
+        consumer = client.lite_pull_consumer("G", start_from="earliest", auto_commit=False, callbacks=callbacks)
+        async with consumer:
+            await consumer.subscribe("T")
+            polled = len(await consumer.poll())
+        assert committed(group_cluster) == (5 if by_name else polled)
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+        with pytest.raises(errors.ClientClosed):
+            await consumer.commit()
+
+
 async def test_messages_one_by_one(autojump_clock, group_cluster):
     fill(group_cluster, 5)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
