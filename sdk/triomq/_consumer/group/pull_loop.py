@@ -105,8 +105,8 @@ class PullSink(Protocol):
     def pulled(self, source: PulledQueue, messages: list[HeldMessage]) -> None:
         """Take new messages of a queue, in order, at least one."""
 
-    def restarted(self, source: PulledQueue) -> None:
-        """A queue's messages were given up, and it continues elsewhere: by a seek, or after an illegal offset."""
+    def given_up(self, source: PulledQueue, count: int, size_bytes: int) -> None:
+        """A queue's messages were given up, as many, with as many bytes: it was revoked, or continues elsewhere."""
 
     def failed(self, error: MQError) -> None:
         """The consumer cannot continue."""
@@ -265,10 +265,18 @@ class PullEngine:
         if source is not None:
             source.scope.cancel()
             self.note_position(source)
-            source.process.drop()
+            self.give_up(source)
             self._share_limits(queue.topic)
             self._missing.end(queue)
         return source
+
+    def give_up(self, source: PulledQueue) -> None:
+        """Give the held messages of a queue up: their results no longer count."""
+        process = source.process
+        if not process.dropped:
+            count, size_bytes = process.count, process.size_bytes
+            process.drop()
+            self._sink.given_up(source, count, size_bytes)
 
     def stop_pulling(self) -> None:
         """End all pulls; held messages stay."""
@@ -525,7 +533,7 @@ class PullEngine:
 
     async def _correct(self, source: PulledQueue, result: PullResult) -> None:
         self.note_position(source)
-        source.process.drop()
+        self.give_up(source)
         try:
             offset = await self._positions.correct(source.queue, source.next_offset, result)
         except OffsetIllegal as error:
@@ -535,8 +543,7 @@ class PullEngine:
         self._restart(source, offset)
 
     def _restart(self, source: PulledQueue, offset: int) -> None:
-        source.process.drop()
+        self.give_up(source)
         source.process = ProcessQueue(source.queue, source)
         source.next_offset = offset
         source.empty_answers = 0
-        self._sink.restarted(source)

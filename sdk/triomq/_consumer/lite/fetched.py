@@ -41,6 +41,10 @@ class PolledMessages:
         self._ready.append(messages)
         self._arrived.set()
 
+    def drop_given_up(self) -> None:
+        """Drop answers whose queue was given up: they hold their bytes, and the next poll may come late."""
+        self._ready = deque([messages for messages in self._ready if not messages[0].page.holder.dropped])
+
     def fail(self, error: Exception) -> None:
         """Make the next poll raise this error."""
         self._failure = error

@@ -142,8 +142,9 @@ class LiteMembership(Membership):
         """Take new messages of a queue."""
         self.messages.add(messages)
 
-    def restarted(self, _source: PulledQueue) -> None:
-        """Does nothing: messages that were given up are skipped when their turn comes."""
+    def given_up(self, _source: PulledQueue, _count: int, _size_bytes: int) -> None:
+        """Drop messages that were given up."""
+        self.messages.drop_given_up()
         self._resume_fetching()
 
     def failed(self, error: MQError) -> None:
@@ -185,7 +186,6 @@ class LiteMembership(Membership):
         """Give a queue up."""
         # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
         source = self.engine.stop(queue)
-        self._resume_fetching()
         if self.positions.in_doubt(queue):
             # A commit in on_revoked does not count either.
             self.positions.forget(queue)

@@ -7,6 +7,7 @@ Failed messages leave their queue only when a broker has taken them back.  Upstr
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -29,6 +30,9 @@ RESUBMIT_S: Final = 5.0
 EXPIRED_LEVEL: Final = 3
 """Delay level of messages that were in flight for too long."""
 
+GIVEN_UP_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of messages that were given up and wait for their turn, to be skipped."""
+
 EXPIRED_PER_SWEEP: Final = 16
 """The most messages of a queue that one sweep sends back."""
 
@@ -50,14 +54,22 @@ class ConcurrentDispatch(Dispatch[HeldMessage]):
         self._send_back = send_back
         self._spawn = spawn
         self._report = report
+        self._given_up = 0
+        """The most messages that may be among those to give out although their queue was given up."""
+        self._given_up_bytes = 0
 
     def pulled(self, _source: PulledQueue, messages: list[HeldMessage]) -> None:
         """Take new messages."""
         self._ready.extend(messages)
         self.waiters.wake()
 
-    def restarted(self, source: PulledQueue) -> None:
-        """Messages that were given up are skipped when their turn comes."""
+    def given_up(self, _source: PulledQueue, count: int, size_bytes: int) -> None:
+        """Drop messages that were given up, unless that costs more than they do: :meth:`take` skips them as well."""
+        self._given_up += count
+        self._given_up_bytes += size_bytes
+        if self._given_up * 2 > len(self._ready) or self._given_up_bytes > GIVEN_UP_BYTES:
+            self._ready = deque([message for message in self._ready if message.stage is WAITING])
+            self._given_up = self._given_up_bytes = 0
 
     def take(self, most: int, now: float) -> list[HeldMessage] | None:
         """Take the next messages of one queue, ``most`` at most."""

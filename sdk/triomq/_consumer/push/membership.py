@@ -415,7 +415,7 @@ class PushMembership(Membership):
             for queue in queues:
                 source = self.engine.queues[queue]
                 self.engine.note_position(source)
-                source.process.drop()
+                self.engine.give_up(source)
             await trio.sleep(RESET_PAUSE_S)
             owned = [queue for queue in queues if queue in self.engine.queues]
             for queue in owned:

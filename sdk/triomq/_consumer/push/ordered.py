@@ -160,7 +160,7 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
             state.waiting.extend(messages)
             self._offer(state)
 
-    def restarted(self, source: PulledQueue) -> None:
+    def given_up(self, source: PulledQueue, _count: int, _size_bytes: int) -> None:
         """Drop the held messages."""
         state = self.states.get(source.queue)
         if state is not None:
