@@ -86,6 +86,11 @@ class Subscription:
         """Whether brokers return every message."""
         return self.tags is not None and not self.class_filter and not self.tags.tags
 
+    def chooses_as(self, other: Subscription) -> bool:
+        """Whether another subscription has the same expression, and so chooses the same messages."""
+        mine = self.expression, self.kind, self.class_filter
+        return mine == (other.expression, other.kind, other.class_filter)
+
     def data(self, namespace: Namespace | None = None) -> SubscriptionData:
         """The subscription as in heartbeats and the client check, with the topic's name in a namespace."""
         tags = self.tags.tags if self.tags is not None else ()

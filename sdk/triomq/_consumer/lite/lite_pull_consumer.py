@@ -121,13 +121,8 @@ class LitePullConsumer(AssignedQueues):
         await self.start()
         await self._member.check_filter(subscription)
         subscription = self._member.numbered(subscription)
-        known = self._member.subscriptions.get(topic)
-        self._member.subscriptions[topic] = subscription
+        self._member.use(subscription)
         await self._member.announce(subscription, look_up=True)
-        if known is not None and known.expression != subscription.expression:
-            # The messages fetched ahead were chosen by the old expression.
-            for queue in [queue for queue in self._member.engine.queues if queue.topic == topic]:
-                self._member.engine.seek(queue, self._member.position(queue))
         self._member.rebalance.wake()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -161,7 +156,7 @@ class LitePullConsumer(AssignedQueues):
         for topic in sorted({queue.topic for queue in wanted}):
             subscription = make_subscription(topic, expression, now)
             await self._member.check_filter(subscription)
-            self._member.subscriptions[topic] = subscription
+            self._member.use(subscription)
         for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
             await self._member.revoked(queue)
         for queue in wanted:

@@ -21,6 +21,7 @@ from triomq._consumer.trace import ConsumeTrace
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue
 from triomq._message.received import ReceivedMessage
+from triomq._message.subscription import Subscription
 from triomq.errors import MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import CONSUME_ACTIVELY
@@ -76,6 +77,18 @@ class LiteMembership(Membership):
     def shared_topics(self) -> Collection[str]:
         """The subscribed topics; empty if queues are assigned."""
         return () if self.assigns else self.subscriptions.keys()
+
+    def use(self, subscription: Subscription) -> None:
+        """Pull a topic by this subscription; what was fetched ahead by another expression is fetched again."""
+        topic = subscription.topic
+        self.subscriptions[topic] = subscription
+        for queue, source in list(self.engine.queues.items()):
+            if (
+                queue.topic == topic
+                and source.call is not None
+                and not subscription.chooses_as(source.call.subscription)
+            ):
+                self.engine.seek(queue, self.position(queue))
 
     def position(self, queue: MessageQueue) -> int:
         """The offset after the last consumed message of an assigned queue."""

@@ -246,6 +246,50 @@ async def test_a_new_expression_counts_for_what_was_fetched_ahead(autojump_clock
         assert consumer.assignment == []
 
 
+async def unsubscribed_between(consumer):
+    await consumer.subscribe("T", "a")
+    await until(lambda: consumer.assignment)
+    await trio.sleep(1)
+    await consumer.unsubscribe("T")
+    await consumer.subscribe("T", "b")
+
+
+async def assigned_again(consumer):
+    await consumer.assign([Q0], "a")
+    await trio.sleep(1)
+    await consumer.assign([Q0], "b")
+
+
+async def another_kind(consumer):
+    await consumer.subscribe("T", "b")
+    await until(lambda: consumer.assignment)
+    await trio.sleep(1)
+    await consumer.subscribe("T", triomq.Sql("b"))
+
+
+@pytest.mark.parametrize("change", [unsubscribed_between, assigned_again, another_kind])
+async def test_a_new_expression_counts_however_it_comes(autojump_clock, group_cluster, change):
+    fill(group_cluster, 6, tags=["a", "b"])
+    group_cluster.broker.consumers.sql = lambda _text, record: record.tags == "a"
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await change(consumer)
+        # The message before the first one that was chosen counts as consumed.
+        chosen = (2, 4) if change is another_kind else (1, 3, 5)
+        assert await drain(consumer) == [b"m0-%d" % number for number in chosen]
+
+
+async def test_the_same_expression_fetches_nothing_again(autojump_clock, group_cluster):
+    fill(group_cluster, 6, tags=["a", "b"])
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        await consumer.assign([Q0], "a")
+        await trio.sleep(1)
+        pulls = len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE))
+        await consumer.assign([Q0], "a")
+        await trio.sleep(1)
+        assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) == pulls
+        assert await drain(consumer) == [b"m0-0", b"m0-2", b"m0-4"]
+
+
 async def test_assigned_queues(autojump_clock, group_cluster):
     fill(group_cluster, 5)
     fill(group_cluster, 5, queue_id=1)
