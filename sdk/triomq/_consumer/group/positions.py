@@ -217,6 +217,8 @@ class Positions:
         self._offsets: dict[MessageQueue, int] = {}
         self._persisted: dict[MessageQueue, int] = {}
         self._fenced: set[MessageQueue] = set()
+        self._chosen: set[MessageQueue] = set()
+        """Queues whose offset is one that a caller has named."""
         self._moved: set[MessageQueue] = set()
         self._lowest: dict[MessageQueue, int] = {}
         """Queue that another member has taken over -> the lowest offset that may be committed."""
@@ -256,10 +258,13 @@ class Positions:
             self._refuse(queue, f"{queue}: committing {offset} is refused, since another member has got further")
             return False
         if known is not None and offset < known and increase_only:
+            if queue in self._chosen:
+                return False  # a caller has committed messages that do not count as consumed yet
             why = f"{known} is committed and no seek or reset asked for a step back"
             self._refuse(queue, f"{queue}: committing {offset} is refused, since {why}")
             return False
         self._offsets[queue] = offset
+        self._chosen.discard(queue)
         return True
 
     def commit_at(self, queue: MessageQueue, offset: int) -> bool:
@@ -272,7 +277,10 @@ class Positions:
         if queue not in self._offsets:
             self._refuse(queue, f"{queue}: committing {offset} is refused, since the queue is not this member's")
             return False
-        return self.update(queue, offset, increase_only=False)
+        accepted = self.update(queue, offset, increase_only=False)
+        if accepted:
+            self._chosen.add(queue)
+        return accepted
 
     def _refuse(self, queue: MessageQueue, text: str) -> None:
         if queue not in self._fenced:
@@ -290,6 +298,7 @@ class Positions:
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
         self._fenced.discard(queue)
+        self._chosen.discard(queue)
         self._moved.discard(queue)
         self._lowest.pop(queue, None)
         self._end_doubt(queue)

@@ -111,6 +111,30 @@ async def test_committing_by_hand(autojump_clock, group_cluster):
             await consumer.commit({Q0: -1})
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_a_commit_before_the_next_poll_is_no_step_back(autojump_clock, group_cluster, auto_commit):
+    """The messages count as consumed only at the next poll: until then the consumer's own position is behind."""
+    fill(group_cluster, 20)
+    events = []
+    callbacks = triomq.ConsumerCallbacks(on_event=events.append)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer(
+            "G", start_from="earliest", auto_commit=auto_commit, batch_max=5, callbacks=callbacks
+        ) as consumer,
+    ):
+        await consumer.subscribe("T")
+        for first in (0, 5):
+            assert [message.queue_offset for message in await consumer.poll()] == [*range(first, first + 5)]
+            await consumer.commit({Q0: first + 5})
+            await trio.sleep(30)
+            assert committed(group_cluster) == first + 5
+        assert not events
+        await consumer.poll()
+    assert not events
+    assert committed(group_cluster) == (15 if auto_commit else 10)
+
+
 async def test_a_commit_of_a_queue_that_was_given_up_is_refused(autojump_clock, group_cluster):
     """The caller still has what was polled of it, and the next member has consumed more."""
     fill(group_cluster, 20)
