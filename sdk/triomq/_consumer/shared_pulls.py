@@ -195,9 +195,13 @@ class Share:
             self._due[queue] = trio.current_time() + pause_s
 
     async def _wait(self, queue: MessageQueue | None) -> None:
-        changed = self._changed = trio.Event()
+        changed = self._changed  # shared: several tasks may take results
         with trio.move_on_at(self._due[queue] if queue is not None else float("inf")):
             await changed.wait()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     @trio.lowlevel.enable_ki_protection
     async def _keep_sharing(self) -> None:
@@ -210,7 +214,7 @@ class Share:
             log.exception("sharing out the queues failed")
         finally:
             self._stopped.set()
-            self._changed.set()
+            self._note_change()
 
     # --- called by the rebalance -------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class Share:
         if self._left:
             return False  # the callback has outlasted the share
         self._due[queue] = trio.current_time()
-        self._changed.set()
+        self._note_change()
         return True
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
@@ -251,7 +255,7 @@ class Share:
         """Make the loop raise this error: the consumer is closed."""
         self._failure = error
         self._scope.cancel()
-        self._changed.set()
+        self._note_change()
 
     def wake(self) -> None:
         """The group's members have changed."""

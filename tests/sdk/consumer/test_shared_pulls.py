@@ -44,6 +44,28 @@ async def test_every_queue_is_pulled_in_turn(autojump_clock, group_cluster):
     assert group_cluster.broker.offsets["G", "T", 0] == 3
 
 
+async def test_several_tasks_may_take_results(autojump_clock, group_cluster):
+    seen = []
+    async with (
+        group_cluster.client() as client,
+        client.pull_consumer("G").share("T") as pulls,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def take():
+            seen.append(await anext(pulls))
+
+        for _ in range(3):
+            nursery.start_soon(take)  # before a queue is assigned
+        await trio.sleep(5)
+        for number in range(3):
+            fill(group_cluster, b"m", queue_id=number)
+        with trio.move_on_after(60):
+            await until(lambda: len(seen) == 3)
+        nursery.cancel_scope.cancel()
+    assert {result.queue for result in seen} == set(Q[:3])
+
+
 async def test_a_queue_without_a_message_is_not_pulled_for_a_while(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=2) as pulls:
         with trio.move_on_after(20):
