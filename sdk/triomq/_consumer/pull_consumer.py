@@ -222,7 +222,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
         if block:
             await self._pause_if_unheld(result, started_s, deadline_s)
-        if offset is None and queue not in self._lost:
+        # Unless a seek has moved it meanwhile.
+        if offset is None and queue not in self._lost and self._positions.get(queue, start) == start:
             self._positions[queue] = result.next_offset
         return result
 
@@ -329,12 +330,14 @@ class PullConsumer(metaclass=NoPublicConstructor):
         position = self._positions.get(queue)
         if position is None:
             committed = await self.committed(queue)
-            position = committed if committed is not None else await self.min_offset(queue)
-            self._positions[queue] = position
+            found = committed if committed is not None else await self.min_offset(queue)
+            position = self._positions.setdefault(queue, found)  # a seek may have come meanwhile
         return position
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Set this consumer's position in a queue: where its next pull without an offset starts.
+
+        A pull that is under way in another task returns its result, and leaves the new position.
 
         Raises:
             InvalidCall: an argument is not a queue, or not an offset.

@@ -74,6 +74,27 @@ async def test_an_explicit_offset_does_not_change_the_position(autojump_clock, c
         assert bodies(await consumer.pull(QUEUE, max_messages=1)) == [b"m1"]
 
 
+@pytest.mark.parametrize("step", ["committed", "pulled"])
+async def test_a_seek_during_a_pull_is_kept(autojump_clock, cluster, step):
+    code = RequestCode.QUERY_CONSUMER_OFFSET if step == "committed" else RequestCode.PULL_MESSAGE
+
+    async def late(command):
+        await trio.sleep(1)
+        return cluster.broker.serve(command)
+
+    for body in (b"a", b"b", b"c"):
+        cluster.broker.store("T", 0, body)
+    cluster.broker.script(code, late)
+    async with cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: consumer.pull(QUEUE, max_messages=1))
+            await trio.sleep(0.5)
+            consumer.seek(QUEUE, 2)
+        expected = 3 if step == "committed" else 2  # a pull that had not been sent starts there
+        assert await consumer.position(QUEUE) == expected
+
+
 async def test_the_request(autojump_clock, cluster):
     async with cluster.client() as client:
         consumer = client.pull_consumer("G")
