@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from triomq_benchmarks.figures.run_result import FaultInstant
-from triomq_benchmarks.run.targets import RunTarget, TargetError, TargetNode, pause, resume
+from triomq_benchmarks.run.targets import ENDED_STATES, RunTarget, TargetError, TargetNode, pause, process_state, resume
 from triomq_benchmarks.workload.workload import Fault, FaultKind, WorkloadError
 
 _SYS_PIDFD_GETFD = 438
@@ -55,7 +55,11 @@ def _node(fault: Fault, target: RunTarget) -> TargetNode:
 
 
 async def do_faults(
-    faults: Sequence[Fault], target: RunTarget, origin: float, on_done: Callable[[FaultInstant], None]
+    faults: Sequence[Fault],
+    target: RunTarget,
+    origin: float,
+    on_done: Callable[[FaultInstant], None],
+    on_failed: Callable[[str], None],
 ) -> None:
     """Do all faults, each in a separate task, and return when the last is over. One waits while an earlier one still holds
     its node, as a node that is being started again does.
@@ -65,14 +69,13 @@ async def do_faults(
         target: the cluster.
         origin: start of the measured part, on trio's clock.
         on_done: called for each fault when it is over, also for one in progress when this is cancelled.
-
-    Raises:
-        TargetError: a node could not be started again.
+        on_failed: takes the reason why a fault, or its end, could not be done: its process had ended before, or a node
+            could not be started again. The other faults are done.
     """
     turns = {name: trio.Lock() for name in target.nodes}
     async with trio.open_nursery() as nursery:
         for fault in faults:
-            nursery.start_soon(_do, fault, target, turns, origin, on_done)
+            nursery.start_soon(_do, fault, target, turns, origin, on_done, on_failed)
 
 
 async def _do(
@@ -81,13 +84,22 @@ async def _do(
     turns: Mapping[str, trio.Lock],
     origin: float,
     on_done: Callable[[FaultInstant], None],
+    on_failed: Callable[[str], None],
 ) -> None:
     await trio.sleep_until(origin + fault.at_s)
     async with turns[_node(fault, target).name]:
         node = _node(fault, target)  # with the process that it has now
+        if node.pid and process_state(node.pid) in ENDED_STATES:
+            # Not noted as done: the end of the process would seem to be the fault's.
+            on_failed(f"{fault}: the process of {node.name} had ended before")
+            return
         done = FaultInstant(what=f"{fault.kind} {fault.node}", node=node.name, second=trio.current_time() - origin)
         try:
             await _KINDS[fault.kind](fault, node, target)
+        except TargetError as error:
+            on_failed(f"{fault}: {error}")
+        except OSError as error:  # the process has just ended, or its cluster has
+            on_failed(f"{fault}: the process of {node.name} cannot be reached: {error.strerror or error}")
         finally:
             ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
             on_done(attrs.evolve(done, until=ended))

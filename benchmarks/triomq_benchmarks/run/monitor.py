@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import trio
 
 from triomq_benchmarks.clusters.server_state import NoAnswerError, ask
 from triomq_benchmarks.figures.intervals import MONITOR, IntervalRow
 from triomq_benchmarks.figures.run_result import ENDED, STOPPED, FaultInstant
-from triomq_benchmarks.run.targets import RunTarget
+from triomq_benchmarks.run.targets import ENDED_STATES, STOPPED_STATE, RunTarget, process_state
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.requests.route import KVTable
@@ -97,10 +96,10 @@ async def watch_processes(target: RunTarget, origin: float, on_end: Callable[[Fa
         while True:
             for node in target.nodes.values():
                 state = process_state(node.pid) if node.pid and node.pid not in ended else "S"
-                if state in _ENDED_STATES:
+                if state in ENDED_STATES:
                     ended.add(node.pid)
                     on_end(FaultInstant(what=ENDED, node=node.name, second=trio.current_time() - origin))
-                if state == _STOPPED_STATE:
+                if state == STOPPED_STATE:
                     stopped.setdefault(node.name, trio.current_time() - origin)
                 elif node.name in stopped:
                     goes_on(node.name)
@@ -108,14 +107,3 @@ async def watch_processes(target: RunTarget, origin: float, on_end: Callable[[Fa
     finally:
         for name in tuple(stopped):
             goes_on(name)
-
-
-_ENDED_STATES, _STOPPED_STATE = ("Z", "X", ""), "T"
-
-
-def process_state(pid: int) -> str:
-    """Linux' letter for a process's state, such as `T` for a stopped one; empty if it does not exist."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""

@@ -26,7 +26,7 @@ from triomq_benchmarks.run.decisions.pass_fail import Figures, decide, unexplain
 from triomq_benchmarks.run.faults import check_faults, do_faults
 from triomq_benchmarks.run.monitor import broker_facts, watch, watch_processes
 from triomq_benchmarks.run.resource_watch import watch_resources
-from triomq_benchmarks.run.targets import RunTarget, TargetError, prepare_topics, remove_groups, remove_topics
+from triomq_benchmarks.run.targets import RunTarget, prepare_topics, remove_groups, remove_topics
 from triomq_benchmarks.workload.workload import ConsumeMode, SendMode, Workload
 
 LedgerAudit = Callable[[Path], Awaitable[Findings]]
@@ -46,6 +46,10 @@ class _Seen:
     faults: list[FaultInstant] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     resources: list[ResourceRow] = attrs.field(factory=list)
+
+    def note_failed_fault(self, why: str) -> None:
+        """Note a fault that could not be done."""
+        self.notes.append(f"a fault could not be done: {why}")
 
 
 async def run_workload(
@@ -168,7 +172,9 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
             nursery.start_soon(watch, target, origin, take)
             nursery.start_soon(watch_resources, target, origin, seen.resources.append)
             nursery.start_soon(watch_processes, target, origin, seen.faults.append)
-            nursery.start_soon(_faults, plan.workload, target, origin, seen)
+            nursery.start_soon(
+                do_faults, plan.workload.faults, target, origin, seen.faults.append, seen.note_failed_fault
+            )
 
         try:
             await engine.run(plan, take, started, seen.workers.append)
@@ -184,13 +190,6 @@ async def _note_the_end(origin: float, seen: _Seen) -> None:
         await trio.sleep_forever()
     finally:
         seen.ended_s = trio.current_time() - origin
-
-
-async def _faults(workload: Workload, target: RunTarget, origin: float, seen: _Seen) -> None:
-    try:
-        await do_faults(workload.faults, target, origin, seen.faults.append)
-    except* TargetError as errors:
-        seen.notes.extend(f"a fault could not be done: {error}" for error in errors.exceptions)
 
 
 async def audit_here(folder: Path) -> Findings:

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import attrs
@@ -109,6 +110,17 @@ def resume(node: TargetNode) -> None:
         os.kill(node.pid, signal.SIGCONT)
     except ProcessLookupError:
         return
+
+
+ENDED_STATES, STOPPED_STATE = ("Z", "X", ""), "T"
+
+
+def process_state(pid: int) -> str:
+    """Linux' letter for a process's state, such as `T` for a stopped one; empty if it does not exist."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def check_choice(choice: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -51,7 +52,7 @@ async def test_each_message_is_delivered_at_its_time(autojump_clock: trio.testin
     target, reported = RecordingTarget(), list[FaultInstant]()
     origin = trio.current_time() + 3
     faults = [Fault.parse("restart slave at 2 s for 1.5 s"), Fault.parse("kill broker-b at 1 s")]
-    await do_faults(faults, target, origin, reported.append)
+    await do_faults(faults, target, origin, reported.append, pytest.fail)
     assert [(round(at - origin, 3), what, name) for at, what, name in target.done] == [
         (1, "kill", "broker-b"), (2, "kill", "broker-a-s"), (3.5, "start", "broker-a-s"),
     ]  # fmt: skip
@@ -64,7 +65,9 @@ async def test_each_message_is_delivered_at_its_time(autojump_clock: trio.testin
 async def test_a_fault_in_progress_at_the_end_is_reported(autojump_clock: trio.testing.MockClock) -> None:
     target, reported = RecordingTarget(), list[FaultInstant]()
     with trio.move_on_after(5):
-        await do_faults([Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), reported.append)
+        await do_faults(
+            [Fault.parse("restart master at 2 s for 60 s")], target, trio.current_time(), reported.append, pytest.fail
+        )
     assert [each.node for each in reported] == ["broker-a"]
     assert reported[0].until == pytest.approx(5)
 
@@ -76,9 +79,46 @@ async def test_a_fault_waits_until_its_node_has_been_started_again(autojump_cloc
     faults = [Fault.parse("restart master at 1 s for 1 s"), Fault.parse("kill broker-a at 2 s")]
     check_faults(faults, target)
     origin = trio.current_time()
-    await do_faults(faults, target, origin, reported.append)
+    await do_faults(faults, target, origin, reported.append, pytest.fail)
     assert [(round(at - origin, 3), what) for at, what, _ in target.done] == [(1, "kill"), (6, "start"), (6, "kill")]
     assert [each.second for each in reported] == [pytest.approx(1), pytest.approx(6)]
+
+
+def ended_process() -> int:
+    """The id of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+async def test_faults_that_cannot_be_done_are_named_and_others_go_on(autojump_clock: trio.testing.MockClock) -> None:
+    """A node that ended by itself before its fault; the fault is not noted as done, and so does not explain the end."""
+    target, reported, failed = RecordingTarget(), list[FaultInstant](), list[str]()
+    target.nodes["broker-a"] = attrs.evolve(target.nodes["broker-a"], pid=ended_process())
+    target.start_fails = True
+    texts = ["pause master", "kill broker-a", "cut master", "restart broker-b", "restart broker-a", "kill slave"]
+    faults = [Fault.parse(f"{text} at {second} s") for second, text in enumerate(texts, 1)]
+    await do_faults(faults, target, trio.current_time(), reported.append, failed.append)
+    assert [each.what for each in reported] == ["restart broker-b", "kill slave"]
+    ended = "the process of broker-a had ended before"
+    assert failed == [
+        f"pause master at 1 s for 2 s: {ended}",
+        f"kill broker-a at 2 s: {ended}",
+        f"cut master at 3 s for 2 s: {ended}",
+        "restart broker-b at 4 s for 1 s: broker-b does not start",
+        f"restart broker-a at 5 s for 1 s: {ended}",
+    ]
+
+
+async def test_a_fault_of_a_process_that_ends_at_its_instant(autojump_clock: trio.testing.MockClock) -> None:
+    target, failed = RecordingTarget(), list[str]()
+
+    async def kill(_name: str) -> None:
+        raise ProcessLookupError(3, "No such process")
+
+    target.kill = kill  # type: ignore[method-assign]
+    await do_faults([Fault.parse("kill master at 1 s")], target, 0.0, lambda _done: None, failed.append)
+    assert failed == ["kill master at 1 s: the process of broker-a cannot be reached: No such process"]
 
 
 def test_an_unknown_node() -> None:
