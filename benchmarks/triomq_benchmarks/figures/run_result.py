@@ -266,6 +266,11 @@ class RunResult:
         """The figures of each histogram over the whole measured part."""
         return {field: quantiles(histogram_of(self.rows, field)) for field in HISTOGRAMS}
 
+    def per_second(self, counter: str) -> float:
+        """The mean rate of a counter of the rows within the measured part, by its actual length; 0 if it had none."""
+        counted = sum(getattr(row, counter) for row in self.rows if 0 <= row.second < self.measured_s)
+        return counted / self.elapsed_s if self.elapsed_s else 0.0
+
     def total(self, counter: str) -> int:
         """The sum of a counter of the rows, over the measured part and everything after it."""
         return sum(getattr(row, counter) for row in self.rows if not row.is_warm_up)

@@ -87,8 +87,7 @@ def _figures(run: RunResult) -> dict[str, float | None]:
         name: getattr(quantiles, field) if quantiles.count and field not in unsupported else None
         for name, field in _FIELDS.items()
     }
-    acked = sum(row.acked for row in run.rows if 0 <= row.second < run.measured_s)
-    found["rate"] = acked / run.elapsed_s if run.elapsed_s else None
+    found["rate"] = run.per_second("acked") if run.elapsed_s else None
     used = use_of(together(of_nodes(run.resources), ""), run.measured_s)
     found["cpu"] = None if used is None else used.cpu_cores
     found["memory"] = None if used is None else used.memory_bytes / (1 << 20)

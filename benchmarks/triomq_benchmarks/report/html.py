@@ -154,7 +154,7 @@ def _tiles(result: RunResult) -> list[Mapping[str, object]]:
     latency, why = result.quantiles()[measured], result.unsupported(measured)
     acked, errors = result.total("acked"), result.total("errors")
     tiles: list[tuple[str, str, bool]] = [
-        ("acknowledged per second", f"{_acked_per_s(result):,.0f}", False),
+        ("acknowledged per second", f"{result.per_second('acked'):,.0f}", False),
         *((name, _value(latency, field, why), False) for name, field in _TILE_FIELDS.items()),
         ("acknowledged", f"{acked:,}", False),
         ("failed", f"{errors:,}", errors > 0),
@@ -168,12 +168,6 @@ def _tiles(result: RunResult) -> list[Mapping[str, object]]:
         {"name": name, "value": value, "bad": bad, "why": why.get(_TILE_FIELDS.get(name, ""), "")}
         for name, value, bad in tiles
     ]
-
-
-def _acked_per_s(result: RunResult) -> float:
-    """The rate within the measured part; for a run that was cut short, within its actual length."""
-    acked = sum(row.acked for row in result.rows if 0 <= row.second < result.measured_s)
-    return acked / max(result.elapsed_s, 1e-9)
 
 
 def _value(quantiles: Quantiles, field: str, unsupported: Mapping[str, str]) -> str:

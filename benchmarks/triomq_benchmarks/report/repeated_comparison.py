@@ -183,9 +183,8 @@ def _figures(run: RunResult) -> dict[str, float]:
             for percentile, value in zip(_PERCENTILES, at_percentiles(histogram, _PERCENTILES), strict=True):
                 found[f"{prefix} p{percentile:g}, ms"] = value / 1000
     for counter, name in (("acked", "acknowledged per second"), ("consumed", "consumed per second")):
-        total = sum(getattr(row, counter) for row in run.rows if 0 <= row.second < run.measured_s)
-        if total:
-            found[name] = total / run.measured_s
+        if rate := run.per_second(counter):
+            found[name] = rate
     servers = use_of(together(of_nodes(run.resources), ""), run.measured_s)
     if servers is not None and servers.cpu_cores:
         found["CPU of servers, cores"] = servers.cpu_cores

@@ -153,7 +153,8 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
     for counter, name in (("acked", "acknowledged per second"), ("consumed", "consumed per second")):
         samples = [[float(getattr(row, counter)) for row in rows] for rows in seconds]
         if any(any(each) for each in samples):
-            measures.append(_rate(name, samples, tolerance, chance))
+            rates = before.per_second(counter), after.per_second(counter)
+            measures.append(_rate(name, rates, samples, tolerance, chance))
     measures.append(_count("failed sends", before.total("errors"), after.total("errors")))
     for fault in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
         if (old := _audited(before, fault)) is not None and (new := _audited(after, fault)) is not None:
@@ -275,13 +276,23 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _rate(name: str, samples: Sequence[Sequence[float]], tolerance: float, chance: random.Random) -> Measure:
+def _rate(
+    name: str,
+    rates: tuple[float, float],
+    samples: Sequence[Sequence[float]],
+    tolerance: float,
+    chance: random.Random,
+) -> Measure:
     stretches = [[_mean(stretch) for stretch in _stretches(one)] for one in samples]
+    # The last second of a run may be shorter than a second: its rate is by its actual length.
+    scales = [rate / (_mean(one) or 1.0) for rate, one in zip(rates, samples, strict=True)]
     return _measure(
         name,
-        _mean(samples[0]),
-        _mean(samples[1]),
-        [[_mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)] for one in stretches],
+        *rates,
+        [
+            [scale * _mean(chance.choices(one, k=len(one))) for _ in range(DRAWS)]
+            for scale, one in zip(scales, stretches, strict=True)
+        ],
         tolerance,
         smaller_is_better=False,
     )

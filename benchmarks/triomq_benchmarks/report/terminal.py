@@ -73,8 +73,7 @@ def _counts(results: Sequence[RunResult]) -> list[tuple[str, list[str]]]:
         return [" / ".join(f"{total:,}" for total in each) for each in sums]
 
     def per_second(name: str) -> list[str]:
-        sums = [sum(getattr(row, name) for row in each.rows if 0 <= row.second < each.measured_s) for each in results]
-        return [f"{total / max(each.elapsed_s, 1e-9):,.0f}" for total, each in zip(sums, results, strict=True)]
+        return [f"{each.per_second(name):,.0f}" for each in results]
 
     rows = [
         ("sent / acknowledged / failed, with warm-up", counted("sent", "acked", "errors")),

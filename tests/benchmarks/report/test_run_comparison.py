@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
 from click.testing import CliRunner, Result
-from made_runs import made_run
+from made_runs import PER_SECOND, made_run
 
 from triomq_benchmarks.__main__ import bench
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_files import RESULT, write_run
 from triomq_benchmarks.figures.run_result import RunResult, RunStatus
+from triomq_benchmarks.report.repeated_comparison import compare_repeats
 from triomq_benchmarks.report.run_comparison import (
     STRETCHES,
     Change,
@@ -151,6 +153,30 @@ def test_long_runs_are_drawn_in_stretches() -> None:
     assert len(stretches) == STRETCHES
     assert [second for stretch in stretches for second in stretch] == list(range(601))
     assert {len(stretch) for stretch in stretches} == {10, 11}
+
+
+def cut_short(run: RunResult) -> RunResult:
+    """An interrupted run: its last second is a fifth of a second long."""
+    rows = (row if row.second < 10 else attrs.evolve(row, acked=row.acked // 5) for row in run.rows if row.second <= 10)
+    return attrs.evolve(run, partial=True, ended_s=10.2, rows=tuple(rows))
+
+
+def half_a_second_more(run: RunResult) -> RunResult:
+    """A measured part of 2.5 s."""
+    rows = (row if row.second < 2 else attrs.evolve(row, acked=row.acked // 2) for row in run.rows if row.second <= 2)
+    return attrs.evolve(run, measured_s=2.5, rows=tuple(rows))
+
+
+@pytest.mark.parametrize("shortened", [cut_short, half_a_second_more])
+def test_rates_are_by_the_actual_length(shortened: Callable[[RunResult], RunResult]) -> None:
+    whole = made_run()
+    short = shortened(whole)
+    (rate,) = (each for each in compare_runs(whole, short, force=True).measures if each.name.startswith("acknowledged"))
+    assert (rate.before, rate.after) == (PER_SECOND, pytest.approx(PER_SECOND))
+    assert rate.low <= 1 <= rate.high
+    repeated = compare_repeats([whole], [short], force=True).measures
+    (again,) = (each for each in repeated if each.name.startswith("acknowledged"))
+    assert (again.before, again.after) == (PER_SECOND, pytest.approx(PER_SECOND))
 
 
 def test_runs_without_anything_are_the_same() -> None:
