@@ -179,6 +179,16 @@ def test_rates_are_by_the_actual_length(shortened: Callable[[RunResult], RunResu
     assert (again.before, again.after) == (PER_SECOND, pytest.approx(PER_SECOND))
 
 
+def test_repeats_compare_the_audits_of_rounds_that_have_two() -> None:
+    lost, clean = made_run(lost=3), made_run()
+    not_audited = attrs.evolve(clean, audit=None)
+    for before, after in (([lost], [not_audited]), ([not_audited], [lost])):
+        assert not [each for each in compare_repeats(before, after).measures if each.name == "lost"]
+    measures = compare_repeats([clean, clean, lost], [lost, not_audited, not_audited]).measures
+    (found,) = (each for each in measures if each.name == "lost")
+    assert (found.before, found.after, found.change) == (0, 3, Change.WORSE)
+
+
 def test_runs_without_anything_are_the_same() -> None:
     empty = attrs.evolve(made_run(), rows=(IntervalRow(worker=0, second=-1),), audit=None)
     comparison = compare_runs(empty, empty)
