@@ -155,6 +155,8 @@ def compare_runs(before: RunResult, after: RunResult, *, tolerance: float = 0.1,
         if any(any(each) for each in samples):
             rates = before.per_second(counter), after.per_second(counter)
             measures.append(_rate(name, rates, samples, tolerance, chance))
+    if any(len(rows) < 2 for rows in seconds):
+        measures = list(map(_without_scatter, measures))
     measures.append(_count("failed sends", before.total("errors"), after.total("errors")))
     for fault in ("lost", "duplicated", "reordered", "corrupt", "unexpected"):
         if (old := _audited(before, fault)) is not None and (new := _audited(after, fault)) is not None:
@@ -296,6 +298,12 @@ def _rate(
         tolerance,
         smaller_is_better=False,
     )
+
+
+def _without_scatter(measure: Measure) -> Measure:
+    """A measure of a run of one second: nothing is known about chance, so that a difference is unclear."""
+    change = Change.SAME if measure.change is Change.SAME else Change.UNCLEAR
+    return attrs.evolve(measure, low=None, high=None, change=change)
 
 
 def _measure(

@@ -189,6 +189,21 @@ def test_repeats_compare_the_audits_of_rounds_that_have_two() -> None:
     assert (found.before, found.after, found.change) == (0, 3, Change.WORSE)
 
 
+@pytest.mark.parametrize("seconds", [(1, 1), (1, 20), (20, 1)])
+def test_a_single_second_shows_nothing_about_chance(seconds: tuple[int, int]) -> None:
+    runs = made_run(seed=2), made_run(seed=2, per_second=PER_SECOND // 2, errors=1)
+    before, after = (
+        attrs.evolve(
+            run, workload={}, measured_s=float(length), rows=tuple(row for row in run.rows if row.second < length)
+        )
+        for run, length in zip(runs, seconds, strict=True)
+    )
+    compared = compare_runs(before, after)
+    assert measured_change(compared, "acknowledged per second") is Change.UNCLEAR
+    assert {each.low for each in compared.measures} == {None}
+    assert compared.exit_code == after.total("errors")  # counts need no scatter
+
+
 def test_runs_without_anything_are_the_same() -> None:
     empty = attrs.evolve(made_run(), rows=(IntervalRow(worker=0, second=-1),), audit=None)
     comparison = compare_runs(empty, empty)
