@@ -1,13 +1,14 @@
 """Runs two sides in turns, A/B/B/A, each run in a separate child process.
 
 A side may be another target, or another version of this package with the same command line. Existing runs are kept, so
-that more rounds can be added later.
+that more rounds can be added later; one that was interrupted is made again.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -59,7 +60,7 @@ class RepeatPlan:
         workload: name or file.
         changes: `KEY=VALUE` settings.
         folder: folder of the runs, below `a` and `b`.
-        seed: seed of the first round; each round uses the next, for both sides.
+        seed: seed of the first round; each round uses the next, for both sides, unless a side's run of it exists.
         audit: whether each message is recorded.
         environment: the environment of the runs, which may hold the secret of an account.
     """
@@ -77,12 +78,13 @@ class RepeatPlan:
         return self.folder / SIDES[side] / f"{number + 1:03d}"
 
     def command(self, side: int, number: int) -> list[str]:
-        """The command that makes one run."""
-        choice = self.sides[side]
+        """The command that makes one run; it has the seed of the other side's run of the same round."""
+        choice, other = self.sides[side], self.run_folder(1 - side, number)
+        seed = read_run(other).seed if is_run(other) else self.seed + number
         changes = [part for change in self.changes for part in ("--set", change)]
         return [
             choice.python, "-m", "triomq_benchmarks", "run", self.workload, *changes, "--target", choice.target,
-            "--seed", str(self.seed + number), "--audit" if self.audit else "--no-audit", "--json",
+            "--seed", str(seed), "--audit" if self.audit else "--no-audit", "--json",
             "--out", str(self.run_folder(side, number)),
         ]  # fmt: skip
 
@@ -90,7 +92,7 @@ class RepeatPlan:
 async def run_rounds(
     plan: RepeatPlan, rounds: int, news: Say, run: Callable[[Sequence[str]], Awaitable[None]] | None = None
 ) -> None:
-    """Make the missing runs of `rounds` rounds.
+    """Make the missing runs of `rounds` rounds, and those that are partial.
 
     Args:
         plan: the runs.
@@ -100,19 +102,31 @@ async def run_rounds(
 
     Raises:
         RepeatError: a run could not be made.
+        RunUnreadableError: an existing run cannot be read.
     """
     for number, side in turns(range(len(SIDES)), rounds):
         folder = plan.run_folder(side, number)
         if is_run(folder):
-            continue
+            if not read_run(folder).partial:
+                continue
+            news(f"{folder} is of an interrupted run, which is made again")
+            _remove(folder)
         news(f"round {number + 1} of {rounds}: {SIDES[side].upper()}, {plan.sides[side].target}")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RepeatError(f"{folder.parent} cannot be made: {error.strerror}; give another --out") from error
-        await (run or functools.partial(_child, plan.environment))(plan.command(side, number))
+        command = plan.command(side, number)
+        await (run or functools.partial(_child, plan.environment))(command)
         if not is_run(folder):
-            raise RepeatError(f"{' '.join(plan.command(side, number))} left no result in {folder}")
+            raise RepeatError(f"{' '.join(command)} left no result in {folder}")
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise RepeatError(f"{folder} cannot be removed: {error.strerror or error}; give another --out") from error
 
 
 async def _child(environment: Mapping[str, str], command: Sequence[str]) -> None:

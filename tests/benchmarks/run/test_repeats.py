@@ -42,7 +42,7 @@ async def test_sides_take_turns_and_what_is_there_is_kept(tmp_path: Path) -> Non
 
     async def run(command: Sequence[str]) -> None:
         made.append(command)
-        write_run(made_run(), Path(command[command.index("--out") + 1]))
+        write_run(made_run(seed=int(command[command.index("--seed") + 1])), Path(command[-1]))
 
     await run_rounds(plan, 2, said.append, run)
     assert [Path(command[-1]).relative_to(tmp_path).as_posix() for command in made] == [
@@ -62,6 +62,25 @@ async def test_sides_take_turns_and_what_is_there_is_kept(tmp_path: Path) -> Non
     assert [Path(command[-1]).name for command in made[4:]] == ["003", "003"]
     before, after = paired(runs_below(tmp_path / "a"), {"002": made_run(), "007": made_run()})
     assert (len(before), len(after)) == (1, 1)
+
+
+async def test_an_interrupted_run_is_made_again(tmp_path: Path) -> None:
+    plan, made, said = plan_in(tmp_path), list[Sequence[str]](), list[str]()
+
+    async def run(command: Sequence[str]) -> None:
+        made.append(command)
+        write_run(made_run(seed=int(command[command.index("--seed") + 1])), Path(command[-1]))
+
+    write_run(made_run(partial=True), tmp_path / "a" / "001")
+    (tmp_path / "a" / "001" / "report.html").touch()
+    write_run(made_run(seed=7), tmp_path / "b" / "001")
+    write_run(made_run(seed=8), tmp_path / "a" / "002")
+    await run_rounds(plan, 2, said.append, run)
+    assert [Path(command[-1]).relative_to(tmp_path).as_posix() for command in made] == ["a/001", "b/002"]
+    assert said[0] == f"{tmp_path / 'a' / '001'} is of an interrupted run, which is made again"
+    assert not (tmp_path / "a" / "001" / "report.html").exists()
+    # Both sides of a round have the same seed, also when a comparison is continued with another.
+    assert [run.seed for side in "ab" for run in runs_below(tmp_path / side).values()] == [7, 8, 7, 8]
 
 
 @pytest.mark.parametrize(
