@@ -315,3 +315,9 @@ def _print_search(target: str, search: MaxRate, console: Console) -> None:
     console.print(f"{target}: {search.rate_per_s:,.0f} messages per second are sustained")
     if search.limited_by == "generator":
         console.print("The search ended at the generator's limit, not at the broker's: add workers or a machine")
+    if search.limited_by == "trials":
+        near = max(search.rate_per_s, min(trial.rate_per_s for trial in search.trials))
+        console.print(
+            f"The search ended after {len(search.trials)} trials, and the limit may be elsewhere: begin nearer to it, with "
+            f"--set rate={near:.0f}/s"
+        )

@@ -74,7 +74,8 @@ class MaxRate:
 
     Attributes:
         rate_per_s: the highest sustained rate; 0 if there was none.
-        limited_by: `broker`, or `generator` if the search had to end early.
+        limited_by: `broker`; `generator` if the search had to end early; or `trials` if it ended with `TRIALS_MAX`
+            trials, and the limit may be elsewhere.
         trials: the trials in order.
     """
 
@@ -150,7 +151,8 @@ class Search:
     @property
     def result(self) -> MaxRate:
         """The result so far."""
-        return MaxRate(self._sustained, self._limited_by, tuple(self._trials))
+        limited_by = "trials" if len(self._trials) >= TRIALS_MAX and not self._is_found() else self._limited_by
+        return MaxRate(self._sustained, limited_by, tuple(self._trials))
 
     def add(self, trial: Trial) -> None:
         """Add the trial of `next_rate`."""
@@ -165,12 +167,22 @@ class Search:
         self._next = self._following()
 
     def _following(self) -> float | None:
-        if len(self._trials) >= TRIALS_MAX or self._failed <= LOWEST_PER_S:
+        if len(self._trials) >= TRIALS_MAX or self._is_found():
             return None
         if math.isinf(self._failed):
             return self._sustained * 2
-        if self._failed - self._sustained <= self._precision * self._failed:
-            return None
         if not self._sustained:
-            return self._failed / 2 if self._failed >= 2 * LOWEST_PER_S else None
+            return self._failed / 2
+        return self._middle()
+
+    def _middle(self) -> float:
         return round((self._sustained + self._failed) / 2, 1)
+
+    def _is_found(self) -> bool:
+        """Whether the highest sustained rate is known, or that no rate is sustained."""
+        if math.isinf(self._failed):
+            return False
+        if not self._sustained:
+            return self._failed < 2 * LOWEST_PER_S
+        near = self._failed - self._sustained <= self._precision * self._failed
+        return near or self._failed <= LOWEST_PER_S or self._middle() in (self._sustained, self._failed)

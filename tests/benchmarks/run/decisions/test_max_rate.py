@@ -42,6 +42,24 @@ def test_a_broker_that_sustains_nothing() -> None:
     assert search(1000, broker=0).rate_per_s == 0
 
 
+@pytest.mark.parametrize(
+    ("first", "broker", "rate", "limited_by"),
+    [
+        (1, 1e9, 2**15, "trials"),  # each trial was sustained
+        (1, 20_000, 2**14, "trials"),  # no trial is left to bisect
+        (1e9, 10, 0, "trials"),  # no trial was sustained, but 10 would be
+        (2**14, 2**14, 2**14, "broker"),
+        (2, 1, 1, "broker"),
+        (2**16 * 0.9, 0, 0, "broker"),  # the last trial is the lowest one of all
+    ],
+)
+def test_a_search_that_ends_with_its_trials_has_not_found_the_limit(
+    first: float, broker: float, rate: float, limited_by: str
+) -> None:
+    found = search(first, broker)
+    assert (found.rate_per_s, found.limited_by) == (pytest.approx(rate, rel=0.05), limited_by)
+
+
 WORKLOAD = Workload(name="x", rate_per_s=100, duration_s=9)
 WORKER = WorkerResult(worker=0, host="h", pid=1, sent=900, acked=900)
 
