@@ -36,7 +36,7 @@ from triomq_benchmarks.run.session import Options, Session, run_folders
 from triomq_benchmarks.run.targets import OURS, STARTED, TargetError, check_choice
 from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
-from triomq_benchmarks.workload.workload import Loop, WorkloadError
+from triomq_benchmarks.workload.workload import Arrivals, Loop, WorkloadError
 from triomq_command.connection_options import with_connection_options
 from triomq_command.running import EXIT_INTERRUPTED
 
@@ -168,6 +168,12 @@ def run(
         _fail(str(error), EXIT_USAGE)
     if workload.loop is Loop.CLOSED and find_max_rate:
         _fail('--find-max-rate needs an open loop (loop = "open"): a closed one has no rate to look for', EXIT_USAGE)
+    if workload.arrivals in {Arrivals.RAMP, Arrivals.STEP} and find_max_rate:
+        _fail(
+            f"--find-max-rate needs a rate that stays the same, and arrivals are a {workload.arrivals}: --set arrivals=constant, "
+            "without rate_to and steps",
+            EXIT_USAGE,
+        )
     if importlib.util.find_spec("pyarrow") is None:
         _fail("results are written as Parquet, and pyarrow is not installed: pip install 'triomq[bench]'", EXIT_FAILED)
     place = out or Path("triomq-bench") / f"{_file_name(workload.name)}-{time.strftime('%Y%m%d-%H%M%S')}"

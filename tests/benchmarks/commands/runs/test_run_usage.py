@@ -27,6 +27,11 @@ from triomq_benchmarks.commands.runs import compare, run
         (("--engine", "processes", "--py-files", "a.zip"), "--py-files has no effect without --engine spark"),
         (("--keep-classes",), "--keep-classes has no effect without --engine spark"),
         (("--max-p99", "5"), "--max-p99 has no effect without --find-max-rate"),
+        (
+            ("--find-max-rate", "--set", "arrivals=step", "--set", 'steps=["9/s for 1 s"]'),
+            "needs a rate that stays the same, and arrivals are a step",
+        ),
+        (("--find-max-rate", "--set", "arrivals=ramp", "--set", "rate_to=9/s"), "and arrivals are a ramp"),
     ],
 )
 def test_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[str, ...], text: str) -> None:
