@@ -17,7 +17,8 @@ _SIZES: Mapping[str, float] = {
     "kb": 1e3, "mb": 1e6, "gb": 1e9,
 }  # fmt: skip
 _RATES: Mapping[str, float] = {"/s": 1.0, "/sec": 1.0, "k/s": 1e3, "/min": 1 / 60, "/m": 1 / 60, "/h": 1 / 3600}
-_PARTS = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*(\S*)\s*\Z")
+_PARTS = re.compile(r"\s*((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?)\s*([^\s0-9,._]*)\s*\Z")
+"""A comma separates thousands; `2,5` would be 25 without it, and is 2.5 to many."""
 
 
 class QuantityError(ValueError):
@@ -27,9 +28,18 @@ class QuantityError(ValueError):
 def _parse(value: object, units: Mapping[str, float], kind: str, example: str, bare: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(f"{value!r} is not a {kind}; write it like {example}")
-    match = _PARTS.match(str(value))
+    if isinstance(value, int | float):
+        # Not by its text, which is like 1e-05 for small and large numbers.
+        if not 0 <= value <= sys.float_info.max / max(1, *units.values()):
+            shown = repr(value) if abs(value) <= sys.float_info.max else "a number that is not finite"
+            raise QuantityError(f"{shown} is not a {kind}; write it like {example}")
+        if bare is None:
+            raise QuantityError(f"{value!r} is a {kind} without its unit; write it like {example}")
+        return float(value) * bare
+    match = _PARTS.match(value)
     if match is None:
-        raise QuantityError(f"{value!r} is not a {kind}; write it like {example}")
+        comma = ", with a point instead of a comma" if "," in value else ""
+        raise QuantityError(f"{value!r} is not a {kind}; write it like {example}{comma}")
     number, unit = float(match[1].replace("_", "").replace(",", "")), match[2].lower()
     if not number * max(units.values()) <= sys.float_info.max:
         raise QuantityError(f"a {kind} of {len(match[1])} digits is too large; write it like {example}")

@@ -22,13 +22,25 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rate"), [("5000/s", 5000), ("5 k/s", 5000), ("5_000 / s", 5000), ("60/min", 1), (7, 7)]
+    ("text", "rate"),
+    [
+        ("5000/s", 5000),
+        ("5 k/s", 5000),
+        ("5_000 / s", 5000),
+        ("60/min", 1),
+        (7, 7),
+        (1e16, 1e16),
+        ("1,500/s", 1500),
+        ("1,234,500.5/s", 1234500.5),
+    ],
 )
 def test_rates(text: object, rate: float) -> None:
     assert rate_per_s(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(("text", "part"), [("25 %", 0.25), (0.5, 0.5), ("0.1", 0.1), (1, 1)])
+@pytest.mark.parametrize(
+    ("text", "part"), [("25 %", 0.25), (0.5, 0.5), ("0.1", 0.1), (1, 1), (0.00001, 0.00001), (1e-7, 1e-7)]
+)
 def test_shares(text: object, part: float) -> None:
     assert share(text) == pytest.approx(part)
 
@@ -45,6 +57,14 @@ def test_shares(text: object, part: float) -> None:
         (rate_per_s, "5 MiB", "not a unit of a rate"),
         (share, "150 %", "more than the whole"),
         (duration_s, "-1 s", "is not a duration"),
+        (duration_s, "1,5 s", "'1,5 s' is not a duration; write it like \"20 s\", with a point instead of a comma"),
+        (share, "2,5%", "with a point instead of a comma"),
+        (rate_per_s, "12,34/s", "with a point instead of a comma"),
+        (rate_per_s, "1.5.5/s", "is not a rate"),
+        (rate_per_s, -5, "-5 is not a rate"),
+        (rate_per_s, float("nan"), "not finite is not a rate"),
+        pytest.param(rate_per_s, 1 << 20_000, "not finite is not a rate", id="huge rate"),
+        pytest.param(share, 1 << 20_000, "not finite is not a share", id="huge share"),
     ],
 )
 def test_what_is_refused(read: object, value: object, says: str) -> None:
