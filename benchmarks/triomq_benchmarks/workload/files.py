@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import attrs
 
 from triomq_benchmarks.workload.quantities import QuantityError, duration_s, rate_per_s, share, size_bytes
 from triomq_benchmarks.workload.workload import (
+    TAG_WEIGHT_MAX,
     Arrivals,
     ClusterShape,
     Compression,
@@ -88,7 +90,8 @@ def _weights(value: object) -> dict[str, float]:
     for tag, weight in value.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise QuantityError(f"the weight {weight!r} of tag {tag} is not a number")
-        weights[str(tag)] = float(weight)
+        # Compared with the limit as it is: a float does not hold every integer.
+        weights[str(tag)] = float(weight) if weight <= TAG_WEIGHT_MAX else math.inf
     return weights
 
 

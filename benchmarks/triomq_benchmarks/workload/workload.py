@@ -19,6 +19,10 @@ HEAD_BYTES = 24
 """Each body starts with the message's number and intended time (`bodies.py`), so it cannot be shorter."""
 
 
+TAG_WEIGHT_MAX = 1e9
+"""Maximum weight of a tag; weights are relative to each other."""
+
+
 class WorkloadError(Exception):
     """A workload cannot be run as written; the message names the key, the cause and the remedy."""
 
@@ -155,7 +159,7 @@ class Threshold:
     symbol: str
     limit: float
 
-    _TEXT: ClassVar = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9.]+)\Z")
+    _TEXT: ClassVar = re.compile(r"([\w.]+)\s*(<=|>=|==|<|>)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\Z")
 
     def __str__(self) -> str:
         return f"{self.measure} {self.symbol} {self.limit:.15g}"
@@ -364,8 +368,11 @@ class Workload:
             (self.slow_consumer is not None and not consuming, "slow_consumer needs consumers; set consume"),
             (self.consume is ConsumeMode.PULL and self.consumers > self.queues_per_topic * self.cluster.masters * self.topic_count,
              "there are more consumers than queues; some would have nothing to do"),
-            (any(weight < 0 for weight in self.tags.values()) or (bool(self.tags) and not sum(self.tags.values())),
-             "weights of tags are not negative, and one is positive"),
+            (not all(0 <= weight <= TAG_WEIGHT_MAX for weight in self.tags.values()) or (bool(self.tags) and not sum(self.tags.values())),
+             f"weights of tags are numbers from 0 to {TAG_WEIGHT_MAX:g}, and one is positive"),
+            (len(set(self.topic_names)) < len(self.topic_names), "topic_names has a topic twice; its messages would count twice"),
+            (self.warm_up_s < 0 or self.backlog_bytes < 0, "warm-up and backlog are not negative"),
+            (self.cluster.masters < 1 or self.cluster.slaves < 0, "a cluster has at least 1 master, and not less than 0 slaves"),
             (bool(late), f"the fault {', '.join(late)} comes after the end of the run"),
             (self.read_preference not in READ_PREFERENCES, f"read_preference is one of {', '.join(READ_PREFERENCES)}"),
         ]  # fmt: skip
