@@ -68,8 +68,9 @@ def disagreements(spreads: Sequence[Spread]) -> list[str]:
 class EngineRounds:
     """Runs the rounds one after the other."""
 
-    def __init__(self, workload: Workload, seed: int, folder: Path, show: Say, news: Say) -> None:
+    def __init__(self, workload: Workload, payload: bytes, seed: int, folder: Path, show: Say, news: Say) -> None:
         self._workload = workload
+        self._payload = payload
         self._seed = seed
         self._folder = folder
         self._show = show
@@ -102,7 +103,14 @@ class EngineRounds:
             line = ProgressLine(self._show, self._workload.duration_s, workers=engine.workers)
             folder = self._folder / f"{side}-{number + 1}"
             result = await run_workload(
-                self._workload, target, engine, seed=self._seed, folder=folder, audit=audit, on_row=line.add
+                self._workload,
+                target,
+                engine,
+                seed=self._seed,
+                payload=self._payload,
+                folder=folder,
+                audit=audit,
+                on_row=line.add,
             )
             write_run(result, folder)
             return result

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import attrs
 import pytest
@@ -11,8 +14,10 @@ from click.testing import CliRunner
 from made_runs import made_run
 
 from triomq_benchmarks.__main__ import bench
+from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.generator.engine import most_workers
-from triomq_benchmarks.run.engine_agreement import Spread, disagreements, spread_of
+from triomq_benchmarks.run import engine_agreement
+from triomq_benchmarks.run.engine_agreement import EngineRounds, Spread, disagreements, spread_of
 from triomq_benchmarks.workload.workload import Workload
 
 
@@ -57,6 +62,43 @@ def test_the_spread_is_that_of_all_rounds() -> None:
 def test_no_more_workers_than_find_something_to_do() -> None:
     assert most_workers(Workload(name="x", producers=2, topics=3, consumers=4)) == 6
     assert most_workers(Workload(name="x", producers=1, consumers=4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("faults=pause master at 1 s", "has faults, and all rounds use one cluster: --set 'faults=[]'"),
+        ("payload_file=gone", "payload_file gone cannot be read"),
+    ],
+)
+def test_a_workload_that_engines_cannot_run_is_refused(change: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineRounds, "run", None)
+    done = CliRunner().invoke(bench, ["engines", "quick", "--set", change])
+    assert (done.exit_code, done.exception.__class__) == (2, SystemExit)
+    assert says in done.stderr
+
+
+def test_the_payload_file_is_sent_and_missing_figures_are_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[object] = []
+
+    async def run_workload(*_args: object, payload: bytes, **_others: object) -> RunResult:
+        taken.append(payload)
+        return attrs.evolve(made_run(), rows=())
+
+    @asynccontextmanager
+    async def opened(*_args: object) -> AsyncIterator[None]:
+        yield
+
+    monkeypatch.setattr(engine_agreement, "run_workload", run_workload)
+    monkeypatch.setattr(engine_agreement, "open_run_target", opened)
+    (tmp_path / "body").write_bytes(bytes(100))
+    arguments = ["--side", "local", "--rounds", "1", "--json", "--set", f"payload_file={tmp_path / 'body'}"]
+    done = CliRunner().invoke(bench, ["engines", "quick", *arguments])
+    assert taken == [bytes(100)]
+    assert "NaN" not in done.stdout
+    assert json.loads(done.stdout)["spreads"] == [
+        {"name": "local", "p50_ms": None, "lowest_ms": None, "highest_ms": None}
+    ]
 
 
 @pytest.mark.slow

@@ -19,12 +19,13 @@ from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.clusters.scratch import scratch_folder
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.figures.ledger import LedgerError
-from triomq_benchmarks.figures.run_files import why_taken
+from triomq_benchmarks.figures.run_files import finite, why_taken
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.generator.engine import EngineError
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.run.engine_agreement import SIDES, EngineRounds, disagreements, spread_of
 from triomq_benchmarks.run.targets import TargetError
+from triomq_benchmarks.workload.bodies import read_payload
 from triomq_benchmarks.workload.files import load_workload
 from triomq_benchmarks.workload.workload import WorkloadError
 from triomq_command.running import EXIT_INTERRUPTED
@@ -56,7 +57,13 @@ def engines(
     second. 130: interrupted.
     """
     try:
-        workload, _folder = load_workload(workload_name, changes)
+        workload, folder = load_workload(workload_name, changes)
+        payload = read_payload(workload, folder)
+        if workload.faults:
+            # A later round would find the cluster as an earlier round's faults have left it.
+            raise WorkloadError(
+                f"workload {workload.name} has faults, and all rounds use one cluster: --set 'faults=[]'"
+            )
     except WorkloadError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2)
@@ -65,7 +72,7 @@ def engines(
         sys.exit(2)
     seed = random.randrange(1 << 32) if seed is None else seed
     with progress_on(sys.stderr, shown=not as_json) as (show, news), scratch_folder("triomq-engines-") as scratch:
-        compared = EngineRounds(workload, seed, out or Path(scratch), show, news)
+        compared = EngineRounds(workload, payload, seed, out or Path(scratch), show, news)
         try:
             trio.run(compared.run, sides or SIDES, rounds)
         except (TargetError, EngineError, ToolUnavailableError, ChildError, LedgerError, triomq.MQError) as error:
@@ -84,7 +91,7 @@ def _print(results: dict[str, list[RunResult]], as_json: bool) -> int:
     statuses = {side: [str(result.decision.status) for result in rounds] for side, rounds in results.items()}
     if as_json:
         found = {"spreads": [attrs.asdict(each) for each in spreads], "statuses": statuses}
-        click.echo(json.dumps({"passed": passed, "disagreements": apart, **found}))
+        click.echo(json.dumps(finite({"passed": passed, "disagreements": apart, **found})))
         return int(not passed)
     table = Table("engine", "p50, ms", "from second to second", "rounds", title="intended to acknowledged")
     for spread in spreads:
