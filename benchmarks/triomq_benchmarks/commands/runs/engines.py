@@ -59,13 +59,13 @@ def engines(
     try:
         workload, folder = load_workload(workload_name, changes)
         payload = read_payload(workload, folder)
-        if workload.faults:
-            # A later round would find the cluster as an earlier round's faults have left it.
-            raise WorkloadError(
-                f"workload {workload.name} has faults, and all rounds use one cluster: --set 'faults=[]'"
-            )
     except WorkloadError as error:
         click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    if workload.faults:
+        # A later round would find the cluster as an earlier round's faults have left it.
+        text = f"workload {workload.name} has faults, and all rounds use one cluster: --set 'faults=[]'"
+        click.echo(f"Error: {text}", err=True)
         sys.exit(2)
     if out is not None and (reason := why_taken(sorted(out.glob("*")))):
         click.echo(f"Error: {reason}; give another --out", err=True)
