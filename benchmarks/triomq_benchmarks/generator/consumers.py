@@ -68,7 +68,10 @@ class Consumers:
     def __init__(self, share: Share, cells: SecondCells, ledger: Consumed | None) -> None:
         self.tally = ReadTally()
         self._share = share
-        self._workload = share.workload
+        self._workload = workload = share.workload
+        self._first_s = -workload.warm_up_s
+        self._last_s = workload.duration_s + workload.drain_s
+        """The first and the last instant for which a message may be intended, in seconds since the measured part began."""
         self._options = share.access.options()
         self._cells = cells
         self._ledger = ledger
@@ -268,8 +271,11 @@ class Consumers:
             cell.consumed += 1
             cell.consumed_bytes += len(body)
             if head is not None and head.timed:
-                intended = cells.origin + head.intended_ns / 1e9
-                cells.at(intended).intended_to_consumed.append(int((now - intended) * 1e6))
+                intended_s = head.intended_ns / 1e9
+                # An altered message may name any instant: the seconds of a run would have no end.
+                if self._first_s <= intended_s <= self._last_s:
+                    intended = cells.origin + intended_s
+                    cells.at(intended).intended_to_consumed.append(int((now - intended) * 1e6))
             if self._ledger is not None:
                 self._note(message, body, -1 if head is None else head.number, group)
         tally.last_at = now

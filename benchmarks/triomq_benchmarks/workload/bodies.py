@@ -21,6 +21,9 @@ UNTIMED = 1
 """Flag of a message that was sent before the run, for a backlog: its age has no meaning."""
 
 _SEQUENCE_BITS = 40
+_NUMBER_MAX = (1 << 63) - 1
+"""The ledger's numbers have a sign."""
+
 _WORDS = b"the broker answers the client in the order of its queues and the slave follows the log of its master "
 
 
@@ -52,10 +55,12 @@ def head(run_number: int, number: int, intended_ns: int, *, timed: bool = True) 
 
 
 def read_head(body: bytes) -> Head | None:
-    """Parse a body's first bytes; None if it is too short to be ours."""
+    """Parse a body's first bytes; None if it is too short to be ours, or its number is none of a worker's."""
     if len(body) < HEAD_BYTES:
         return None
     run_number, flags, number, intended_ns = _HEAD.unpack_from(body)
+    if number > _NUMBER_MAX:
+        return None
     return Head(run_number, number, intended_ns, not flags & UNTIMED)
 
 
