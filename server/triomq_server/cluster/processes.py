@@ -13,7 +13,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NoReturn
 
@@ -37,6 +37,10 @@ _SIGNALS = {
     "resume": (signal.SIGCONT,),
 }
 """The signals that each command on standard input sends to its node."""
+
+
+_HANDLED = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals for which parent or node has a handler, or which the node ignores."""
 
 
 class StartError(Exception):
@@ -163,13 +167,19 @@ class ClusterProcesses:
                 stream.flush()
         process.ready, process.status, process.error, process.wanted = False, b"", None, True
         self._failed.pop(process.plan.name, None)
-        pid = os.fork()
-        if pid == 0:
-            os.close(self._life_write)
-            os.close(read_fd)
-            if self._control is not None:
-                self._control.close_in_child()
-            _child(process.plan, write_fd, self._life_read)
+        # Until the child has its own handlers. With the parent's, a signal to the child is lost there, and its number is
+        # written to the parent's pipe, so that the parent stops the whole cluster.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(self._life_write)
+                os.close(read_fd)
+                if self._control is not None:
+                    self._control.close_in_child()
+                _child(process.plan, write_fd, self._life_read, mask)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(write_fd)
         process.pid = pid
         process.status_fd = read_fd
@@ -345,8 +355,15 @@ def _describe(process: _Process) -> Event:
     }
 
 
-def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
-    """Run a node in a forked process, and never return into the parent's code."""
+def _child(plan: NodePlan, status_fd: int, life_fd: int, mask: Collection[int]) -> NoReturn:
+    """Run a node in a forked process, and never return into the parent's code.
+
+    Args:
+        plan: the node.
+        status_fd: takes the line that the node is ready, or why it is not.
+        life_fd: becomes readable when the parent has ended.
+        mask: the signals to block once the node has its own handlers; until then, all of `_HANDLED` are.
+    """
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -355,6 +372,7 @@ def _child(plan: NodePlan, status_fd: int, life_fd: int) -> NoReturn:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = _run_child(plan, status_fd, life_fd)
     except BaseException:
         logging.getLogger(__name__).exception("%s failed", plan.name)

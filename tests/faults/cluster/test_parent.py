@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,8 @@ def _listens(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def running_parent(home: Path) -> AsyncIterator[Parent]:
-    command = [sys.executable, "-m", "triomq_server", "cluster", "--json", "--control", "--directory", str(home)]
+async def running_parent(home: Path, program: Sequence[str] = ("-m", "triomq_server")) -> AsyncIterator[Parent]:
+    command = [sys.executable, *program, "cluster", "--json", "--control", "--directory", str(home)]
     with (home / "cluster.log").open("wb") as errors:
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
@@ -126,3 +126,32 @@ async def test_a_node_ends_as_soon_as_it_is_ready(tmp_path: Path) -> None:
         assert [each["event"] for each in events] == ["started", "ended"]
         await parent.command(f"start {SLAVE}")
         assert (await parent.event())["event"] == "started"
+
+
+SLOW_FORK = """
+import os, signal, sys, time
+from triomq_server.__main__ import main
+
+def wait_for_signal():
+    limit = time.monotonic() + 20
+    while os.path.exists(FLAG) and time.monotonic() < limit and signal.SIGTERM not in signal.sigpending():
+        time.sleep(0.005)
+
+os.register_at_fork(after_in_child=wait_for_signal)
+sys.exit(main())
+"""
+"""A cluster whose nodes have no handlers of their own before a SIGTERM arrives, as long as the file FLAG exists."""
+
+
+async def test_a_signal_that_a_node_gets_just_after_its_fork_is_the_nodes_own(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with running_parent(tmp_path, ["-c", SLOW_FORK.replace("FLAG", repr(str(flag)))]) as parent:
+        await parent.kill(SLAVE)
+        flag.touch()
+        await parent.command(f"start {SLAVE}\nstop {SLAVE}")
+        events = [await parent.event(), await parent.event()]
+        assert [(each["event"], each["name"]) for each in events] == [("error", SLAVE), ("ended", SLAVE)]
+        assert events[1]["status"] == -signal.SIGTERM
+        flag.unlink()
+        await parent.command(f"start {SLAVE}")
+        assert (await parent.event())["event"] == "started", "the cluster itself runs on"
