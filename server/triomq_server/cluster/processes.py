@@ -281,7 +281,9 @@ class ClusterProcesses:
             for number in _SIGNALS["stop"]:
                 _signal(process, number)
         else:
-            process.wanted = process.wanted and verb in ("pause", "resume")
+            if verb in ("stop", "kill"):
+                # The last command counts: a restart that is under way does not start the node.
+                process.wanted = process.restarts = False
             for number in _SIGNALS[verb]:
                 _signal(process, number)
             if verb in ("pause", "resume"):

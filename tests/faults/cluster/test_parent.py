@@ -155,3 +155,12 @@ async def test_a_signal_that_a_node_gets_just_after_its_fork_is_the_nodes_own(tm
         flag.unlink()
         await parent.command(f"start {SLAVE}")
         assert (await parent.event())["event"] == "started", "the cluster itself runs on"
+
+
+async def test_a_stop_during_a_restart_is_the_last_word(tmp_path: Path) -> None:
+    async with running_parent(tmp_path) as parent:
+        await parent.command(f"restart {SLAVE}\nstop {SLAVE}")
+        event = await parent.event()
+        assert (event["event"], event["name"], event["wanted"]) == ("ended", SLAVE, True)
+        await parent.command(f"start {SLAVE}")
+        assert (await parent.event())["event"] == "started"
