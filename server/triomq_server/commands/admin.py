@@ -173,7 +173,7 @@ admin.add_command(repair_store)
 
 def _ask_to_drop(broker: str) -> None:
     """Ask for confirmation on the terminal; without a terminal the order is refused."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
         raise click.UsageError(
             f"this drops the messages that only {broker} has, and there is no terminal to ask on: give --yes"
         )

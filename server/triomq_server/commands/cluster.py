@@ -74,6 +74,8 @@ def cluster(
     from triomq_server.config import ConfigError
     from triomq_server.ports import ports_from
 
+    if control and sys.stdin is None:  # closed before the start
+        raise click.UsageError("--control reads commands from standard input, which is closed: give a pipe or a file")
     if sample:
         masters, slaves = 2, int(sample != "2m-noslave")
     with contextlib.ExitStack() as removed_at_the_end:

@@ -124,7 +124,7 @@ def _agreed(found: Findings, *, yes: bool, as_json: bool) -> bool:
     _print(found.problems)
     if any(one.kind in _LOST_KINDS for one in found.problems):
         click.echo(f"{_LOST}: if there is one, do that first", err=True)
-    if as_json or not sys.stdin.isatty():
+    if as_json or sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
         raise click.UsageError("there is no terminal to ask on: --yes repairs, --dry-run changes nothing")
     return click.confirm("Repair it?", err=True)
 

@@ -575,6 +575,14 @@ def test_a_cluster_that_cannot_start_reports_why(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_cluster_without_standard_input_takes_no_commands(tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *SERVER, "cluster", "--control", "--directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2
+    assert "--control reads commands from standard input, which is closed: give a pipe or a file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_commands_may_come_from_a_file(tmp_path: Path) -> None:
     commands = tmp_path / "commands"
     commands.write_text("stop broker-a-s\n")
