@@ -11,6 +11,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+import trio
+
 from triomq_protocol.errors import BodyError
 from triomq_protocol.wire import fastjson
 from triomq_server.disk.access import Disk
@@ -37,6 +39,7 @@ class ConfigFile:
         self.path = path
         self._disk = disk
         self._guard = threading.Lock()
+        self._changing = trio.Lock()
         self._backup = f"{path}.bak"
         self._failures: dict[str, str] = {}
         """The reasons why this file or its `.bak` could not be written last time."""
@@ -121,18 +124,21 @@ class ConfigFile:
         """`save` without blocking the event loop, for tables that are written on a timer."""
         await self.in_background(lambda: self.save(data))
 
-    async def save_change(self, data: bytes, cure: str) -> None:
+    async def save_change(self, content: Callable[[], bytes], cure: str) -> None:
         """:meth:`save_in_background` for a change that no timer writes again.
 
+        Changes are written one after another, so that the last one to write has seen all of them.
+
         Args:
-            data: the file's new content.
+            content: returns the file's new content; called when earlier changes have been written.
             cure: what is lost and what to do if it cannot be written; logged with the reason, once per reason.
 
         Raises:
             OSError: it cannot be written.
         """
         try:
-            await self.save_in_background(data)
+            async with self._changing:
+                await self.save_in_background(content())
         except OSError as error:
             self._log_once(logging.ERROR, self.path, error, cure)
             raise

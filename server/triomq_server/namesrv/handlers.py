@@ -386,7 +386,7 @@ class NameServer:
             self.peer_log.write(logging.WARNING, link.peer, "configuration of %s: %s", link.peer, warning)
         try:
             await self.config_file.save_change(
-                dump_properties(self.config.to_properties()).encode(),
+                lambda: dump_properties(self.config.to_properties()).encode(),
                 "changed settings are in force until this server stops; change one again once it can be written",
             )
         except OSError as error:

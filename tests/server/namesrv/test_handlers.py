@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 
 import pytest
+import trio
+import trio.testing
 
 from triomq_protocol.codes import RequestCode as Code
 from triomq_protocol.errors import BodyError, HeaderError
@@ -18,6 +21,7 @@ from triomq_protocol.requests import (
 )
 from triomq_protocol.wire.command import Command
 from triomq_server.config import load_properties
+from triomq_server.disk.config_files import ConfigFile
 from triomq_server.wire import to_the_end
 
 
@@ -33,6 +37,36 @@ def topics(*names, **settings) -> TopicConfigTable:
         data_version=DataVersion(counter=1, timestamp=1),
         topic_config_table={name: TopicConfig(topic_name=name, **settings) for name in names},
     )
+
+
+class _FirstWaits:
+    """A disk whose first chore waits for an event."""
+
+    def __init__(self, disk) -> None:
+        self._disk = disk
+        self._chores = 0
+        self.go_on = trio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+    async def run(self, chore):
+        self._chores += 1
+        if self._chores == 1:
+            await self.go_on.wait()
+        return chore()
+
+
+async def test_the_file_has_the_last_of_two_concurrent_changes(desk) -> None:
+    disk = _FirstWaits(desk.disk)
+    desk.server.config_file = ConfigFile(desk.config.config_store_path, disk)
+    async with trio.open_nursery() as nursery:
+        for name in (b"one", b"two"):
+            nursery.start_soon(partial(desk.ask, Code.UPDATE_NAMESRV_CONFIG, body=b"productEnvName=" + name))
+            await trio.testing.wait_all_tasks_blocked()
+        disk.go_on.set()
+    kept = load_properties(desk.disk.read(desk.config.config_store_path))
+    assert kept["productEnvName"] == desk.server.config.product_env_name == "two"
 
 
 async def test_old_brokers_send_the_bare_table(desk) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 
-import trio
-
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests import DataVersion, GetBrokerConfigResponse
 from triomq_protocol.wire.command import Command
@@ -41,7 +39,6 @@ class Configuration:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._version = DataVersion(counter=0, timestamp=broker.clock())
-        self._saving = trio.Lock()
 
     def answer_get(self, _link: Link, command: Command) -> Command:
         """26: every setting as a `key=value` line."""
@@ -104,8 +101,7 @@ class Configuration:
         """Write the whole configuration to its file without blocking the traffic: the disk may be slow."""
         config, file = self._broker.config, self._broker.config_file
         if file is not None:
-            async with self._saving:  # the last one to write has seen all changes
-                await file.save_change(
-                    dump_properties(config.to_file()).encode(),
-                    "changed settings are in force until this broker stops; change one again once it can be written",
-                )
+            await file.save_change(
+                lambda: dump_properties(config.to_file()).encode(),
+                "changed settings are in force until this broker stops; change one again once it can be written",
+            )

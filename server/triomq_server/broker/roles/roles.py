@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 import attrs
@@ -390,12 +390,16 @@ class Roles:
 
     async def _keep_role(self) -> None:
         """Write the role into the files that the next start reads. Raises OSError."""
-        broker, values = self._broker, self._broker.config.to_file()
-        role = {key: values[key] for key in ROLE_KEYS}
-        for file, kept in ((broker.config_file, values), (broker.role_file, role)):
+        broker = self._broker
+
+        def text(keys: Iterable[str] | None) -> bytes:
+            values = broker.config.to_file()
+            return dump_properties(values if keys is None else {key: values[key] for key in keys}).encode()
+
+        for file, keys in ((broker.config_file, None), (broker.role_file, ROLE_KEYS)):
             if file is not None:
                 await file.save_change(
-                    dump_properties(kept).encode(),
+                    partial(text, keys),
                     "the next start takes the role that it names; change the role again once it can be written",
                 )
 
