@@ -14,6 +14,7 @@ import trio
 
 from triomq_server.cluster.nodes import Machine, run_node
 from triomq_server.cluster.plan import ClusterPlan, NodePlan, check_settings, plan_cluster
+from triomq_server.process.failures import leaves
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class Node:
         self._machine = machine
         self._nursery = nursery
         self._scope: trio.CancelScope | None = None
+        self._started = trio.Event()
         self._ended = trio.Event()
         self.plan = plan
         """Its name, address, directory and properties; the role is that of its last start."""
@@ -45,10 +47,28 @@ class Node:
         return self._scope is not None
 
     async def start(self) -> None:
-        """Start on the same directory and port as before; returns when the node serves. No effect if it already runs."""
-        if self._scope is None:
-            self.plan = self.plan.with_kept_role()
-            await self._nursery.start(self._run)
+        """Start on the same directory and port as before; returns when the node serves. No effect if it already runs.
+
+        If another start is under way, it returns when that has ended.
+
+        Raises:
+            OSError: a port is taken, or the disk fails.
+            Exception: the node's files cannot be used; the text names the cause and the cure.
+        """
+        if self._scope is not None:
+            await self._started.wait()
+            return
+        self.plan = self.plan.with_kept_role()
+        self._scope, self._started, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
+        try:
+            await self._nursery.start(self._run, self._scope)
+        except ExceptionGroup as group:
+            causes = list(leaves(group))
+            if len(causes) > 1:
+                raise
+            raise causes[0] from None
+        finally:
+            self._started.set()
 
     async def stop(self) -> None:
         """Stop in order; returns when the ports and files are free. No effect if the node does not run."""
@@ -61,11 +81,9 @@ class Node:
         await self.stop()
         await self.start()
 
-    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        self._ended = trio.Event()
-        self._scope = trio.CancelScope()
+    async def _run(self, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
         try:
-            with self._scope:
+            with scope:
                 await run_node(self.plan, self._machine, task_status=task_status)
         finally:
             self._scope = None

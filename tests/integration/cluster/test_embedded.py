@@ -10,6 +10,7 @@ import trio
 import triomq
 from triomq import errors
 from triomq_server.cluster import Cluster, open_cluster
+from triomq_server.disk.config_files import ConfigFileDamaged
 
 SMALL = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "2000"}
 
@@ -206,3 +207,26 @@ async def test_counts_that_make_no_cluster(counts: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="a cluster has"):
         async with open_cluster(**counts):
             pass
+
+
+async def test_a_node_that_is_started_twice_at_the_same_time_runs_once() -> None:
+    async with open_cluster(slaves=0) as cluster:
+        node = cluster["broker-a"]
+        await node.stop()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.start)
+            nursery.start_soon(node.start)
+        assert node.running
+        await node.restart()
+        assert node.running
+
+
+async def test_a_node_whose_files_are_damaged_names_the_cause_without_a_group(tmp_path: Path) -> None:
+    async with open_cluster(slaves=0, directory=tmp_path) as cluster:
+        await cluster["broker-a"].stop()
+        table = tmp_path / "broker-a" / "config" / "topics.json"
+        for file in (table, Path(f"{table}.bak")):
+            file.write_text("{")
+        with pytest.raises(ConfigFileDamaged, match="repair the file or move it away"):
+            await cluster["broker-a"].start()
+        assert not cluster["broker-a"].running
