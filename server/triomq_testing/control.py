@@ -27,7 +27,7 @@ import attrs
 import trio
 
 from triomq_testing.steered.clock import SteeredClock, whole_ms
-from triomq_testing.steered.faults import Faults
+from triomq_testing.steered.faults import SLOWEST_S, Faults
 
 MOST_CONNECTIONS = 64
 REQUEST_BYTES_MOST = 8192
@@ -126,8 +126,8 @@ class Control:
             numbers = _numbers(
                 {key: value for key, value in query.items() if key != "node"}, ("seconds",) if verb == "slow" else ()
             )
-            if verb == "slow" and not 0 <= numbers.get("seconds", -1) <= 3600:
-                raise _RefusedError(400, "slow needs seconds, from 0 to 3600")
+            if verb == "slow" and not numbers:
+                raise _RefusedError(400, f"slow needs seconds, from 0 to {SLOWEST_S}")
             await trio.to_thread.run_sync(partial(getattr(self._faults, verb), node, **numbers))
         else:
             raise _RefusedError(

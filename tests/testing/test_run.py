@@ -384,6 +384,7 @@ for path, code, text in [
     ("/faults/kill?node=nobody", 400, "there is no node nobody; known: broker-a"),
     ("/faults/slow", 400, "slow needs seconds"),
     ("/faults/slow?seconds=nan", 400, "slow needs seconds"),
+    ("/faults/slow?seconds=-1", 400, "slow needs seconds"),
     ("/faults/kill?seconds=1", 400, "'seconds' is not known here: only node"),
     ("/faults/mendd", 404, "there is no faults/mendd"),
     ("/clock/advance?hours=nan", 400, "NaN"),

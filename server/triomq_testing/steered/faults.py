@@ -11,6 +11,9 @@ from triomq_testing.steered.clock import Calls, SteeredClock
 from triomq_testing.steered.disk import SteeredDisk
 from triomq_testing.steered.network import SteeredNetwork
 
+SLOWEST_S = 3600
+"""The longest delay of a piece of data, in seconds."""
+
 SILENT_MS = 120_000
 """How long a name server keeps a broker that sends nothing, in ms."""
 
@@ -110,7 +113,13 @@ class Faults:
         self._calls.call(cut)
 
     def slow(self, name: str | None = None, *, seconds: float) -> None:
-        """Delay each piece of data that a node sends or receives by some seconds."""
+        """Delay each piece of data that a node sends or receives by some seconds.
+
+        Raises:
+            ValueError: the seconds are not between 0 and 3600.
+        """
+        if not 0 <= seconds <= SLOWEST_S:
+            raise ValueError(f"slow needs seconds, from 0 to {SLOWEST_S}, not {seconds:g}")
 
         async def slow() -> None:
             for _, weak in self._chosen(name):

@@ -103,6 +103,15 @@ async def test_a_cut_connection_breaks_and_is_opened_again(rocketmq: RocketMQ, r
             await producer.send(triomq.Message("orders", b"three"))
 
 
+@pytest.mark.parametrize("seconds", [-0.1, 3601.0, float("nan")])
+def test_a_delay_that_no_broker_can_have_is_refused(
+    rocketmq: RocketMQ, rocketmq_faults: Faults, seconds: float
+) -> None:
+    with pytest.raises(ValueError, match="slow needs seconds, from 0 to 3600"):
+        rocketmq_faults.slow(seconds=seconds)
+    assert rocketmq.topic("orders") == "orders"
+
+
 @pytest.mark.rocketmq(topics=["orders"])
 async def test_a_slow_broker_takes_its_time(rocketmq: RocketMQ, rocketmq_faults: Faults) -> None:
     async with triomq.open_client(rocketmq.namesrv_addr) as client:
