@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import attrs
 import trio
 
+from triomq_server.wire import error_text
 from triomq_testing.steered.clock import SteeredClock, whole_ms
 from triomq_testing.steered.faults import SLOWEST_S, Faults
 
@@ -98,8 +99,10 @@ class Control:
             await self._do(method, path, query)
         except _RefusedError as refusal:
             code, answer = refusal.code, {"error": refusal.text}
-        except (ValueError, OverflowError, RuntimeError) as error:
-            code, answer = 400, {"error": str(error)}
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a broker that cannot be started must not end the others
+            code, answer = 400, {"error": error_text(error)}
         await stream.send_all(_head(code) + json.dumps(answer or self._state()).encode() + b"\n")
         # Closing while the peer still sends would reset the connection, and lose data that it has not read.
         await stream.send_eof()

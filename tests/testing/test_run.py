@@ -318,7 +318,7 @@ def test_the_command_ignores_no_signals_that_python_ignores() -> None:
 
 
 STEER = """
-import os, subprocess, sys, threading, urllib.error, urllib.request, triomq.blocking
+import os, socket, subprocess, sys, threading, urllib.error, urllib.request, triomq.blocking
 TRIOMQ = [sys.executable, "-c", "from triomq_command import main; main()"]
 URL = os.environ["TRIOMQ_RUN_URL"]
 
@@ -397,6 +397,14 @@ for path, code, text in [
 ]:
     status, answer = post(path)
     assert status == code and text in answer, (path, status, answer)
+
+host, port = client.admin.cluster_info().broker_addr_table["broker-a"].broker_addrs[0].split(":")
+assert post("/faults/stop")[0] == 200
+with socket.create_server((host, int(port))):
+    status, answer = post("/faults/start")
+assert status == 400 and "Address already in use" in answer, (status, answer)
+assert post("/faults/start")[0] == 200, "the failed start has ended nothing else"
+assert bodies() == [b"one", b"two"]
 """
 
 
