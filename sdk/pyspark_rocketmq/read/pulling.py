@@ -8,6 +8,7 @@ pulled at once. Messages that a broker does not have (yet) are pulled from anoth
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -118,9 +119,8 @@ class Strides:
         self._plan = plan
         self._hand_over = hand_over
         self.skipped = 0
-        size = FILTERED_STRIDE if plan.is_filtered else STRIDE
-        part = plan.part
-        self._waiting = [_Stride(at, min(at + size, part.end)) for at in range(part.start, part.end, size)][::-1]
+        self._size = FILTERED_STRIDE if plan.is_filtered else STRIDE
+        self._next_at = plan.part.start
         self._open: list[_Stride] = []
         self._bundle: list[bytes] = []
         self._bundle_bytes = 0
@@ -146,20 +146,25 @@ class Strides:
 
             async def lane() -> None:
                 try:
-                    while self._waiting:
-                        stride = self._waiting.pop()
-                        self._open.append(stride)
-                        await self._pull_stride(stride)
+                    while self._next_at < self._plan.part.end:
+                        await self._pull_stride(self._open_next())
                 except (MQError, DataLoss, BrokerBehind) as error:
                     # Stored, so that it is raised unchanged and not in a group.
                     failures.append(error)
                     nursery.cancel_scope.cancel()
 
-            for _ in range(min(LANES, len(self._waiting))):
+            for _ in range(min(LANES, math.ceil(len(self._plan.part) / self._size))):
                 nursery.start_soon(lane)
         if failures:
             raise failures[0]
         self._flush()
+
+    def _open_next(self) -> _Stride:
+        """The next stride; they are made one by one, as a range may have millions of them."""
+        end = min(self._next_at + self._size, self._plan.part.end)
+        stride, self._next_at = _Stride(self._next_at, end), end
+        self._open.append(stride)
+        return stride
 
     async def _pull_stride(self, stride: _Stride) -> None:
         while stride.at < stride.end:

@@ -4,6 +4,7 @@ that are dictionaries."""
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections.abc import Callable, Container
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +213,19 @@ async def test_little_is_kept_when_nothing_is_taken(
         await trio.sleep(1000)
         assert sum(taken) > before
         nursery.cancel_scope.cancel()
+
+
+def test_a_long_range_takes_no_memory_before_it_is_read() -> None:
+    part = QueueRange(QueueId("T", "broker-a", 0), 0, 20_000_000)
+    session = Session(None, None, None)  # type: ignore[arg-type]
+    tracemalloc.start()
+    try:
+        strides = Strides(session, PullPlan(part), lambda _bundle: None)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert strides.skipped == 0
+    assert held < 100_000, "a stride has 256 offsets and takes more than 100 bytes"
 
 
 async def test_what_a_slave_does_not_have_yet_comes_from_the_master(autojump_clock: trio.testing.MockClock) -> None:
