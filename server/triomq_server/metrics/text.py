@@ -34,6 +34,8 @@ _ESCAPES: Final = {
     # Ends of lines for `str.splitlines`, which some readers use.
     0x2028: "\\\\u2028",
     0x2029: "\\\\u2029",
+    # Halves of surrogate pairs, which a name from JSON may have and UTF-8 has not.
+    **{number: f"\\\\u{number:04x}" for number in range(0xD800, 0xE000)},
 }
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
@@ -155,8 +157,7 @@ class TextWriter:
 
     def _end_piece(self) -> None:
         if self._lines:
-            # A name that was not UTF-8 on the wire cannot be part of the text.
-            self.pieces.append("".join(self._lines).encode("utf-8", "backslashreplace"))
+            self.pieces.append("".join(self._lines).encode())
             self._lines.clear()
 
 
