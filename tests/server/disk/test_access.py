@@ -190,3 +190,11 @@ def test_an_empty_file_cannot_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(ValueError, match="empty file"):
         RealDisk().open(f"{tmp_path}/empty")
+
+
+def test_a_store_behind_a_link_to_nothing_is_not_made(tmp_path: Path) -> None:
+    """Its file system may not be mounted yet: a new store would be on another disk."""
+    (tmp_path / "store").symlink_to(tmp_path / "mounted" / "store")
+    with pytest.raises(FileExistsError):
+        RealDisk().lock(f"{tmp_path}/store/lock")
+    assert not (tmp_path / "mounted").exists()
