@@ -89,6 +89,7 @@ class GuestRun:
 
     Attributes:
         nursery: runs the sessions.
+        ticks: runs trio's loop.
     """
 
     nursery: trio.Nursery
@@ -99,6 +100,10 @@ class GuestRun:
         self._stop: trio.Event
         self._ending = False
         self._sessions: set[Session[Any]] = set()
+        self.calls: set[Call[Any]] = set()
+        """The calls under way."""
+        self.in_loop: dict[trio.lowlevel.Task, Callable[[], object]] = {}
+        """Task that waits for a user's code in the loop -> a function that ends the wait."""
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self.ticks = Ticks(loop, self._main, self._done)
@@ -155,6 +160,11 @@ class GuestRun:
             "an event loop was closed while clients were open on it; they are closed now, and what they had in flight may "
             "be lost: use `async with`, or call aclose()"
         )
+        # Who called is gone, and the tasks of handlers and callbacks run no more: nothing may wait for them.
+        for call in list(self.calls):
+            call.cancel()
+        for give_up in list(self.in_loop.values()):
+            give_up()
         self._end()
         self.ticks.finish()
 
@@ -355,7 +365,7 @@ class Session(Generic[Value]):
             RuntimeError: the user's code has cancelled itself, which trio does not see.
         """
         if self._run.loop.is_closed():
-            raise ClientClosed("the event loop is closed")
+            _raise_loop_closed()
         waiting = trio.lowlevel.current_task()
         context = contextvars.copy_context()
         loop = self._run.loop
@@ -370,12 +380,25 @@ class Session(Generic[Value]):
 
         def cancel(raising: Callable[[], NoReturn]) -> trio.lowlevel.Abort:
             nonlocal raise_cancel
+            if loop.is_closed():
+                self._run.in_loop.pop(waiting, None)
+                return trio.lowlevel.Abort.SUCCEEDED
             raise_cancel = raising
             task.cancel()
             return trio.lowlevel.Abort.FAILED
 
+        def give_up() -> None:
+            """End the wait, since the loop was closed."""
+            raising = raise_cancel if raise_cancel is not None else _raise_loop_closed
+            del self._run.in_loop[waiting]
+            trio.lowlevel.reschedule(waiting, outcome.capture(raising))
+
         task.add_done_callback(ended)
-        await trio.lowlevel.wait_task_rescheduled(cancel)
+        self._run.in_loop[waiting] = give_up
+        try:
+            await trio.lowlevel.wait_task_rescheduled(cancel)
+        finally:
+            self._run.in_loop.pop(waiting, None)
         if not task.cancelled():
             return task.result()
         if raise_cancel is not None:
@@ -404,6 +427,7 @@ class Call(Generic[R]):
     async def serve(self) -> None:
         """Run in trio; the caller gets the result or the exception, whichever it is."""
         call_for(self._caller)
+        self._run.calls.add(self)
         try:
             with self._scope:
                 self._end = outcome.Value(await self._function())
@@ -415,8 +439,13 @@ class Call(Generic[R]):
                 raise
             self._end = outcome.Error(theirs)
         finally:
+            self._run.calls.discard(self)
             self._ended = True
             complete(self._answer)
+
+    def cancel(self) -> None:
+        """Cancel the function; its caller does not wait any more."""
+        self._scope.cancel()
 
     async def wait(self, *, if_cancelled: bool = True) -> R:
         """Wait in a task of the asyncio loop; if that is cancelled, until the call has ended, unless that is not wanted.
@@ -482,3 +511,7 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _interrupt() -> NoReturn:
     raise KeyboardInterrupt
+
+
+def _raise_loop_closed() -> NoReturn:
+    raise ClientClosed("the event loop is closed")

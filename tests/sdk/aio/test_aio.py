@@ -757,6 +757,58 @@ def test_a_loop_that_is_closed_under_a_client(run, system_cluster, caplog):
     assert len(system_cluster.broker.requests(RequestCode.UNREGISTER_CLIENT)) == 2
 
 
+async def handle_until_closed(consumer, started):
+    async def handle(_message):
+        started.set()
+        await asyncio.sleep(1000)
+
+    await consumer.subscribe("T")
+    await consumer.run(handle, concurrency=1)
+
+
+async def revoke_until_closed(consumer, _started):
+    await consumer.subscribe("T")
+    while not consumer.assignment:  # noqa: ASYNC110 - it has no event
+        await asyncio.sleep(0.01)
+    await consumer.aclose()
+
+
+@pytest.mark.parametrize("waits", [handle_until_closed, revoke_until_closed])
+def test_a_loop_that_is_closed_under_users_code(run, groups, caplog, waits):
+    """Handlers and callbacks in a closed loop never end: the loop that closes their client must not wait for them."""
+    loop = asyncio.new_event_loop()
+
+    async def leave():
+        started = asyncio.Event()
+
+        async def revoked(_queues):
+            started.set()
+            await asyncio.sleep(1000)
+
+        client = await open_client(groups)
+        callbacks = triomq.ConsumerCallbacks(on_revoked=revoked)
+        consumer = client.push_consumer("G", start_from="earliest", drain_s=1000, callbacks=callbacks)
+        await consumer.__aenter__()
+        waiting = asyncio.create_task(waits(consumer, started))
+        await started.wait()
+        for task in asyncio.all_tasks():
+            task._log_destroy_pending = False
+        return client, waiting
+
+    kept = loop.run_until_complete(leave())
+    loop.close()
+
+    async def main():
+        async with open_client(groups) as again:
+            await again.producer("P").send(triomq.Message("T", b"y"))
+
+    with caplog.at_level(logging.WARNING, "triomq"):
+        run(main)
+    assert [record.message for record in caplog.records if "event loop was closed" in record.message]
+    assert groups.broker.offsets["G", "T", 0] == 0, "nothing was handled"
+    del kept
+
+
 def test_an_interrupt_that_trio_sees_is_the_loops(system_cluster):
     loop = asyncio.new_event_loop()
 
