@@ -21,7 +21,7 @@ class OffsetStore(Protocol):
     """Keeps the offsets of one consumer group."""
 
     async def read(self, queue: MessageQueue, /) -> int | None:
-        """The committed offset, or None if the group has none in this queue.
+        """The committed offset, or None (or -1) if the group has none in this queue.
 
         Raises:
             MQError: it cannot be read now. Any other exception counts as one.
@@ -64,10 +64,12 @@ class CheckedStore:
             raise
         except Exception as error:  # noqa: BLE001 - the user's
             self._failed("read", error)
-        if offset is None or (isinstance(offset, int) and not isinstance(offset, bool) and offset <= OFFSET_MAX):
-            return offset
+        if offset is None:
+            return None
+        if isinstance(offset, int) and not isinstance(offset, bool) and -1 <= offset <= OFFSET_MAX:
+            return offset if offset >= 0 else None  # Java's stores return -1 for none
         what = f"read of the offset store {self._name} returned {offset!r} for {queue}"
-        raise MQError(what, remark=f"an offset is None or an int of at most {OFFSET_MAX}")
+        raise MQError(what, remark=f"an offset is None or an int from 0 to {OFFSET_MAX}")
 
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Keep these offsets.

@@ -35,7 +35,7 @@ from triomq._consumer.group.missing import MissingMessages
 from triomq._consumer.group.pull_loop import HELD_S, empty_pause_s
 from triomq._consumer.group.rebalance import Members, Rebalance
 from triomq._consumer.membership import ClientResources
-from triomq._consumer.offset_store import OffsetStore
+from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import PullCall, Puller, RecordScan
 from triomq._consumer.running_properties import consumer_properties
 from triomq._consumer.shared_pulls import Share, SharedPulls
@@ -92,6 +92,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         check_group(group)
         preference = read_preference_of(read_preference)
         check_callback("on_event", on_event, plain=True)
+        given = CheckedStore(offset_store) if offset_store is not None else None
         self.group = group
         self._client = client
         self._make_puller = partial(
@@ -108,7 +109,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._puller = self._make_puller(preference=preference)
         self._pullers: dict[Preference, Puller] = {preference: self._puller}
         self._bounds = construct(QueueBounds, self._puller.brokers, client.route_wait)
-        self._offsets = offset_store if offset_store is not None else BrokerOffsets(group, self._puller.brokers)
+        self._offsets: OffsetStore = given if given is not None else BrokerOffsets(group, self._puller.brokers)
         self._left = left
         self._positions: dict[MessageQueue, int] = {}
         self._subscriptions: LRUCache[tuple[str, str | None, str | None], Subscription] = LRUCache(FILTERS_MAX)

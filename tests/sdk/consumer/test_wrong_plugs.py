@@ -35,8 +35,10 @@ class Store:
 
 
 def consumer_of(client, kind, **options):
+    if kind == "pull":
+        return client.pull_consumer("G", **options)
     make = client.push_consumer if kind == "push" else client.lite_pull_consumer
-    return make("G", start_from="earliest", **options)
+    return make("G", **{"start_from": "earliest", **options})
 
 
 async def consume(consumer, kind, count):
@@ -67,6 +69,7 @@ KINDS = pytest.mark.parametrize("kind", ["push", "lite"])
         (5.5, "read of the offset store Store returned 5.5"),
         (True, "read of the offset store Store returned True"),
         (1 << 63, "read of the offset store Store returned 9223372036854775808"),
+        (-2, "read of the offset store Store returned -2"),
     ],
     ids=repr,
 )
@@ -103,6 +106,40 @@ async def test_an_offset_store_that_cannot_keep_offsets_for_a_while(autojump_clo
 
 
 @KINDS
+async def test_an_offset_store_that_returns_minus_1_for_none(autojump_clock, group_cluster, kind):
+    """As Java's stores do."""
+    group_cluster.broker.store("T", 0, b"old")
+    store = Store()
+    store.read_answers = [-1] * 3
+    options = {"offset_store": store, "start_from": "latest"}
+    async with group_cluster.client() as client, consumer_of(client, kind, **options) as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        group_cluster.broker.store("T", 0, b"new")
+        assert await consume(consumer, kind, 1) == [b"new"]
+
+
+async def test_an_offset_store_of_a_pull_consumer_that_fails_for_a_while(autojump_clock, group_cluster, caplog):
+    group_cluster.broker.store("T", 0, b"m0")
+    store = Store()
+    store.read_answers = [OSError("away")] * 6
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G", offset_store=store)
+        async with consumer.share("T") as pulls:
+            result = await anext(pulls)
+            assert [message.body for message in result] == [b"m0"]
+            store.commit_errors = [OSError("away")]
+            with pytest.raises(errors.MQError, match="commit of the offset store Store failed; OSError: away"):
+                await consumer.commit(result.queue)
+            await consumer.commit(result.queue)
+        store.read_answers = ["3"]
+        with pytest.raises(errors.MQError, match="read of the offset store Store returned '3'"):
+            await consumer.committed(Q0)
+    assert "a pull failed and will be repeated: read of the offset store Store failed; OSError: away" in caplog.text
+    assert store.offsets == {Q0: 1}
+
+
+@pytest.mark.parametrize("kind", ["push", "lite", "pull"])
 @pytest.mark.parametrize("store", [5, Store, object()], ids=["int", "class", "object"])
 async def test_what_is_no_offset_store(group_cluster, kind, store):
     async with group_cluster.client() as client:
