@@ -57,6 +57,8 @@ class LitePullConsumer(AssignedQueues):
         self.group = options.group
         self._route_wait = client.route_wait
         self._member = LiteMembership(client, options, lite, left=left)
+        # One at a time: two at once would both take a queue, and deliver each of its messages twice.
+        self._assigning = trio.Lock()
 
     @property
     def auto_commit(self) -> bool:
@@ -136,15 +138,18 @@ class LitePullConsumer(AssignedQueues):
     async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql | ClassFilter = ALL) -> None:
         """Pull exactly these queues, regardless of other members; all other queues are given up.
 
+        A second call waits for the end of the first one.
+
         Args:
             queues: the queues; ``fetch_queues`` of a pull consumer lists those of a topic.
             expression: chooses among their messages; as for :meth:`subscribe`.
 
         Raises:
-            InvalidCall: a topic was subscribed before.
+            InvalidCall: a topic was subscribed before, or a callback of this consumer has called it.
             MQError: the start in a queue cannot be determined now.
         """
         self._choose_mode(assigns=True)
+        self._refuse_callbacks("assign()")
         if not isinstance(queues, Iterable):
             raise InvalidCall(f"the queues are {type(queues).__name__}, not a list of MessageQueue")
         given = list(queues)
@@ -152,16 +157,17 @@ class LitePullConsumer(AssignedQueues):
             check_queue(queue)
         wanted = list(dict.fromkeys(given))
         await self.start()
-        now = self._member.clock()
-        for topic in sorted({queue.topic for queue in wanted}):
-            subscription = make_subscription(topic, expression, now)
-            await self._member.check_filter(subscription)
-            self._member.use(subscription)
-        for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
-            await self._member.revoked(queue)
-        for queue in wanted:
-            if queue not in self._member.engine.queues:
-                await self._member.take(queue)
+        async with self._assigning:
+            now = self._member.clock()
+            for topic in sorted({queue.topic for queue in wanted}):
+                subscription = make_subscription(topic, expression, now)
+                await self._member.check_filter(subscription)
+                self._member.use(subscription)
+            for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
+                await self._member.revoked(queue)
+            for queue in wanted:
+                if queue not in self._member.engine.queues:
+                    await self._member.take(queue)
 
     @property
     def assignment(self) -> list[MessageQueue]:

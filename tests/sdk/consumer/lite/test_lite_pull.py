@@ -334,6 +334,45 @@ async def test_assigned_queues(autojump_clock, group_cluster):
         assert beat.consumer_data_set[0].subscription_data_set == []
 
 
+@pytest.mark.parametrize(("second", "polled"), [([Q0], 5), ([Q0, Q1], 10), ([Q1], 5), ([], 0)])
+async def test_assigning_twice_at_once(autojump_clock, group_cluster, second, polled):
+    """The second call comes while the first one asks for the group's offset."""
+    fill(group_cluster, 5)
+    fill(group_cluster, 5, queue_id=1)
+
+    async def late(command):
+        await trio.sleep(1)
+        return group_cluster.broker.serve(command)
+
+    group_cluster.broker.script(RequestCode.QUERY_CONSUMER_OFFSET, late)
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.assign, [Q0])
+            await trio.sleep(0.5)
+            nursery.start_soon(consumer.assign, second)
+        assert consumer.assignment == second
+        bodies = await drain(consumer)
+        assert len(bodies) == len(set(bodies)) == polled
+
+
+async def test_assigning_in_a_callback(autojump_clock, group_cluster):
+    refused = []
+
+    async def revoked(_queues):
+        with pytest.raises(errors.InvalidCall, match=r"assign\(\) waits for all callbacks") as caught:
+            await consumer.assign([Q0])
+        refused.append(caught.value)
+
+    async with group_cluster.client() as client:
+        callbacks = triomq.ConsumerCallbacks(on_revoked=revoked)
+        async with client.lite_pull_consumer("G", callbacks=callbacks) as consumer:
+            await consumer.assign([Q0])
+            await consumer.assign([Q1])
+            assert len(refused) == 1
+            assert consumer.assignment == [Q1]
+            await consumer.assign([])
+
+
 async def test_seeking(autojump_clock, group_cluster):
     fill(group_cluster, 10)
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
