@@ -31,7 +31,8 @@ class PolledMessages:
         self._ready: deque[list[HeldMessage]] = deque()
         """The messages that can be given out, answer by answer."""
         self._arrived = trio.Event()
-        self._given_out: list[HeldMessage] = []
+        self._given_out: list[list[HeldMessage]] = []
+        """What was given out since the last poll: more than one part if several tasks were waiting for it."""
         self._iterated: deque[HeldMessage] = deque()
         self._failure: Exception | None = None
         self._quick_turns = 0
@@ -54,11 +55,13 @@ class PolledMessages:
         """Make waiting polls check again whether the consumer is open."""
         self._arrived.set()
 
-    def finish(self) -> list[HeldMessage]:
-        """Mark the messages that were given out as done, and return them: all of one answer, and so of one queue."""
-        done, self._given_out = self._given_out, []
+    def finish(self) -> list[list[HeldMessage]]:
+        """Mark the messages that were given out as done, and return them, in parts of one queue each."""
+        done = self._given_out
         if done:
-            done[0].page.holder.owner.finish_page(done)
+            self._given_out = []
+            for part in done:
+                part[0].page.holder.owner.finish_page(part)
         return done
 
     async def batch(self, wait_s: float) -> list[ReceivedMessage]:
@@ -68,7 +71,8 @@ class PolledMessages:
         if not found:
             with trio.move_on_after(wait_s):
                 found = await self._wait()
-        self._given_out = found
+        if found:
+            self._given_out.append(found)
         return [*found]
 
     async def message(self) -> HeldMessage:
@@ -79,7 +83,7 @@ class PolledMessages:
                 message = self._iterated.popleft()
                 # Its queue may have been given up since it was fetched.
                 if message.stage is not Stage.ENDED:
-                    self._given_out = [message]
+                    self._given_out.append([message])
                     return message
             await self._pause()
             self._iterated.extend(self._take() or await self._wait())

@@ -115,8 +115,7 @@ class LiteMembership(Membership):
 
     def finish_polled(self) -> None:
         """Mark the messages that were given out as consumed."""
-        done = self.messages.finish()
-        if done and self._revoking:
+        for done in self.messages.finish():
             source = self._revoking.get(done[0].queue)
             if source is not None and source.process is done[0].page.holder:
                 # It was given up with its queue, before it was known to be consumed.

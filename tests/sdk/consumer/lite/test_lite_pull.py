@@ -334,6 +334,33 @@ async def test_assigned_queues(autojump_clock, group_cluster):
         assert beat.consumer_data_set[0].subscription_data_set == []
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+async def test_several_tasks_wait_for_messages(autojump_clock, group_cluster, one_by_one):
+    polled = []
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest", batch_max=4) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def poll():
+            while True:
+                polled.extend([await anext(consumer)] if one_by_one else await consumer.poll(1000.0))
+                await trio.sleep(0.01)
+
+        await consumer.subscribe("T")
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        for _ in range(3):
+            nursery.start_soon(poll)
+        await trio.sleep(1)
+        fill(group_cluster, 20)
+        await until(lambda: len(polled) == 20)
+        await trio.sleep(1)
+        await consumer.commit()
+        assert (consumer.position(Q0), committed(group_cluster)) == (20, 20)
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize(("second", "polled"), [([Q0], 5), ([Q0, Q1], 10), ([Q1], 5), ([], 0)])
 async def test_assigning_twice_at_once(autojump_clock, group_cluster, second, polled):
     """The second call comes while the first one asks for the group's offset."""
