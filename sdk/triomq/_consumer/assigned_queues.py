@@ -70,7 +70,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
             offset: the offset of the next message to deliver.
 
         Raises:
-            InvalidCall: the queue is not assigned, or has no such offset.
+            InvalidCall: the queue is not assigned, is locked by another member, or has no such offset.
         """
         self._own([queue])
         check_whole_offset(offset)

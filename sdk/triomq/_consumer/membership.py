@@ -418,10 +418,13 @@ class Membership(ABC):
         """Continue elsewhere in a queue; its pulled messages are given up.
 
         Raises:
-            InvalidCall: the queue is no longer assigned.
+            InvalidCall: the queue is no longer assigned, or another member has its lock.
         """
         if queue not in self.engine.queues:
             raise InvalidCall(f"{queue} was given up meanwhile; seek again when it is assigned")
+        if self.positions.get(queue) is None:
+            # What is written there now would overwrite that member's offset.
+            raise InvalidCall(f"{queue} is locked by another member; seek again when this member has the lock")
         self.positions.move(queue, offset)
         self.engine.seek(queue, offset)
 

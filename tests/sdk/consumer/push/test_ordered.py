@@ -235,6 +235,32 @@ async def test_a_lock_that_another_member_took(autojump_clock, group_cluster):
     assert committed(group_cluster) == 10
 
 
+async def test_a_seek_in_a_queue_that_another_member_has_locked(autojump_clock, group_cluster, open_consumer, events):
+    """That member has committed 77, which must stay; later this one can seek again."""
+    fill(group_cluster, 5)
+    seen = []
+
+    async def handle(message):
+        seen.append(message.queue_offset)
+
+    async with open_consumer(ordered=True) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == 5)
+        held = group_cluster.broker.consumers.locks
+        held.update(dict.fromkeys(held, ("other", trio.current_time() + 100)))
+        await until(lambda: "lock_lost" in events.kinds())
+        group_cluster.broker.offsets["G", "T", 0] = 77
+        with pytest.raises(triomq.errors.InvalidCall, match="is locked by another member; seek again when"):
+            await consumer.seek(Q0, 2)
+        await trio.sleep(40)
+        assert committed(group_cluster) == 77
+        group_cluster.broker.offsets["G", "T", 0] = 5
+        await trio.sleep(100)
+        await consumer.seek(Q0, 3)
+        await until(lambda: seen[5:] == [3, 4])
+        consumer.drain()
+
+
 async def test_a_queue_is_given_up_only_between_two_messages(autojump_clock, group_cluster):
     fill(group_cluster, 30)
     fill(group_cluster, 30, queue_id=1)
