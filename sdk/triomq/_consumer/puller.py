@@ -55,8 +55,8 @@ OFFSET_RESET: Final = "OFFSET_RESET"
 """Answer of RocketMQ 5's brokers, with the code of an illegal offset, to the first pull after an operator's reset."""
 
 GROWTH_MAX: Final = 1_000_000
-"""How far beyond the queue's end an answer with messages may lead: the broker reads the end first, then the entries,
-and messages arrive in between."""
+"""How far beyond the queue's end an answer may lead: the broker reads the end first, then the entries, and messages arrive
+in between; and it continues at the next file of a queue, 300,000 entries each, if one cannot be read."""
 
 
 NOT_ADMITTED_ADVICE: Final = (
@@ -533,13 +533,15 @@ class Puller:
         if next_offset < 0 or min_offset < -1 or max_offset < -1:
             remark = f"the next offset is {next_offset}, of a queue from {min_offset} to {max_offset}"
             raise _violation(call, node, remark)
+        end_offset = max(max_offset, call.offset)
+        if status is not PullStatus.OFFSET_ILLEGAL and max_offset >= 0 and next_offset - end_offset > GROWTH_MAX:
+            # All messages before it would count as consumed.
+            raise _violation(call, node, f"the next offset is {next_offset}, and the queue ends at {max_offset}")
         starts: list[int] | None = None
         count = 0
         if status is PullStatus.FOUND:
             if next_offset <= call.offset:
                 raise _violation(call, node, f"there are messages, and the next offset is {next_offset}")
-            if next_offset - max_offset > GROWTH_MAX and max_offset >= 0:
-                raise _violation(call, node, f"the next offset is {next_offset}, and the queue ends at {max_offset}")
             # Here, while the consumer is still before them: it would skip messages that cannot be read later.
             starts, count, end = self._records_of(answer.body)
             if not count or end != len(answer.body):

@@ -8,6 +8,7 @@ import trio
 import triomq
 from triomq._consumer.group.pull_loop import EMPTY_PAUSE_MAX_S, EMPTY_REPORTED_FROM
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.pull import PullMessageRequest
 
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
 PULL = RequestCode.PULL_MESSAGE
@@ -242,3 +243,35 @@ async def test_messages_without_progress_are_an_error(autojump_clock, cluster):
     async with cluster.client() as client:
         with pytest.raises(triomq.errors.ProtocolViolation, match="the next offset is 0"):
             await client.pull_consumer("G").pull(QUEUE, 0)
+
+
+@pytest.mark.parametrize("code", [0, 19, 20])
+async def test_an_answer_that_leads_far_beyond_the_queue_is_an_error(
+    autojump_clock, group_cluster, open_consumer, caplog, code
+):
+    """All messages that came before that offset would be skipped, and their consumption be committed."""
+    fill(group_cluster, 2)
+    fields = {"nextBeginOffset": str(1 << 62), "minOffset": "0", "maxOffset": "2", "suggestWhichBrokerId": "0"}
+
+    broker, odd = group_cluster.broker, []
+    pull = broker.pull
+
+    def far_beyond(command):
+        header = command.header(PullMessageRequest)
+        if (header.topic, header.queue_id) != ("T", 0) or len(odd) == 3:
+            return pull(command)
+        odd.append(command)
+        return command.answer(code, "odd", fields=fields, body=b"".join(broker.queues["T", 0]) if code == 0 else b"")
+
+    broker.pull = far_beyond
+    bodies = []
+    async with open_consumer() as consumer:
+        with trio.move_on_after(60):
+            async for delivery in consumer:
+                async with delivery:
+                    bodies.append(delivery.message.body)
+                if len(bodies) == 2:
+                    break
+    assert bodies == [b"0", b"1"]
+    assert "the next offset is 4611686018427387904, and the queue ends at 2" in caplog.text
+    assert broker.offsets["G", "T", 0] == 2
