@@ -138,10 +138,11 @@ class Handlers:
                         now = ended
                         if hooks is not None and context is not None:
                             hooks.end(context, None)
-                except BaseException:
+                except BaseException as error:
                     # First, as after a SystemExit no other task may take the same messages.
                     self._is_ending = True
                     dispatch.requeue(batch)
+                    self._raise_only_cancels(batch, error)
                     raise
                 since_pause += 1
                 if since_pause >= CHECKPOINT_EVERY:
@@ -158,6 +159,14 @@ class Handlers:
     ) -> None:
         self._count_failure(batch, error, trio.current_time() - started_s, context)
         await self._dispatch.fail(batch, self._answer(batch, error))
+
+    def _raise_only_cancels(self, batch: Sequence[HeldMessage], error: BaseException) -> None:
+        """Log what tasks of a cancelled handler raised when they were cancelled, and raise the cancellation alone."""
+        if isinstance(error, BaseExceptionGroup):
+            cancels, failures = error.split(trio.Cancelled)
+            if cancels is not None and isinstance(failures, Exception):
+                self._dispatch.failures.write("the handler was cancelled and failed for", batch[0], "", failures)
+                raise cancels from None
 
     def _count_failure(
         self, batch: Sequence[HeldMessage], error: Exception, seconds: float, context: ConsumeContext | None

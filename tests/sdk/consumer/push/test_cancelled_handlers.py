@@ -158,3 +158,39 @@ async def test_plain_handlers(ordered, batch_max, fails, make_group_cluster):
         if not fails:
             assert sorted(trial.begun) == sorted(trial.done) == list(range(MESSAGES))
     assert number > 1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_handlers_whose_tasks_fail_when_cancelled(autojump_clock, group_cluster, caplog, closed):
+    """As when they return a connection that is gone: the cancel, or the end of the consumer, must not raise that."""
+
+    async def clean_up_badly():
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise OSError("the connection is gone")
+
+    async def handle(message):
+        begun.append(message.queue_offset)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(clean_up_badly)
+            await trio.sleep_forever()
+
+    begun = []
+    group_cluster.broker.store("T", 0, b"m")
+    async with (
+        group_cluster.client() as client,
+        trio.open_nursery() as nursery,
+        client.push_consumer("G", start_from="earliest", drain_s=1) as consumer,
+    ):
+        await consumer.subscribe("T")
+        if closed:
+            nursery.start_soon(consumer.run, handle)
+            await trio.sleep(5)
+        else:
+            with trio.move_on_after(5):
+                await consumer.run(handle)
+        assert begun == [0]
+    assert "the handler was cancelled and failed for <ReceivedMessage T queue 0 offset 0" in caplog.text
+    assert "the connection is gone" in caplog.text
+    assert group_cluster.broker.offsets["G", "T", 0] == 0, "neither a success nor a failure"
