@@ -106,7 +106,7 @@ def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             metadata, count = file.schema_arrow.metadata or {}, file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
         raise LedgerError(f"{path} is not a Parquet file: {error}") from error
@@ -193,7 +193,10 @@ def read_ledger(paths: Sequence[Path], kind: str) -> pa.Table:
     import pyarrow.parquet as pq
 
     schema = ledger_schema(kind)
-    tables = [pq.read_table(path).replace_schema_metadata(None).cast(schema) for path in paths]
+    tables = []
+    for path in paths:
+        with path.open("rb") as file:
+            tables.append(pq.read_table(file).replace_schema_metadata(None).cast(schema))
     return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 

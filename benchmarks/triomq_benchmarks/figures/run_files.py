@@ -216,11 +216,14 @@ def _write_rows(kind: type[Any], rows: Sequence[object], path: Path) -> None:
     }  # fmt: skip
     fields = attrs.fields(kind)
     columns = {each.name: pa.array([getattr(row, each.name) for row in rows], kinds[str(each.type)]) for each in fields}
-    pq.write_table(pa.table(columns), path, compression="zstd")
+    # Opened here: Arrow takes a path with a colon for a URI, and no path that is not UTF-8.
+    with path.open("wb") as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    with path.open("rb") as file:
+        rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
     return rows

@@ -73,7 +73,7 @@ def write_history(runs: Mapping[str, RunResult], path: Path) -> None:
         rows=[_row(entry, list(series).index(entry.series)) for entry in reversed(entries)],
     )
     with whole_file(path) as unfinished:
-        unfinished.write_text(page, "utf-8")
+        unfinished.write_text(page, "utf-8", "backslashreplace")  # names of folders may not be UTF-8
 
 
 def _day(entry: _Entry) -> str:

@@ -70,7 +70,7 @@ def write_report(results: Sequence[RunResult], path: Path, folders: Sequence[str
         footer=f"triomq {results[0].versions.get('triomq', '')} · run {', '.join(each.run_id for each in results)}",
     )
     with whole_file(path) as unfinished:
-        unfinished.write_text(page, "utf-8")
+        unfinished.write_text(page, "utf-8", "backslashreplace")  # names of folders may not be UTF-8
 
 
 @functools.lru_cache(maxsize=1)

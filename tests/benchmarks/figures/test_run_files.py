@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from made_runs import made_run
 
+from triomq_benchmarks.audit.ledger_tables import audit_folder
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
+from triomq_benchmarks.figures.ledger import folder_sink, open_ledger
 from triomq_benchmarks.figures.run_files import (
     INTERVALS,
     RESOURCES,
@@ -78,6 +81,20 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert again.rows == RUN.rows
     assert attrs.evolve(again, rows=()) == attrs.evolve(RUN, rows=())
     assert again.quantiles()["intended_to_ack"].max_ms == pytest.approx(9, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [b"run-22:30", b"file:run", b"r\xff"], ids=["time", "file", "not UTF-8"])
+def test_the_name_of_a_folder_is_no_uri_and_any_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path(os.fsdecode(name))
+    write_run(RUN, folder)
+    assert read_run(folder).rows == RUN.rows
+    with open_ledger(folder_sink(folder), worker=0, workers=1, groups=["g"]) as ledger:
+        ledger.acknowledged(1, "t", "broker-a", 0, 0, 7)
+        ledger.consumed(1, "t", "broker-a", 0, 0, 7, "g")
+    assert audit_folder(folder).clean
 
 
 def test_the_json_is_json(tmp_path: Path) -> None:

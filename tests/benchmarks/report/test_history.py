@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -105,3 +106,18 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     done = history(tmp_path)
     assert (done.exit_code, done.stderr) == (1, f"Error: {page} cannot be written: Is a directory\n")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["history.html", "run"]
+
+
+@pytest.mark.parametrize("command", [("history",), ("report",), ("compare", "--json", "r\udcff")])
+def test_names_of_folders_that_are_not_utf_8(
+    command: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a\udcfc", "b"):
+        write_run(made_run(), tmp_path / "r\udcff" / name)
+    done = CliRunner().invoke(bench, [*command, "r\udcff", *([] if "compare" in command else ["--out", "page.html"])])
+    assert done.exit_code == 0, done.exception
+    if "compare" in command:
+        assert json.loads(done.stdout)["folders"] == ["r\\udcff", "r\\udcff"]
+    else:
+        assert "a\\udcfc" in (tmp_path / "page.html").read_text("utf-8")

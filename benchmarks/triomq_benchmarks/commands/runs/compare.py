@@ -217,7 +217,9 @@ def compare(
     found = compare_repeats(*runs, tolerance=0.01 if tolerance is None else tolerance, wanted=wanted, force=force)
     if as_json:
         plain = {"result": found.result, "exit_code": found.exit_code, **attrs.asdict(found)}
-        click.echo(msgspec.json.encode({**plain, "folders": [str(folder) for folder in folders]}))
+        # Names of folders may not be UTF-8.
+        names = [str(folder).encode("utf-8", "backslashreplace").decode() for folder in folders]
+        click.echo(msgspec.json.encode({**plain, "folders": names}))
     else:
         for name, folder in zip("AB", folders, strict=True):
             click.echo(f"{name}: {folder}")
