@@ -10,6 +10,7 @@ topic, and stalls a consumer whose memory is to be measured. Run as
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -199,10 +200,8 @@ async def _send_in_turns(producer: triomq.Producer, message: triomq.Message, cou
 
 
 async def _send_batches(producer: triomq.Producer, message: triomq.Message, command: Command) -> None:
-    left = command.count
-    while left > 0:
-        await producer.send_batch([message] * min(FILL_BATCH, left))
-        left -= FILL_BATCH
+    for batch in triomq.split_batch(itertools.repeat(message, command.count), max_count=FILL_BATCH):
+        await producer.send_batch(batch)
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

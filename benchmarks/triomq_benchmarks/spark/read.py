@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "spark-read"
 GOAL: Final = 1.5
 _BATCH: Final = 200
+_POOL_BYTES: Final = 1 << 20
 
 
 @attrs.frozen
@@ -133,26 +134,23 @@ def _consume(rows: DataFrame) -> None:
 
 async def _fill(name_servers: str, rows: int, body_bytes: int, queues: int) -> None:
     """Send the rows, evenly over the queues, each with a tag, a key and a body that cannot be compressed."""
-    pool = memoryview(random.Random(5).randbytes(1 << 20))
-    span = len(pool) - body_bytes
+    pool = memoryview(random.Random(5).randbytes(_POOL_BYTES + body_bytes))
     async with triomq.open_client(name_servers) as client:
         await client.admin.create_topic(TOPIC, queues=queues)
         producer = client.producer("spark-read-load")
 
         async def fill(queue: triomq.MessageQueue, start: int, end: int) -> None:
-            for first in range(start, end, _BATCH):
-                await producer.send_batch(
-                    [
-                        triomq.Message(
-                            TOPIC,
-                            bytes(pool[number * 997 % span :][:body_bytes]),
-                            tags="abc"[number % 3],
-                            keys=f"key-{number}",
-                        )
-                        for number in range(first, min(first + _BATCH, end))
-                    ],
-                    queue=queue,
+            messages = (
+                triomq.Message(
+                    TOPIC,
+                    bytes(pool[number * 997 % _POOL_BYTES :][:body_bytes]),
+                    tags="abc"[number % 3],
+                    keys=f"key-{number}",
                 )
+                for number in range(start, end)
+            )
+            for batch in triomq.split_batch(messages, max_count=_BATCH):
+                await producer.send_batch(batch, queue=queue)
 
         async with trio.open_nursery() as nursery:
             places = await producer.queues(TOPIC)
