@@ -111,7 +111,23 @@ async def run_share(
     Raises:
         triomq.MQError: the clients could not be opened, a topic is missing, or the backlog could not be sent.
     """
-    return await _ShareRun(share, emit, ledger).run(agree_start)
+    failure: triomq.MQError | None = None
+    try:
+        return await _ShareRun(share, emit, ledger).run(agree_start)
+    except* triomq.MQError as errors:
+        failure = _first(errors)
+    # Here and not within `except*`, which would make a group of it.
+    assert failure is not None
+    raise failure
+
+
+def _first(errors: BaseExceptionGroup[triomq.MQError]) -> triomq.MQError:
+    """The first plain error of a group, as a nursery makes one even of a single error."""
+    first: BaseException = errors
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    assert isinstance(first, triomq.MQError)
+    return first
 
 
 class _ShareRun:

@@ -210,8 +210,8 @@ class _Task:
             with share_scope:
                 try:
                     result = await run_share(self._share, emit, ledger, agree_start=agree_start)
-                except* triomq.MQError as errors:
-                    failure = _leaf(errors)
+                except triomq.MQError as error:
+                    failure = error
             listen_scope.cancel()
             to_send.close()
         if failure is not None:
@@ -259,12 +259,3 @@ async def _listen(stream: trio.SocketStream, share: trio.CancelScope, scope: tri
         except trio.BrokenResourceError:
             pass
         share.cancel()
-
-
-def _leaf(errors: BaseExceptionGroup[triomq.MQError]) -> triomq.MQError:
-    """The first plain error of a group."""
-    first: BaseException = errors
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    assert isinstance(first, triomq.MQError)
-    return first
