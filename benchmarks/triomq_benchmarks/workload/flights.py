@@ -12,6 +12,7 @@ import io
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -131,12 +132,20 @@ def flights(archive: Path) -> Iterator[Row]:
 
 
 def lines(source: str) -> Iterator[Row]:
-    """One row per line of a text; empty lines are omitted, since a message needs a body."""
-    with gzip.open(source) if source.endswith(".gz") else open(source, "rb") as file:
-        for line in file:
-            body = line.rstrip(b"\r\n")
-            if body:
-                yield Row(body)
+    """One row per line of a text; empty lines are omitted, since a message needs a body.
+
+    Raises:
+        NoDataError: the file cannot be read, or its compressed content is damaged.
+    """
+    try:
+        with gzip.open(source) if source.endswith(".gz") else open(source, "rb") as file:
+            for line in file:
+                body = line.rstrip(b"\r\n")
+                if body:
+                    yield Row(body)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise NoDataError(f"{source} cannot be read to its end: {reason}; give another --input") from error
 
 
 def live_lines() -> Iterator[Batch]:
