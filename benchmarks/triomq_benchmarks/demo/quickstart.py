@@ -48,8 +48,9 @@ class _Sent:
         run.body_check.acknowledge(result.queue.queue_id, result.queue_offset, self.digest)
 
     def on_exception(self, error: triomq.MQError) -> None:
-        self.run.figures.send_failures += 1
-        self.run.last_failure = error
+        figures = self.run.figures
+        figures.send_failures += 1
+        figures.first_send_failure = figures.first_send_failure or str(error)
 
 
 class Quickstart:
@@ -60,7 +61,6 @@ class Quickstart:
         self.progress = progress
         self.figures = QuickstartFigures(data.name)
         self.body_check = BodyCheck()
-        self.last_failure: Exception | None = None
 
     async def run(self) -> QuickstartFigures:
         """Start the cluster, send, replicate, kill the master, pull, and compare."""
@@ -141,10 +141,18 @@ class Quickstart:
         cluster.kill_node(MASTER)
         killed = trio.current_time()
         ends = self.body_check.ends()
+        failures: list[triomq.MQError] = []
         with trio.move_on_after(FIRST_MESSAGE_LIMIT_S) as limit:
-            async with trio.open_nursery() as nursery:
-                for queue in queues:
-                    nursery.start_soon(self._pull_queue, consumer, queue, ends.get(queue.queue_id, 0), killed, limit)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for queue in queues:
+                        end = ends.get(queue.queue_id, 0)
+                        nursery.start_soon(self._pull_queue, consumer, queue, end, killed, limit)
+            except* triomq.MQError as errors:
+                failures.extend(error for error in errors.exceptions if isinstance(error, triomq.MQError))
+        if failures:
+            # Here and not within `except*`, which would make a group of it.
+            raise QuickstartError(f"pulling from the slave failed: {failures[0]}")
         if limit.cancelled_caught:
             raise QuickstartError(f"pulling from the slave made no progress for {FIRST_MESSAGE_LIMIT_S:g} s")
         figures.pull_s = trio.current_time() - killed

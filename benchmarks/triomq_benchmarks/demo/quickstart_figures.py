@@ -21,6 +21,7 @@ class QuickstartFigures:
     send_s: float = 0.0
     send_latency_ns: array[int] = attrs.field(factory=lambda: array("Q"))
     send_failures: int = 0
+    first_send_failure: str = ""
     catch_up_s: float = 0.0
     replicated_bytes: int = 0
     first_message_s: float = 0.0

@@ -10,6 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from triomq_benchmarks.demo.quickstart_figures import Progress as Report
 from triomq_benchmarks.demo.quickstart_figures import QuickstartFigures
@@ -46,6 +47,7 @@ def as_dict(figures: QuickstartFigures) -> dict[str, object]:
         "body_bytes": figures.body_bytes,
         "acknowledged": comparison.acknowledged,
         "send_failures": figures.send_failures,
+        "first_send_failure": figures.first_send_failure or None,
         "sends_per_s": round(figures.rows / figures.send_s) if figures.send_s else None,
         "send_p50_ms": round(latency.p50_us / 1000, 3),
         "send_p99_ms": round(latency.p99_us / 1000, 3),
@@ -99,3 +101,6 @@ def table_of(figures: QuickstartFigures) -> None:
         console.print("Every message came back from the slave, once and as it was sent.", style="green")
     else:
         console.print("NOT every message came back once and as it was sent.", style="bold red")
+    if figures.send_failures:
+        first = f"{figures.send_failures:,} sends failed, the first: {figures.first_send_failure}"
+        console.print(Text(first, style="bold red"))
