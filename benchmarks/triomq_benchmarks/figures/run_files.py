@@ -19,7 +19,7 @@ import msgspec
 
 from triomq_benchmarks.figures.intervals import HISTOGRAMS, IntervalRow, check_encoded
 from triomq_benchmarks.figures.resources import ResourceRow
-from triomq_benchmarks.figures.run_result import FORMAT, RunResult
+from triomq_benchmarks.figures.run_result import FORMAT, RUN_S_MAX, RunResult
 from triomq_benchmarks.figures.whole_files import whole_file
 
 RESULT, INTERVALS, RESOURCES = "result.json", "intervals.parquet", "resources.parquet"
@@ -199,11 +199,15 @@ def _result(values: dict[str, Any]) -> RunResult:
         for each in values["thresholds"]
     ]
     result = msgspec.convert({**values, "thresholds": thresholds}, RunResult)
+    for row in (*result.rows, *result.resources):
+        # Pages and comparisons go through every second between the first and the last.
+        if abs(row.second) > 2 * RUN_S_MAX:
+            raise ValueError(f"a row is of second {row.second}")
     for row in result.rows:
         for name in HISTOGRAMS:
             check_encoded(getattr(row, name))
-    if not math.isfinite(result.measured_s):
-        raise ValueError("measured_s is no number of seconds")
+    if not 0 <= result.measured_s <= RUN_S_MAX:
+        raise ValueError("measured_s is no number of seconds of a run")
     return result
 
 

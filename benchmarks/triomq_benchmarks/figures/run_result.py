@@ -19,6 +19,10 @@ FORMAT = 3
 """Version of the files' layout; it increases when a field changes its meaning."""
 
 
+RUN_S_MAX = 1_000_000
+"""Maximum length of a run, warm-up and drain included: a report of 300,000 seconds takes two minutes and 1.5 GB."""
+
+
 class RunStatus(enum.StrEnum):
     """The end of a run, in one word."""
 

@@ -17,6 +17,7 @@ from made_runs import made_run
 from triomq_benchmarks.audit.ledger_tables import audit_folder
 from triomq_benchmarks.figures.intervals import IntervalRow, encode, fold, new_histogram
 from triomq_benchmarks.figures.ledger import folder_sink, open_ledger
+from triomq_benchmarks.figures.resources import ResourceRow
 from triomq_benchmarks.figures.run_files import (
     INTERVALS,
     RESOURCES,
@@ -143,6 +144,8 @@ def test_what_is_no_run(tmp_path: Path) -> None:
         ("started_at", 5, "Expected `str`, got `int` - at `$.started_at`"),
         ("measured_s", None, "Expected `float`, got `null` - at `$.measured_s`"),
         ("measured_s", math.inf, "measured_s is no number of seconds"),
+        ("measured_s", 1e12, "measured_s is no number of seconds of a run"),
+        ("measured_s", -1, "measured_s is no number of seconds of a run"),
         ("versions", {"triomq": 1}, "Expected `str`, got `int` - at `$.versions"),
         ("workload", "quick", "Expected `object`, got `str` - at `$.workload`"),
         ("workers", [{"worker": 0, "host": "h", "pid": 1, "sent": "many"}], "got `str` - at `$.workers[0].sent`"),
@@ -200,3 +203,15 @@ def test_a_histogram_whose_first_bytes_have_changed_is_named(tmp_path: Path, at:
     pq.write_table(rows.set_column(column, "intended_to_ack", pa.array(damaged)), tmp_path / INTERVALS)
     with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ")):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("second", [10**12, -(10**12)])
+def test_a_row_of_a_second_that_no_run_has_is_named(tmp_path: Path, second: int) -> None:
+    """A page would draw all seconds up to it."""
+    for changed in (
+        attrs.evolve(RUN, rows=(*RUN.rows, IntervalRow(worker=0, second=second))),
+        attrs.evolve(RUN, resources=(ResourceRow(who="broker-a", second=second, cpu_cores=1.0, memory_bytes=1),)),
+    ):
+        write_run(changed, tmp_path)
+        with pytest.raises(RunUnreadableError, match=f"is damaged: .*a row is of second {second}"):
+            read_run(tmp_path)

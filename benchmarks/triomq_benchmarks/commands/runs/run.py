@@ -27,6 +27,7 @@ from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, finite, why_taken
+from triomq_benchmarks.figures.run_result import RUN_S_MAX
 from triomq_benchmarks.generator.engine import EngineError, most_workers
 from triomq_benchmarks.report.progress import progress_on
 from triomq_benchmarks.report.terminal import as_object, print_summary
@@ -166,6 +167,8 @@ def run(
         payload = read_payload(workload, folder)
     except WorkloadError as error:
         _fail(str(error), EXIT_USAGE)
+    if workload.warm_up_s + workload.duration_s + workload.drain_s > RUN_S_MAX:
+        _fail(f"a run takes at most {RUN_S_MAX:,} s, its warm-up and drain included", EXIT_USAGE)
     if workload.loop is Loop.CLOSED and find_max_rate:
         _fail('--find-max-rate needs an open loop (loop = "open"): a closed one has no rate to look for', EXIT_USAGE)
     if workload.arrivals in {Arrivals.RAMP, Arrivals.STEP} and find_max_rate:

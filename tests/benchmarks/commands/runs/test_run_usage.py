@@ -31,6 +31,7 @@ from triomq_benchmarks.commands.runs import compare, run
             ("--find-max-rate", "--set", "arrivals=step", "--set", 'steps=["9/s for 1 s"]'),
             "needs a rate that stays the same, and arrivals are a step",
         ),
+        (("--set", "duration=12 h", "--set", "drain=300 h"), "a run takes at most 1,000,000 s"),
         (("--find-max-rate", "--set", "arrivals=ramp", "--set", "rate_to=9/s"), "and arrivals are a ramp"),
     ],
 )
