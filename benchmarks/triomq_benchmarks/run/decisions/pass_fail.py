@@ -92,7 +92,7 @@ class Figures:
             "consume_rate": sum(row.consumed for row in within) / length_s,
             "errors": float(sum(row.errors for row in counted)),
             "unsent": float(sum(worker.unsent for worker in workers)),
-            "backlog": float(_last_backlog(counted)),
+            "backlog": last_backlog(counted),
             "caught_up_s": caught_up_s(counted),
             "held_s": sum(row.held_s for row in counted),
             "drained_s": math.inf if self.drained_s is None else self.drained_s,
@@ -187,10 +187,13 @@ def caught_up_s(rows: Sequence[IntervalRow]) -> float:
     return next((second + 1.0 for second in sorted(backlogs) if backlogs[second] <= sent.get(second, 0)), math.inf)
 
 
-def _last_backlog(rows: Sequence[IntervalRow]) -> int:
-    known = [row for row in rows if row.backlog is not None]
-    last = max((row.second for row in known), default=0)
-    return sum(row.backlog or 0 for row in known if row.second == last)
+def last_backlog(rows: Sequence[IntervalRow]) -> float:
+    """The sum of the workers' last backlogs; infinity if none was measured, as with push consumers."""
+    last: dict[int, int] = {}
+    for row in sorted(rows, key=lambda row: row.second):
+        if row.backlog is not None:
+            last[row.worker] = row.backlog
+    return float(sum(last.values())) if last else math.inf
 
 
 def decide(

@@ -15,6 +15,7 @@ from triomq_benchmarks.run.decisions.pass_fail import (
     caught_up_s,
     decide,
     drained_s,
+    last_backlog,
     unexplained_ends,
     unexplained_stops,
 )
@@ -287,3 +288,21 @@ def test_rates_of_an_interrupted_run_are_those_of_the_part_there_is() -> None:
     # The last of its seconds was not a whole one.
     assert Figures(WORKLOAD, rows, [WORKER], interrupted=True, ended_s=3.2)["rate"] == 125
     assert Figures(WORKLOAD, rows, [WORKER], interrupted=True, ended_s=12.0)["rate"] == 40
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "last"),
+    [
+        # A worker whose broker does not answer stops to report, and the other one goes on.
+        ([(0, 4, 5000), (1, 4, 7), (1, 9, 0)], 5000),
+        ([(0, 4, 5000), (0, 9, 3), (1, 9, 4)], 7),
+        ([(0, 9, 3), (0, 4, 5000)], 3),
+        ([(0, 9, None), (0, 4, 0)], 0),
+        # Push consumers' positions are unknown: nothing measured is not nothing left.
+        ([(0, 9, None)], math.inf),
+        ([], math.inf),
+    ],
+)
+def test_the_last_backlog_is_that_of_each_worker(backlogs: list[tuple[int, int, int | None]], last: float) -> None:
+    rows = [IntervalRow(worker=worker, second=second, backlog=backlog) for worker, second, backlog in backlogs]
+    assert last_backlog(rows) == last
