@@ -36,7 +36,11 @@ def print_growth(points: Sequence[Point], console: Console) -> None:
     console.print(table)
 
 
-def growth_json(points: Sequence[Point]) -> str:
-    """The points as JSON."""
-    content = {"machine": machine_now(), "points": [attrs.asdict(point) for point in points]}
+def growth_json(points: Sequence[Point], failure: str = "") -> str:
+    """The points as JSON, with the reason why there are no more of them; empty if there are all."""
+    content = {
+        "machine": machine_now(),
+        "points": [attrs.asdict(point) for point in points],
+        "failure": failure or None,
+    }
     return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()

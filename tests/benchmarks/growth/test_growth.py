@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from triomq_benchmarks.__main__ import bench
+from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.growth import points, stores
-from triomq_benchmarks.growth.points import Term
+from triomq_benchmarks.growth.points import Point, Term
 from triomq_protocol.record.view import RecordView
 
 
@@ -59,3 +61,26 @@ def test_memory_of_one_more_object(monkeypatch, tmp_path) -> None:
         [Term("links", (0, 20, 50), (0,))], tmp_path, messages=64, quick=False, progress=lambda _text: None
     )
     assert [point.each_bytes for point in found] == [None, 10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "cause"),
+    [
+        (ChildError("a broker ended"), 1, "Error: a broker ended\nWhat is shown was measured before."),
+        (OSError("no space left"), 1, "Error: no space left\nWhat is shown was measured before."),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_what_was_measured_before_a_failure_is_shown(monkeypatch, error, code, cause) -> None:
+    def measure_growth(*_args: object, **_options: object):
+        yield Point("links", 500, 12.5, 0.5, 1 << 20, None, 0.25)
+        raise error
+
+    monkeypatch.setattr("triomq_benchmarks.commands.measurements.growth.measure_growth", measure_growth)
+    shown = CliRunner().invoke(bench, ["growth"])
+    assert shown.exit_code == code
+    assert "12.5" in shown.stdout
+    assert cause in shown.stderr
+    output = json.loads(CliRunner().invoke(bench, ["growth", "--json"]).stdout)
+    assert [each["count"] for each in output["points"]] == [500]
+    assert output["failure"] == ("interrupted" if code == 130 else str(error))
