@@ -344,7 +344,23 @@ class Strides:
         report_gone(self._plan, f"offsets {at} to {until} of {self._plan.part.queue} are gone: {held}")
         self.skipped += until - at
         stride.kept_from = until
+        if resumes_at is not None or result.max_offset <= at:
+            self._skip(resumes_at, held)
         return _moved(result, until) if until < end else None
+
+    def _skip(self, until: int | None, why: str) -> None:
+        """Leave out strides that are not open yet: no broker is asked for each of them, and there is one line for all.
+
+        Args:
+            until: the first offset that a broker may have; None if it has none of the range any more.
+            why: the reason.
+        """
+        end = self._plan.part.end
+        until = end if until is None else min(until, end)
+        if until > self._next_at:
+            report_gone(self._plan, f"offsets {self._next_at} to {until} of {self._plan.part.queue} are gone: {why}")
+            self.skipped += until - self._next_at
+            self._next_at = until
 
     async def _without_queue(self, stride: _Stride, refused: MQError) -> PullResult | None:
         """The master's answer, if another broker does not have the queue; None if the master does not have it either.
@@ -371,6 +387,7 @@ class Strides:
         report_gone(self._plan, f"offsets {stride.at} to {stride.end} of {self._plan.part.queue} are gone: {why}")
         self.skipped += stride.end - stride.at
         stride.kept_from = stride.end
+        self._skip(None, why)
 
     async def _check_kept(self, stride: _Stride) -> None:
         """Check whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.

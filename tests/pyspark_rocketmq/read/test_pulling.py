@@ -291,6 +291,21 @@ async def test_what_is_lost_is_skipped_and_logged_if_wanted(
     assert "offsets 0 to 256 of queue 0 of topic T at broker-a are gone" in caplog.text
 
 
+@pytest.mark.parametrize("held", [(900_000, 900_100), (0, 100), (400, 500)])
+@pytest.mark.parametrize("plan", [{}, {"tags": "a"}])
+async def test_a_long_loss_takes_few_requests_and_lines(
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    held: tuple[int, int],
+    plan: dict[str, str],
+) -> None:
+    broker = FakeBroker(*held)
+    with caplog.at_level(logging.WARNING):
+        assert await pulled(broker, 0, 900_100, fail_on_data_loss=False, **plan) == list(range(*held))
+    assert len(broker.asked) < 20 * LANES
+    assert len(caplog.records) < 3 * LANES
+
+
 async def test_a_master_that_ends_earlier_has_lost_messages(autojump_clock: trio.testing.MockClock) -> None:
     broker = FakeBroker(0, 400)
     with pytest.raises(DataLoss, match="are gone: broker:1 holds offsets 0 to 400"):
@@ -353,6 +368,9 @@ async def test_a_queue_that_no_longer_exists(
         await pulled(NoQueue(0, 500), 0, 400)
     assert await pulled(NoQueue(0, 500), 0, 400, fail_on_data_loss=False) == []
     assert "offsets 256 to 400" in caplog.text
+    broker = NoQueue(0, 500_000)
+    assert await pulled(broker, 0, 500_000, fail_on_data_loss=False) == []
+    assert len(broker.asked) == 2 * LANES, "a long range is not asked for stride by stride"
     # A slave may not know the topic yet.
     assert await pulled(NoQueue(0, 500), 0, 400, master=FakeBroker(0, 500)) == list(range(400))
     with pytest.raises(kind):
