@@ -274,24 +274,24 @@ async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[Que
     return await _each(session, starts, look)
 
 
-async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit_s: float) -> list[str]:
+async def commit_offsets(session: Session, offsets: Mapping[QueueId, int], limit_s: float) -> dict[QueueId, str]:
     """Commit the group's offsets; they are for monitoring only, so nothing is raised.
 
     Returns:
-        The failures.
+        The queues whose offsets are not committed, each with the reason.
     """
-    failures: list[str] = []
+    failures = dict.fromkeys(offsets, f"not all brokers answered within {limit_s:g} s")
 
     async def commit(queue: QueueId) -> None:
         try:
             await session.consumer.commit(message_queue(queue), offsets[queue])
         except MQError as error:
-            failures.append(str(error))
+            failures[queue] = str(error)
+        else:
+            del failures[queue]
 
-    with trio.move_on_after(limit_s) as scope:
+    with trio.move_on_after(limit_s):
         await _each(session, offsets, commit)
-    if scope.cancelled_caught:
-        failures.append(f"not all brokers answered within {limit_s:g} s")
     return failures
 
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_rocketmq.clients import Session, borrowed, close_all
 from pyspark_rocketmq.errors import DataLoss, ShortStack, SourceError
-from pyspark_rocketmq.offsets import NEW_FROM, Offsets, offsets_of, tree_of, with_new_from
+from pyspark_rocketmq.offsets import NEW_FROM, Offsets, QueueId, offsets_of, tree_of, with_new_from
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.read.bounds import existing_starts, kept_starts, place_offsets, warn_if_nothing
 from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_queues, first_held, row_bytes
@@ -38,6 +38,9 @@ from triomq import MQError
 COMMIT_LIMIT_S: Final = 5.0
 """How long committing offsets may delay a trigger; nothing depends on them."""
 
+COMMIT_AGAIN_S: Final = 60.0
+"""The time after which offsets that could not be committed are committed again, although no message has been read since."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: the options of the read.
         schema: the columns wanted.
-        clock: a monotonic clock in seconds, for `maxTriggerDelay`.
+        clock: a monotonic clock in seconds, for `maxTriggerDelay` and repeated commits.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +59,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._last_due_s: float | None = None
         self._target: Offsets | None = None
-        self._committed: Offsets = {}
+        self._commit_tried: Offsets = {}
+        self._not_committed: set[QueueId] = set()
+        self._commit_again_s = 0.0
         self._is_first = True
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -130,11 +135,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {queue: held.end for queue, held in bounds.items()}
 
     async def _commit(self, session: Session, offsets: Offsets) -> None:
-        moved = {queue: offset for queue, offset in offsets.items() if self._committed.get(queue) != offset}
-        if not self._options.commits or not moved:
+        if not self._options.commits:
             return
-        self._committed = offsets
-        for failure in await commit_offsets(session, moved, COMMIT_LIMIT_S):
+        is_due = self._clock() >= self._commit_again_s
+        moved = {
+            queue: offset
+            for queue, offset in offsets.items()
+            if self._commit_tried.get(queue) != offset or (is_due and queue in self._not_committed)
+        }
+        if not moved:
+            return
+        self._commit_tried = offsets
+        failures = await commit_offsets(session, moved, COMMIT_LIMIT_S)
+        self._not_committed = (self._not_committed - moved.keys()) | failures.keys()
+        if failures:
+            self._commit_again_s = self._clock() + COMMIT_AGAIN_S
+        for failure in dict.fromkeys(failures.values()):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)
 
     async def _next_end(self, session: Session, starts: Offsets, limit: ReadLimit) -> tuple[Offsets, Offsets]:

@@ -10,14 +10,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import trio
 from fake_stream import A, FakeStream, lent
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pyspark_rocketmq.errors import SourceError
 from pyspark_rocketmq.offsets import QueueId, offsets_of, tree_of
 from pyspark_rocketmq.options import read_options
-from pyspark_rocketmq.read.stream_reader import StreamReader
+from pyspark_rocketmq.read.stream_reader import COMMIT_AGAIN_S, StreamReader
 from pyspark_rocketmq.rows.schema import READ_SCHEMA
+from triomq import MessageQueue
+from triomq.errors import ConnectFailed
 
 B = QueueId("T", "broker-a", 1)
 
@@ -161,3 +164,31 @@ def test_offsets_of_another_source(stream: Callable[..., Stream]) -> None:
         reader.latestOffset({"orders": {"0": 12}}, ReadAllAvailable())
     with pytest.raises(SourceError, match="start with a new checkpoint"):
         reader.partitions({}, {"logOffset": 5})
+
+
+def test_an_offset_that_was_not_committed_is_committed_later_without_new_messages(
+    stream: Callable[..., Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    query = stream(consumerGroup="g")
+    tried: list[tuple[int, int]] = []
+    away = {B.queue_id}
+
+    async def commit(queue: MessageQueue, offset: int) -> None:
+        await trio.lowlevel.checkpoint()
+        tried.append((queue.queue_id, offset))
+        if queue.queue_id in away:
+            raise ConnectFailed("commit", address="broker:1")
+
+    query.cluster.commit = commit  # type: ignore[attr-defined]
+    query.cluster.add_queue(B, 7)
+    query.reached = {A: 50, B: 7}
+    query.trigger()
+    query.trigger(after_s=COMMIT_AGAIN_S - 1)
+    assert sorted(tried) == [(A.queue_id, 50), (B.queue_id, 7)]
+    query.trigger(after_s=1)
+    query.trigger()
+    away.clear()
+    query.trigger(after_s=COMMIT_AGAIN_S)
+    query.trigger(after_s=COMMIT_AGAIN_S)
+    assert tried[2:] == 2 * [(B.queue_id, 7)]
+    assert [each.message.count("are not committed") for each in caplog.records] == [1, 1]
