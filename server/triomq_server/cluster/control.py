@@ -4,6 +4,7 @@
 is a set of callbacks of its selector.
 """
 
+import errno
 import json
 import os
 import selectors
@@ -40,8 +41,7 @@ class ControlSocket:
         run_command: carries out a verb on a node, and later calls `end_command` with the event that ends it.
 
     Raises:
-        OSError: the socket cannot be made.
-        ControlError: a cluster already runs in this directory.
+        ControlError: the socket cannot be made, or a cluster already runs in this directory.
     """
 
     def __init__(
@@ -57,8 +57,17 @@ class ControlSocket:
                 raise ControlError(f"a cluster runs in {directory} already; stop it, or choose another directory")
             self._path.unlink()
         self._listener = socket.socket(socket.AF_UNIX)
-        with _short_path(directory) as path:
-            self._listener.bind(path)
+        try:
+            with _short_path(directory) as path:
+                self._listener.bind(path)
+        except OSError as error:
+            self._listener.close()
+            cure = (
+                "something else has this name: move it away"
+                if error.errno == errno.EADDRINUSE
+                else f"{error.strerror}: choose a directory on a file system that has sockets"
+            )
+            raise ControlError(f"the cluster's socket {self._path} cannot be made, {cure}") from error
         self._path.chmod(0o600)
         self._listener.listen(_CONNECTIONS)
         self._listener.setblocking(False)

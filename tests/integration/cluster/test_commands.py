@@ -575,6 +575,15 @@ def test_a_cluster_that_cannot_start_reports_why(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_cluster_whose_socket_cannot_be_made_reports_why(tmp_path: Path) -> None:
+    (tmp_path / "control").write_text("a file where the socket should be")
+    result = run("cluster", "--directory", str(tmp_path))
+    assert result.returncode == 1
+    why = "cannot be made, something else has this name: move it away"
+    assert result.stderr == f"Error: the cluster's socket {tmp_path}/control {why}\n"
+    assert (tmp_path / "control").read_text() == "a file where the socket should be"
+
+
 def test_a_cluster_without_standard_input_takes_no_commands(tmp_path: Path) -> None:
     command = ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *SERVER, "cluster", "--control", "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
