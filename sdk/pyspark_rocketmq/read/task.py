@@ -82,14 +82,14 @@ def read_range(options: ReadOptions, schema: StructType, partition: InputPartiti
         strides = Strides(client.session, plan, inbox.put)
         for pages in _bundles(client, strides, plan.part, inbox):
             try:
-                batch = maker.batch(pages, partition.part.start, partition.part.end)
+                for batch in maker.batches(pages, partition.part.start, partition.part.end):
+                    rows += batch.num_rows
+                    if batch.num_rows:
+                        yield batch
             except BrokenFramesError as error:
                 raise SourceError(
                     f"a broker's answer for {partition.part} holds bytes that are not a message: {error}"
                 ) from error
-            rows += batch.num_rows
-            if batch.num_rows:
-                yield batch
         if not plan.is_filtered and options.tags is None:
             check_whole(plan, rows + strides.skipped)
 

@@ -6,6 +6,7 @@ this reader treats an unreadable record as an error: a query must not lose rows 
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -116,6 +117,12 @@ class StoredFrames:
         """Which bodies are compressed."""
         packed: npt.NDArray[np.bool_] = (self.sys_flag & COMPRESSED) != 0
         return packed
+
+    def part(self, rows: npt.NDArray[np.bool_]) -> StoredFrames:
+        """These rows alone, of the same bytes."""
+        part = copy.copy(self)
+        part.keep(rows)
+        return part
 
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
         """Keep only these rows."""

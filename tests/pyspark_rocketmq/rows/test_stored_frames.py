@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulled_records import QUEUE, RECORDS, record
 
-from pyspark_rocketmq.rows import compiled
+from pyspark_rocketmq.rows import arrow_batches, compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.instants import EARLIEST_MS, LATEST_MS
 from pyspark_rocketmq.rows.schema import READ_SCHEMA, arrow_schema
@@ -36,7 +36,8 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 def batch_of(
     pages: list[bytes], tags: frozenset[str] | None = None, start: int = 0, end: int = 1 << 60
 ) -> pa.RecordBatch:
-    return BatchMaker(QUEUE, arrow_schema(READ_SCHEMA), tags).batch(pages, start, end)
+    (batch,) = BatchMaker(QUEUE, arrow_schema(READ_SCHEMA), tags).batches(pages, start, end)
+    return batch
 
 
 def expected(pages: list[bytes]) -> list[dict[str, object]]:
@@ -122,8 +123,27 @@ def test_only_wanted_rows_come_out() -> None:
 
 def test_a_schema_of_few_columns() -> None:
     schema = arrow_schema(type(READ_SCHEMA)([READ_SCHEMA["body"], READ_SCHEMA["queue_id"]]))
-    batch = BatchMaker(QUEUE, schema).batch([record(0, b"one")], 0, 9)
+    (batch,) = BatchMaker(QUEUE, schema).batches([record(0, b"one")], 0, 9)
     assert batch.to_pylist() == [{"body": b"one", "queue_id": 3}]
+
+
+@pytest.mark.parametrize("tags", [None, frozenset({"a"})])
+def test_bodies_that_are_long_when_decompressed_are_divided(
+    monkeypatch: pytest.MonkeyPatch, tags: frozenset[str] | None
+) -> None:
+    monkeypatch.setattr(arrow_batches, "EXPANDED_BYTES", 1000)
+    sizes = [400, 600, 1, 5000, 1000, 999, 1, 1]
+    records = [
+        record(offset, zlib.compress(b"x" * size), b"TAGS\x01" + b"ab"[offset % 2 :][:1], sys_flag=1)
+        for offset, size in enumerate(sizes)
+    ]
+    pages = [b"".join(records[:3]), b"".join(records[3:]), record(8, b"plain", b"TAGS\x01a")]
+    made = list(BatchMaker(QUEUE, arrow_schema(READ_SCHEMA), tags).batches(pages, 0, 9))
+    parts = [[0, 1], [2], [3], [4], [5, 6], [7, 8]]
+    wanted = [[offset for offset in part if tags is None or offset % 2 == 0] for part in parts]
+    assert [batch.column("queue_offset").to_pylist() for batch in made] == wanted
+    lengths = [len(body) for batch in made for body in batch.column("body").to_pylist()]
+    assert lengths == [[*sizes, len(b"plain")][offset] for part in wanted for offset in part]
 
 
 def test_no_record_at_all() -> None:

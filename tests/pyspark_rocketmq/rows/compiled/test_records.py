@@ -44,7 +44,7 @@ def both(pages: list[bytes], tags: frozenset[str] | None = None, end: int = 1 <<
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compiled, "USED", used)
             try:
-                batch = BatchMaker(QUEUE, SCHEMA, tags).batch(pages, 1, end)
+                (batch,) = BatchMaker(QUEUE, SCHEMA, tags).batches(pages, 1, end)
             except (BrokenFramesError, MessageIllegal):
                 made.append(None)
             else:
@@ -102,7 +102,7 @@ def test_the_usual_records_are_not_left_to_numpy(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compiled, "USED", True)
     monkeypatch.setattr("pyspark_rocketmq.rows.arrow_batches.StoredFrames", never)
     properties = b"UNIQ_KEY\x01" + b"1" * 32 + "\x02é\x01ü\x02é\x01last\x02\x02no value\x01\x02a\x01b\x01c\x02".encode()
-    batch = BatchMaker(QUEUE, SCHEMA).batch([record(1, b"one", properties)], 0, 9)
+    (batch,) = BatchMaker(QUEUE, SCHEMA).batches([record(1, b"one", properties)], 0, 9)
     assert dict(batch.column("properties")[0].as_py()) == {"UNIQ_KEY": "1" * 32, "é": "last", "a": "b\x01c"}
 
 
