@@ -53,15 +53,21 @@ class Node:
 
         Raises:
             OSError: a port is taken, or the disk fails.
+            RuntimeError: the node was stopped meanwhile.
             Exception: the node's files cannot be used; the text names the cause and the cure.
         """
         if self._scope is not None:
             await self._started.wait()
             return
         self.plan = self.plan.with_kept_role()
-        self._scope, self._started, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
+        scope = self._scope = trio.CancelScope()
+        self._started, self._ended = trio.Event(), trio.Event()
         try:
-            await self._nursery.start(self._run, self._scope)
+            await self._nursery.start(self._run, scope)
+        except RuntimeError:
+            if scope.cancel_called:
+                raise RuntimeError(f"{self.name} was stopped before it served; start it again") from None
+            raise
         except ExceptionGroup as group:
             causes = list(leaves(group))
             if len(causes) > 1:

@@ -221,6 +221,24 @@ async def test_a_node_that_is_started_twice_at_the_same_time_runs_once() -> None
         assert node.running
 
 
+async def test_a_node_that_is_stopped_while_it_starts_names_the_cause() -> None:
+    async with open_cluster(slaves=0) as cluster:
+        node = cluster["broker-a"]
+        await node.stop()
+
+        async def start() -> None:
+            with pytest.raises(RuntimeError, match="broker-a was stopped before it served"):
+                await node.start()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start)
+            while not node.running:
+                await trio.lowlevel.checkpoint()
+            await node.stop()
+        await node.start()
+        assert node.running
+
+
 async def test_a_node_whose_files_are_damaged_names_the_cause_without_a_group(tmp_path: Path) -> None:
     async with open_cluster(slaves=0, directory=tmp_path) as cluster:
         await cluster["broker-a"].stop()
