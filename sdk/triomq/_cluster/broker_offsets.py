@@ -12,7 +12,7 @@ from typing import Final
 
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._message.message import MessageQueue
-from triomq.errors import LinkLost, ProtocolViolation, error_for_code
+from triomq.errors import LinkLost, MQError, ProtocolViolation, RouteError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import HeaderError
 from triomq_protocol.requests import (
@@ -86,13 +86,19 @@ class BrokerOffsets:
         """Send the offsets to the brokers (code 15) and wait for their answers.
 
         They are never sent to a slave as long as the route has a master: the master's offsets would overwrite them.
+        If one is refused, or its topic has no broker, the others are sent before that is raised.
 
         Raises:
             LinkLost: a queue is in doubt.
             MQError: a broker cannot be reached, or refuses.
         """
+        refused: MQError | None = None
         for queue, wanted in offsets.items():
-            link = await self._brokers.of(queue, only_master=True)
+            try:
+                link = await self._brokers.of(queue, only_master=True)
+            except RouteError as error:
+                refused = refused or error
+                continue
             # Only now: the link may have been opened for this, and earlier requests may have taken seconds.
             offset = self._look_again(queue, wanted)
             if offset is None:
@@ -107,8 +113,8 @@ class BrokerOffsets:
             answer = await link.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
                 what = f"committing offset {offset} of group {self._group} in {queue}"
-                raise error_for_code(answer.code, answer.remark, what=what, address=link.address)
-            if answer.remark == RESET_BEFORE:
+                refused = refused or error_for_code(answer.code, answer.remark, what=what, address=link.address)
+            elif answer.remark == RESET_BEFORE:
                 log.info(
                     "offset %d of group %s in %s is not committed: an operator's reset applies",
                     offset,
@@ -117,6 +123,8 @@ class BrokerOffsets:
                 )
                 if self._overruled is not None:
                     await self._overruled(queue, offset, link.address)
+        if refused is not None:
+            raise refused
 
 
 def offset_in_doubt(queue: MessageQueue) -> LinkLost:
