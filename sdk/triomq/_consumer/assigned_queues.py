@@ -37,7 +37,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
 
         Messages that were already pulled are still polled or handled. So are those of a pull that was already sent:
         brokers hold it for up to 15 s, or 20 s for lite pull consumers, until a message arrives. Java's consumers do
-        the same.
+        the same. The pause of a queue ends when the queue is given up, also if it comes back.
 
         Raises:
             InvalidCall: a queue is not assigned.

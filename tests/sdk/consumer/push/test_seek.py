@@ -70,6 +70,21 @@ async def test_a_paused_consumer_takes_nothing_of_queues_that_come_later(autojum
         consumer.drain()
 
 
+async def test_the_pause_of_a_queue_ends_when_it_is_given_up(autojump_clock, group_cluster, open_consumer):
+    seen = Consumed()
+    async with open_consumer() as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, seen)
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        consumer.pause(Q1)
+        async with group_cluster.client(instance_name="two") as client, client.lite_pull_consumer("G") as two:
+            await two.subscribe("T")
+            await until(lambda: consumer.assignment == [Q0])
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        fill(group_cluster, 1, queue_id=1)
+        await until(lambda: seen.bodies == [b"m1-1"])
+        consumer.drain()
+
+
 @ORDERED
 async def test_seeking_back_and_forth(autojump_clock, group_cluster, open_consumer, ordered):
     fill(group_cluster, *range(5))
