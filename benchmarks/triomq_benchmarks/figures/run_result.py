@@ -37,7 +37,7 @@ class RunStatus(enum.StrEnum):
     GENERATOR_LATE = "generator late"
     """The load generator, not the broker, was late: the figures describe this machine, and are not used."""
     INCOMPLETE = "incomplete"
-    """A worker died, or the run was interrupted: all results are partial."""
+    """A worker died, or the run was interrupted: all results are partial; or a fault of the workload was not done."""
 
 
 @attrs.frozen(kw_only=True)

@@ -94,15 +94,20 @@ async def _do(
             on_failed(f"{fault}: the process of {node.name} had ended before")
             return
         done = FaultInstant(what=f"{fault.kind} {fault.node}", node=node.name, second=trio.current_time() - origin)
+        failure = ""
         try:
             await _KINDS[fault.kind](fault, node, target)
         except TargetError as error:
-            on_failed(f"{fault}: {error}")
+            failure = str(error)
         except OSError as error:  # the process has just ended, or its cluster has
-            on_failed(f"{fault}: the process of {node.name} cannot be reached: {error.strerror or error}")
+            failure = f"the process of {node.name} cannot be reached: {error.strerror or error}"
         finally:
-            ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
-            on_done(attrs.evolve(done, until=ended))
+            if failure:
+                on_failed(f"{fault}: {failure}")
+            # A node that cannot be started again has been killed.
+            if not failure or fault.kind is FaultKind.RESTART:
+                ended = None if fault.kind is FaultKind.KILL else trio.current_time() - origin
+                on_done(attrs.evolve(done, until=ended))
 
 
 async def _kill(_fault: Fault, node: TargetNode, target: RunTarget) -> None:

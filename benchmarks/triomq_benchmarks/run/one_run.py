@@ -46,10 +46,7 @@ class _Seen:
     faults: list[FaultInstant] = attrs.field(factory=list)
     notes: list[str] = attrs.field(factory=list)
     resources: list[ResourceRow] = attrs.field(factory=list)
-
-    def note_failed_fault(self, why: str) -> None:
-        """Note a fault that could not be done."""
-        self.notes.append(f"a fault could not be done: {why}")
+    failed_faults: list[str] = attrs.field(factory=list)
 
 
 async def run_workload(
@@ -124,7 +121,14 @@ async def run_workload(
     unexplained = unexplained_ends(seen.faults) + unexplained_stops(seen.faults)
     faults = sorted(own + unexplained, key=lambda fault: fault.second)
     thresholds, decision = decide(
-        workload, figures, seen.workers, interrupted=interrupted, findings=findings, faults=faults, notes=seen.notes
+        workload,
+        figures,
+        seen.workers,
+        interrupted=interrupted,
+        findings=findings,
+        faults=faults,
+        failed_faults=seen.failed_faults,
+        notes=seen.notes,
     )
     return RunResult(
         run_id=f"{run_number:08x}",
@@ -173,7 +177,7 @@ async def _run(plan: RunPlan, target: RunTarget, engine: Engine, on_row: OnRow, 
             nursery.start_soon(watch_resources, target, origin, seen.resources.append)
             nursery.start_soon(watch_processes, target, origin, seen.faults.append)
             nursery.start_soon(
-                do_faults, plan.workload.faults, target, origin, seen.faults.append, seen.note_failed_fault
+                do_faults, plan.workload.faults, target, origin, seen.faults.append, seen.failed_faults.append
             )
 
         try:

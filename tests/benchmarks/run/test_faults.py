@@ -111,13 +111,14 @@ async def test_faults_that_cannot_be_done_are_named_and_others_go_on(autojump_cl
 
 
 async def test_a_fault_of_a_process_that_ends_at_its_instant(autojump_clock: trio.testing.MockClock) -> None:
-    target, failed = RecordingTarget(), list[str]()
+    target, reported, failed = RecordingTarget(), list[FaultInstant](), list[str]()
 
     async def kill(_name: str) -> None:
         raise ProcessLookupError(3, "No such process")
 
     target.kill = kill  # type: ignore[method-assign]
-    await do_faults([Fault.parse("kill master at 1 s")], target, 0.0, lambda _done: None, failed.append)
+    await do_faults([Fault.parse("kill master at 1 s")], target, 0.0, reported.append, failed.append)
+    assert not reported
     assert failed == ["kill master at 1 s: the process of broker-a cannot be reached: No such process"]
 
 

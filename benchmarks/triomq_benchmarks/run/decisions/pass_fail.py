@@ -1,7 +1,7 @@
 """Decides whether a run passed or failed: its thresholds with what was measured, and a status with its reason.  Pure.
 
 A run fails by the first of these: it is incomplete, lost or altered messages, the end of a process of the target, failed
-sends, other findings of the audit, thresholds, a late generator. So a dead broker is not mistaken for a slow generator;
+sends, other findings of the audit, a fault that could not be done, thresholds, a late generator. So a dead broker is not mistaken for a slow generator;
 the generator is examined over the seconds in which something was acknowledged.
 """
 
@@ -204,6 +204,7 @@ def decide(
     interrupted: bool = False,
     findings: Findings | None = None,
     faults: Sequence[FaultInstant] = (),
+    failed_faults: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> tuple[tuple[ThresholdResult, ...], Decision]:
     """Decide whether a run passed.
@@ -215,10 +216,12 @@ def decide(
         interrupted: whether the run was ended early.
         findings: the audit's findings; None if there was no audit.
         faults: the injected faults, and unexpected ends of the target's processes.
+        failed_faults: the faults of the workload that could not be done, each with the reason.
         notes: further remarks for the reader.
     """
     thresholds = tuple(_measure(threshold, figures) for threshold in workload.thresholds)
-    status, explanation = _decision(workload, figures, workers, thresholds, interrupted, findings, faults)
+    failed = [f"a fault could not be done: {text}" for text in failed_faults]
+    status, explanation = _decision(workload, figures, workers, thresholds, interrupted, findings, faults, failed)
     allowed = (
         [f"the audit found what the workload allows: {findings}"]
         if findings is not None and not findings.clean and _keeps_promise(workload, workers, findings)
@@ -229,7 +232,13 @@ def decide(
         "of the workload's faults"
         for stop in unexplained_stops(faults)
     ]
-    notes = (*notes, *stops, *_notes(workload, figures), *allowed)
+    notes = (
+        *notes,
+        *(text for text in failed if text not in explanation),
+        *stops,
+        *_notes(workload, figures),
+        *allowed,
+    )
     return thresholds, Decision(status=status, explanation=explanation, notes=notes, is_late=figures.late is not None)
 
 
@@ -254,6 +263,7 @@ def _decision(
     interrupted: bool,
     findings: Findings | None,
     faults: Sequence[FaultInstant],
+    failed_faults: Sequence[str],
 ) -> tuple[RunStatus, str]:
     example = next((text for worker in workers for text in worker.error_examples.values()), "")
     dead = [f"worker {worker.worker}: {worker.failure}" for worker in workers if worker.failure]
@@ -269,12 +279,7 @@ def _decision(
     ):
         met = f"; the first error of a producer or consumer: {example}" if example else ""
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json{met}"
-    errors = figures["errors"]
-    failed = ""
-    if errors > workload.errors_allowed * max(1, figures.sent):
-        allowed = f"{100 * workload.errors_allowed:.15g}%"
-        # Messages sent during warm-up may fail after it.
-        failed = f"{errors:.0f} of {max(figures.sent, round(errors))} sends failed (allowed: {allowed})"
+    failed = _failed_sends(workload, figures)
     if ends := unexplained_ends(faults):
         ended = "; ".join(f"the process of {end.node} ended at {end.second:.1f} s, by itself or killed" for end in ends)
         return RunStatus.NODE_ENDED, "; ".join(filter(None, [ended, failed]))
@@ -282,6 +287,9 @@ def _decision(
         return RunStatus.ERRORS, f"{failed}{_after(faults)}; the first: {example}"
     if broken:
         return RunStatus.AUDIT_FAILED, f"the audit found: {findings}{_after(faults)}; see audit.json"
+    if failed_faults:
+        # The thresholds are those of a run with this fault.
+        return RunStatus.INCOMPLETE, f"{'; '.join(failed_faults)}{_after(faults)}"
     missed = [f"{each.text} (measured {each.measured_text})" for each in thresholds if not each.passed]
     if missed:
         late = f"; besides, {figures.late}" if figures.late else ""
@@ -290,6 +298,16 @@ def _decision(
         return RunStatus.GENERATOR_LATE, figures.late
     kept = "all thresholds are kept" if thresholds else "no thresholds were set"
     return RunStatus.PASSED, f"{kept}{_after(faults)}"
+
+
+def _failed_sends(workload: Workload, figures: Figures) -> str:
+    """The failed sends, if there are more than the workload permits; otherwise empty."""
+    errors = figures["errors"]
+    if errors <= workload.errors_allowed * max(1, figures.sent):
+        return ""
+    allowed = f"{100 * workload.errors_allowed:.15g}%"
+    # Messages sent during warm-up may fail after it.
+    return f"{errors:.0f} of {max(figures.sent, round(errors))} sends failed (allowed: {allowed})"
 
 
 def _after(faults: Sequence[FaultInstant]) -> str:

@@ -306,3 +306,17 @@ def test_rates_of_an_interrupted_run_are_those_of_the_part_there_is() -> None:
 def test_the_last_backlog_is_that_of_each_worker(backlogs: list[tuple[int, int, int | None]], last: float) -> None:
     rows = [IntervalRow(worker=worker, second=second, backlog=backlog) for worker, second, backlog in backlogs]
     assert last_backlog(rows) == last
+
+
+def test_a_run_whose_fault_could_not_be_done_does_not_pass() -> None:
+    figures, failed = Figures(WORKLOAD, ROWS, [WORKER]), ["cut master at 3 s for 2 s: not permitted"]
+    decision = decide(WORKLOAD, figures, [WORKER], failed_faults=failed)[1]
+    text = "a fault could not be done: cut master at 3 s for 2 s: not permitted"
+    assert (decision.status, decision.explanation) == (RunStatus.INCOMPLETE, text)
+    assert text not in decision.notes
+    # The end of its node is the cause, and a threshold that was missed without the fault is none.
+    end = FaultInstant(what=ENDED, node="broker-a", second=1.0)
+    ended = decide(WORKLOAD, figures, [WORKER], faults=[end], failed_faults=failed)[1]
+    assert (ended.status, text in ended.notes) == (RunStatus.NODE_ENDED, True)
+    missed = attrs.evolve(WORKLOAD, thresholds=(Threshold.parse("rate > 5000"),))
+    assert decide(missed, figures, [WORKER], failed_faults=failed)[1].status is RunStatus.INCOMPLETE
