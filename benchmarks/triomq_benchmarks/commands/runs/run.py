@@ -156,9 +156,10 @@ def run(
 ) -> None:  # fmt: skip
     """Run WORKLOAD, a ready one (`triomq bench workloads`) or a file (.toml, .yaml), and measure.
 
-    Exit code 0: measured, and all thresholds kept. 1: a threshold was missed, sends failed, the audit found something,
-    the load generator was late, a worker died, or it could not be done at all. 2: wrong usage, a workload with
-    mistakes. 130: interrupted; what was measured until then is written, and marked as partial.
+    Exit code 0: measured, and all thresholds kept. 1: the audit found something, a node ended, sends failed, a fault
+    could not be done, a threshold was missed, the load generator was late, a worker died, or it could not be done at
+    all. 2: wrong usage, a workload with mistakes. 130: interrupted; what was measured until then is written, and marked
+    as partial.
     """
     _check_options_apply(engine, find_max_rate=find_max_rate)
     access = access_to(targets or (OURS,))
