@@ -780,9 +780,9 @@ class RealDisk:
     def lock(self, path: str) -> Callable[[], None]:
         """Take an exclusive POSIX lock on the first byte, and make an entry in this process's own list."""
         folder = os.path.dirname(path)
-        # Before links are followed: one that leads to a file system that is not mounted must not be filled.
-        os.makedirs(folder, exist_ok=True)
         path = os.path.realpath(path)
+        # By its own name: a link to a file system that is not mounted must not be filled.
+        os.makedirs(folder, exist_ok=True)
         with _locked_paths_guard:
             if path in _locked_paths:
                 raise StoreLocked(f"{path} is locked by this process: the store directory is already open")
