@@ -48,7 +48,12 @@ KINDS = (
     ),
     Kind("kill -9 of the slave", _ENDED, r"the process of broker-a-s ended at"),
     Kind("kill -9 of the name server", _ENDED, r"the process of namesrv-\d ended at"),
-    Kind("the workload's own kill", RunStatus.ERRORS, r"sends failed .*, after kill master \(broker-a\) at"),
+    Kind(
+        "the workload's own kill",
+        RunStatus.ERRORS,
+        r"(sends failed .*|lost), after kill master \(broker-a\) at",
+        others=(_AUDIT,),
+    ),
     Kind("the workload's own pause", _MISSED, r"p99_ms < 500 .*, after pause master \(broker-a\) at"),
     Kind("SIGSTOP of the broker", _MISSED, r"p99_ms < 500 .*, after a stop of the process of broker-a at"),
     Kind("SIGSTOP of the name server", RunStatus.PASSED, r"the process of namesrv-\d was stopped \(SIGSTOP\) from"),
