@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+import trio
+
 from triomq._cluster.broker_links import BrokerLinks
 from triomq._message.message import MessageQueue
 from triomq.errors import LinkLost, MQError, ProtocolViolation, RouteError, error_for_code
@@ -27,6 +29,9 @@ log = logging.getLogger("triomq.consumer")
 OFFSET_TIMEOUT_S: Final = 5.0
 """How long a broker may take for codes 14 and 15 (docs/protocol/client.md §3.8)."""
 
+AT_ONCE: Final = 16
+"""The most offsets that are on their way together: one after the other, those of many queues at a distant broker would
+not be committed within the time that the end of a consumer has."""
 
 RESET_BEFORE: Final = "Offset has been previously reset"
 """The answer of a RocketMQ 5 broker, with success, to an offset that it does not accept: an operator has reset the
@@ -85,46 +90,76 @@ class BrokerOffsets:
     async def commit(self, offsets: Mapping[MessageQueue, int], /) -> None:
         """Send the offsets to the brokers (code 15) and wait for their answers.
 
-        They are never sent to a slave as long as the route has a master: the master's offsets would overwrite them.
-        If one is refused, or its topic has no broker, the others are sent before that is raised.
+        Those of different queues are sent together, at most :data:`AT_ONCE` at a time; a queue has one request at a time,
+        since brokers may serve two of one link in either order.  They are never sent to a slave as long as the route has
+        a master: the master's offsets would overwrite them.  If one is refused, or its topic has no broker, the others
+        are sent before that is raised; after a broker could not be reached, no more are sent to it.
 
         Raises:
             LinkLost: a queue is in doubt.
-            MQError: a broker cannot be reached, or refuses.
+            MQError: a broker cannot be reached, or refuses; the first such error.
         """
-        refused: MQError | None = None
-        for queue, wanted in offsets.items():
-            try:
-                link = await self._brokers.of(queue, only_master=True)
-            except RouteError as error:
-                refused = refused or error
-                continue
-            # Only now: the link may have been opened for this, and earlier requests may have taken seconds.
+        failures: list[MQError] = []
+        unreachable: set[str] = set()
+        left = iter(offsets.items())
+
+        @trio.lowlevel.enable_ki_protection
+        async def send_rest() -> None:
+            for queue, wanted in left:
+                if queue.broker_name in unreachable:
+                    continue  # each would take the whole time limit again
+                try:
+                    failure = await self._commit(queue, wanted)
+                except MQError as error:
+                    failure = error
+                    unreachable.add(queue.broker_name)
+                if failure is not None:
+                    failures.append(failure)
+
+        if len(offsets) == 1:
+            await send_rest()
+        else:
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(AT_ONCE, len(offsets))):
+                    nursery.start_soon(send_rest)
+        if failures:
+            raise failures[0]
+
+    async def _commit(self, queue: MessageQueue, wanted: int) -> MQError | None:
+        """Send one offset; returns why it could not be committed, if others of the same broker still can be.
+
+        Raises:
+            MQError: the broker cannot be reached.
+        """
+        try:
+            link = await self._brokers.of(queue, only_master=True)
+        except RouteError as error:
+            return error
+        # Only now: the link may have been opened for this, and earlier requests may have taken seconds.
+        try:
             offset = self._look_again(queue, wanted)
-            if offset is None:
-                continue
-            header = UpdateConsumerOffsetRequest(
-                consumer_group=self._group,
-                topic=self._brokers.topic_of(queue),
-                queue_id=queue.queue_id,
-                commit_offset=offset,
-                bname=queue.broker_name,
+        except LinkLost as error:
+            return error
+        if offset is None:
+            return None
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=self._group,
+            topic=self._brokers.topic_of(queue),
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            bname=queue.broker_name,
+        )
+        answer = await link.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
+        if answer.code != ResponseCode.SUCCESS:
+            what = f"committing offset {offset} of group {self._group} in {queue}"
+            return error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        if answer.remark == RESET_BEFORE:
+            log.info(
+                "offset %d of group %s in %s is not committed: an operator's reset applies", offset, self._group, queue
             )
-            answer = await link.request(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header), OFFSET_TIMEOUT_S)
-            if answer.code != ResponseCode.SUCCESS:
-                what = f"committing offset {offset} of group {self._group} in {queue}"
-                refused = refused or error_for_code(answer.code, answer.remark, what=what, address=link.address)
-            elif answer.remark == RESET_BEFORE:
-                log.info(
-                    "offset %d of group %s in %s is not committed: an operator's reset applies",
-                    offset,
-                    self._group,
-                    queue,
-                )
-                if self._overruled is not None:
-                    await self._overruled(queue, offset, link.address)
-        if refused is not None:
-            raise refused
+            if self._overruled is not None:
+                await self._overruled(queue, offset, link.address)
+        return None
 
 
 def offset_in_doubt(queue: MessageQueue) -> LinkLost:

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import triomq
+from triomq._cluster import broker_offsets
 from triomq._cluster.broker_offsets import BrokerOffsets
 from triomq._consumer.group.positions import (
     IllegalOffset,
@@ -406,7 +407,9 @@ class Brokers:
         (lambda memory: memory.doubt(), [(0, 10)]),
     ],
 )  # fmt: skip
-async def test_what_changes_while_a_broker_is_slow(autojump_clock, change, sent) -> None:
+async def test_what_changes_while_a_broker_is_slow(autojump_clock, monkeypatch, change, sent) -> None:
+    # As for the queues beyond the first ones, whose requests wait for their turn.
+    monkeypatch.setattr(broker_offsets, "AT_ONCE", 1)
     brokers = Brokers()
     memory = Positions(BrokerOffsets("G", brokers, lambda queue, _offset: memory.to_write(queue)), Bounds())
     for queue in SAME:
