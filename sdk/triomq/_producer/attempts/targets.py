@@ -372,10 +372,8 @@ class Targets:
         if out.pinned is not None:
             return out.pinned
         queue, out.unready_queue = out.unready_queue, None
-        if queue is not None and queue in targets.queues:
-            master = targets.route.master(queue.broker_name)
-            if master is not None and not self._links.is_down(master):
-                return queue
+        if queue is not None and queue in targets.queues and self._may_be_dialled(targets, queue):
+            return queue
         return self._choose(targets, out.last_broker)
 
     def _choose(self, targets: TopicTargets, last_broker: str | None) -> MessageQueue:
@@ -385,10 +383,18 @@ class Targets:
                 queue = faults.choose(targets.queues, last_broker, targets.count, trio.current_time())
             else:
                 queue = choose_plain(targets.queues, last_broker, targets.count)
-            master = targets.route.master(queue.broker_name)
-            if master is not None and not self._links.is_down(master):
-                break
+            if self._may_be_dialled(targets, queue):
+                return queue
+        # A strategy may name the same brokers each time, and avoid the only one that can be reached.
+        for _ in targets.queues:
+            other = targets.queues[targets.count() % len(targets.queues)]
+            if self._may_be_dialled(targets, other):
+                return other
         return queue
+
+    def _may_be_dialled(self, targets: TopicTargets, queue: MessageQueue) -> bool:
+        master = targets.route.master(queue.broker_name)
+        return master is not None and not self._links.is_down(master)
 
     async def _refresh(self, topic: str) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 import triomq
 from triomq._producer.strategies.faults import LatencyFaults, choose_plain, not_available_for_s
@@ -45,3 +46,45 @@ def test_fault_choice():
     alone.update("gone", 0.6, 0, isolate=True)
     alone.update("a", 0.6, 0, isolate=True)
     assert alone.choose(queues("a"), None, counter(), 1).broker_name == "a"
+
+
+class Stubborn:
+    """Names one broker each time; after 1,000 calls any of them, so that no test waits for ever."""
+
+    def __init__(self, broker_name):
+        self.broker_name = broker_name
+        self.calls = 0
+
+    def choose(self, queues, _last_broker, count, _now):
+        self.calls += 1
+        queue = queues[count() % len(queues)]
+        if self.calls > 1000:
+            return queue
+        return next((each for each in queues if each.broker_name == self.broker_name), queue)
+
+    def update(self, *_args, **_options):
+        pass
+
+
+async def test_a_strategy_that_names_only_a_broker_that_is_down(cluster, autojump_clock):
+    cluster.add_master("broker-b")
+    await cluster.broker.stop()
+    faults = Stubborn("broker-a")
+    async with cluster.client() as client:
+        producer = client.producer("G", faults=faults)
+        for _ in range(3):
+            assert (await producer.send(triomq.Message("T", b"x"))).queue.broker_name == "broker-b"
+    assert faults.calls < 50
+
+
+async def test_the_broker_that_was_slow_is_the_only_one_left(cluster):
+    cluster.add_master("broker-b")
+    faults = LatencyFaults()
+    async with cluster.client() as client:
+        producer = client.producer("G", faults=faults)
+        for _ in range(4):
+            await producer.send(triomq.Message("T", b"x"))
+        faults.update("broker-b", 0.6, trio.current_time(), isolate=False)
+        await cluster.broker.stop()
+        results = [await producer.send(triomq.Message("T", b"x")) for _ in range(4)]
+    assert {result.queue.broker_name for result in results} == {"broker-b"}
