@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 
 import click
 
@@ -23,10 +21,10 @@ from triomq._cli.options import (
     queue_of,
     row_of,
     time_of,
+    until_signal,
     with_client,
 )
 from triomq.errors import BrokerNotFound, RouteNotFound
-from triomq_command.ending_signals import interrupted_by_signals
 from triomq_command.running import printable
 from triomq_protocol.names import TOOLS_GROUP
 
@@ -121,10 +119,7 @@ def consume(
         if not printed:
             _say_nothing_came(topic, f"from {start} on")
 
-    # Only the main thread can handle signals. A shell's background jobs ignore SIGINT, and that must not change.
-    is_main = threading.current_thread() is threading.main_thread()
-    with interrupted_by_signals(keep_ignoring=True) if is_main else nullcontext():
-        with_client(name_servers, work)
+    until_signal(lambda: with_client(name_servers, work))
 
 
 async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:

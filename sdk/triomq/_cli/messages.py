@@ -6,7 +6,8 @@ import importlib.metadata
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import click
 import msgspec
@@ -28,17 +29,22 @@ from triomq._cli.options import (
     print_received,
     queue_of,
     say,
+    until_signal,
     with_client,
 )
 from triomq._cli.servers import brokers, kv, name_servers_command
 from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
+from triomq._side_by_side import side_by_side
 from triomq.errors import InvalidCall
 from triomq_command.overview import COMMANDS
 from triomq_command.running import QuietGroup, exit_code_of, printable
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""
+
+COMMIT_S = 5.0
+"""How long an interrupted pull may take to commit its offsets, in seconds."""
 
 _PIECE_BYTES = 65_536
 """The bytes read at a time from standard input."""
@@ -180,7 +186,7 @@ def send(
 @click.option("--queue", "queue", metavar="BROKER:QUEUE", help="Only this queue.")
 @click.option("-m", "--max", "max_messages", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for further messages; stop with Ctrl-C.")
-@click.option("--commit", is_flag=True, help="Commit the group's offsets at the end.")
+@click.option("--commit", is_flag=True, help="Commit the group's offsets at the end, also after Ctrl-C.")
 @json_option
 def pull(
     topic: str,
@@ -207,16 +213,23 @@ def pull(
                 queues = [checked_queue(only, queues)]
             for each in queues:
                 await _seek(consumer, each, start, offset)
-            left = max_messages if max_messages is not None else sys.maxsize
-            left = await _drain(consumer, queues, tags, sql, left, as_json=as_json)
-            while follow and left > 0:
-                await trio.sleep(0.2)
-                left = await _drain(consumer, queues, tags, sql, left, as_json=as_json)
-            if commit:
-                for each in queues:
-                    await consumer.commit(each)
+            printed: dict[MessageQueue, int] = {}
+            try:
+                left = max_messages if max_messages is not None else sys.maxsize
+                left = await _drain(consumer, queues, tags, sql, left, printed, as_json=as_json)
+                while follow and left > 0:
+                    await trio.sleep(0.2)
+                    left = await _drain(consumer, queues, tags, sql, left, printed, as_json=as_json)
+            except BaseException:
+                # Ctrl-C, a reader that closes the output, an outage: what was printed is consumed.
+                with trio.move_on_after(COMMIT_S, shield=True) as scope:
+                    await _commit(consumer, printed if commit else {})
+                if scope.cancelled_caught:
+                    click.echo(f"not all offsets of group {group} were committed within {COMMIT_S:g} s", err=True)
+                raise
+            await _commit(consumer, printed if commit else {})
 
-    with_client(name_servers, work)
+    until_signal(lambda: with_client(name_servers, work))
 
 
 async def _seek(consumer: PullConsumer, queue: MessageQueue, start: str, offset: int | None) -> None:
@@ -234,18 +247,26 @@ async def _drain(
     tags: str | None,
     sql: str | None,
     left: int,
+    printed: dict[MessageQueue, int],
     *,
     as_json: bool,
 ) -> int:
+    """Print the messages of the queues up to `left`, and note the offsets behind them in `printed`."""
     for queue in queues:
         while left > 0:
             result = await consumer.pull(queue, tags=tags, sql=sql, max_messages=min(32, left))
             for message in result:
                 print_received(message, as_json=as_json)
+                printed[queue] = message.queue_offset + 1
+            printed[queue] = result.next_offset
             left -= len(result)
             if result.status is PullStatus.NO_NEW_MESSAGE:
                 break
     return left
+
+
+async def _commit(consumer: PullConsumer, offsets: Mapping[MessageQueue, int]) -> None:
+    await side_by_side(*(partial(consumer.commit, queue, offset) for queue, offset in offsets.items()))
 
 
 def _bodies(body: str | None) -> Iterator[bytes]:

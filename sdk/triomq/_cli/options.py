@@ -6,7 +6,9 @@ import base64
 import codecs
 import json
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,6 +20,7 @@ from triomq._cli.tls import dialer_given
 from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
+from triomq_command.ending_signals import interrupted_by_signals
 from triomq_command.running import printable
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
@@ -299,6 +302,14 @@ def with_client(
             await work(client)
 
     trio.run(main)
+
+
+def until_signal(run: Callable[[], None]) -> None:
+    """Run a function that commits what it has done when SIGTERM or SIGHUP arrives, as after Ctrl-C."""
+    # Only the main thread can handle signals. A shell's background jobs ignore SIGINT, and that must not change.
+    is_main = threading.current_thread() is threading.main_thread()
+    with interrupted_by_signals(keep_ignoring=True) if is_main else nullcontext():
+        run()
 
 
 def check_can_ask(what: str) -> None:

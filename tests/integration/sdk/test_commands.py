@@ -147,6 +147,26 @@ async def test_ctrl_c_ends_a_pull_quietly(call, cluster):
     await process.stderr.aclose()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_a_pull_that_commits_what_it_has_printed(call, cluster, number):
+    for body in ("one", "two"):
+        assert (await call("send", "T", body, "--queue", "broker-a:0"))[0] == 0
+    process = await trio.lowlevel.open_process(
+        [*TRIOMQ, "pull", "T", "-g", "G", "--follow", "--commit", "-n", cluster.name_servers],
+        stdout=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    with trio.fail_after(120):
+        out = b""
+        while b"two\n" not in out:
+            out += await process.stdout.receive_some()
+        process.send_signal(number)
+        assert await process.wait() == 128 + number
+    await process.stdout.aclose()
+    # The signal may arrive before the second one counts as printed.
+    assert (await call("pull", "T", "-g", "G", "--from", "committed"))[1] in ("", "two\n")
+
+
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--file", "-"]])
 async def test_ctrl_c_ends_a_send_that_waits_for_standard_input(cluster, arguments):
     process = await trio.lowlevel.open_process(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from triomq._cli import consume
+from triomq._cli import consume, messages
 from triomq._cli.topics import order_warning
 from triomq_command import running
 from triomq_protocol.codes import RequestCode
@@ -159,18 +159,32 @@ class ClosedPipe:
         self.taken.append(message.body)
 
 
-def test_messages_of_a_leaving_reader_are_committed(command_line, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [(consume, ["consume", "T", "--from", "earliest"]), (messages, ["pull", "T", "--commit", "--follow"])],
+)
+def test_messages_of_a_leaving_reader_are_committed(command_line, monkeypatch, module, command):
     broker = command_line.cluster.broker
     for number in range(10):
         broker.store("T", 0, b"m%d" % number)
     pipe = ClosedPipe(3)
-    monkeypatch.setattr(consume, "print_received", pipe)
+    monkeypatch.setattr(module, "print_received", pipe)
     monkeypatch.setattr(running.os, "dup2", lambda *_: None)
     with open(os.devnull, "w", encoding="utf-8") as stdout:
         monkeypatch.setattr(running.sys, "stdout", stdout)
-        assert command_line("consume", "T", "-g", "G", "--from", "earliest")[0] == 1
+        assert command_line(*command, "-g", "G")[0] == 1
     assert pipe.taken == [b"m0", b"m1", b"m2"]
     assert broker.offsets["G", "T", 0] == 3
+
+
+@pytest.mark.parametrize("start", ["earliest", "committed"])
+def test_a_pull_commits_only_queues_that_it_has_read(command_line, start):
+    broker = command_line.cluster.broker
+    for queue in (0, 1):
+        broker.store("T", queue, b"m")
+    broker.offsets["G", "T", 1] = 1
+    assert command_line("pull", "T", "-g", "G", "--from", start, "--commit", "-m", "1") == (0, "m\n", "")
+    assert (broker.offsets["G", "T", 0], broker.offsets["G", "T", 1]) == (1, 1)
 
 
 def test_a_format_leaves_out_what_a_message_lacks_and_escapes_what_it_has(command_line):
