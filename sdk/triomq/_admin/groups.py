@@ -162,6 +162,7 @@ class TopicTraffic:
         out_per_s: messages pulled per second in the last minute.
         in_day: messages sent in the last day.
         out_day: messages pulled in the last day.
+        without_master: broker name -> why the set has no master; its messages are not counted.
     """
 
     topic: str
@@ -171,6 +172,7 @@ class TopicTraffic:
     out_per_s: float = 0.0
     in_day: int = 0
     out_day: int = 0
+    without_master: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @contextmanager
@@ -487,9 +489,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             RouteNotFound: the name server does not know the topic.
+            BrokerNotFound: no broker set of the topic has a master now.
             MQError: a broker refused or could not be reached.
         """
-        masters, _ = await self._masters_of(topic)
+        masters, lacking = await self._masters_of(topic)
+        without_master = dict.fromkeys(lacking, "no master is registered")
         wrapped = self._wrap(topic)
         groups: set[str] = set()
         arrived = [0.0, 0]
@@ -509,10 +513,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             found.append(
                 TopicTraffic(
                     topic=topic, group=name, lag=progress.lag, in_per_s=arrived[0], in_day=int(arrived[1]),
-                    out_per_s=taken[0], out_day=int(taken[1]),
+                    out_per_s=taken[0], out_day=int(taken[1]), without_master=without_master,
                 )
             )  # fmt: skip
-        return found or [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]))]
+        if found:
+            return found
+        return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
 
     async def _add_traffic(self, total: list[float], address: str, name: str, key: str) -> None:
         """Add one broker's rate and daily number; a broker that has counted nothing reports no such counter."""

@@ -9,9 +9,11 @@ import click
 
 from triomq import Client
 from triomq._cli.options import (
+    AS_A_SLAVE,
     ask,
     body_text,
     check_can_ask,
+    check_outage,
     checked_queue,
     json_option,
     moment,
@@ -234,6 +236,7 @@ async def _list_groups(client: Client, *, as_json: bool) -> None:
             found += 1
             row = {"group": group, "dead": total, "not_redriven": new}
             say(row, f"{group:<32} {total:>8} {new:>12}", as_json=as_json)
+    check_outage(await client.admin.without_master(), incomplete=AS_A_SLAVE)
     if not found:
         click.echo("no group has dead letters", err=True)
 

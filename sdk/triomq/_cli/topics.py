@@ -377,22 +377,29 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
                 f"{'TOPIC':<32} {'GROUP':<32} {'LAG':>12} {'IN/S':>10} {'OUT/S':>10} {'IN/DAY':>12} {'OUT/DAY':>12}"
             )
         found: dict[str, list[TopicTraffic]] = {}
+        outage: dict[str, str] = {}
 
         async def ask_topic(name: str) -> None:
             try:
                 found[name] = await client.groups.traffic(name)
             except RouteNotFound:
                 if topic:
-                    raise  # among all topics, it has been deleted meanwhile
+                    raise  # among all topics, it has been deleted meanwhile, or the outage is reported at the end
 
         for begin in range(0, len(names), TOPICS_AT_ONCE):
             some = names[begin : begin + TOPICS_AT_ONCE]
             try:
                 await side_by_side(*(partial(ask_topic, name) for name in some))
             finally:
-                shown = (each for name in some for each in found.pop(name, ()) if each.in_day or not active)
-                for each in shown:
-                    say(attrs.asdict(each), _traffic_line(each), as_json=as_json)
+                known = [each for name in some for each in found.pop(name, ())]
+                for each in known:
+                    outage.update(each.without_master)
+                    if each.in_day or not active:
+                        row = attrs.asdict(each, filter=lambda field, _: field.name != "without_master")
+                        say(row, _traffic_line(each), as_json=as_json)
+        if not topic:
+            outage.update(await client.admin.without_master())
+        check_outage(outage, incomplete="its messages are not counted")
 
     with_client(name_servers, work, route_wait_s=0)
 

@@ -24,6 +24,7 @@ from triomq_protocol.requests import (
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
+    KVTable,
     OffsetWrapper,
     ProcessQueueInfo,
     QueryConsumeQueueBody,
@@ -191,6 +192,38 @@ def test_traffic_of_all_topics_is_asked_for_side_by_side(command_line, monkeypat
         assert (code, printed) == (0, there)
         assert command_line.passed_s == pytest.approx(4, abs=0.5)
     assert most == TOPICS_AT_ONCE
+
+
+@pytest.mark.parametrize("arguments", [[], ["T"]])
+def test_traffic_without_the_masters_of_a_set_is_incomplete(command_line, arguments):
+    cluster = command_line.cluster
+    cluster.add_master("broker-b")
+    cluster.name_server.brokers["broker-b"].broker_addrs = {1: "broker-b-1:10911"}
+    cluster.broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=[]).encode()))
+    came = BrokerStatsData(stats_minute=BrokerStatsItem(sum=60, tps=1.0), stats_day=BrokerStatsItem(sum=900))
+    cluster.broker.script(RequestCode.VIEW_BROKER_STATS_DATA, answering(came.encode()))
+    cluster.broker.script(RequestCode.GET_BROKER_RUNTIME_INFO, answering(KVTable(table={}).encode()))
+    code, out, err = command_line("traffic", *arguments, "--json")
+    assert (code, json.loads(out)["in_day"]) == (1, 900)
+    assert "broker broker-b: no master is registered; its messages are not counted" in err
+
+
+@pytest.mark.parametrize("command", [["traffic"], ["dlq", "list"]])
+@pytest.mark.parametrize(
+    ("brokers", "said"),
+    [({}, "no broker is registered"), ({1: "broker-a-1:10911"}, "broker broker-a: no master is registered")],
+)
+def test_an_outage_does_not_look_like_an_empty_cluster(command_line, command, brokers, said):
+    name_server = command_line.cluster.name_server
+    if brokers:
+        name_server.brokers["broker-a"].broker_addrs = brokers
+    else:
+        name_server.brokers.clear()
+        name_server.routes.clear()
+    code, out, err = command_line(*command, "--json")
+    assert (code, out) == (1, "")
+    assert said in err
+    assert "no group has dead letters" not in err
 
 
 def test_texts_of_others_do_not_control_the_terminal(command_line):
