@@ -94,6 +94,7 @@ class Link:
         "peer",
         "peer_host",
         "scope",
+        "settled",
         "slices",
         "transport",
         "unsent",
@@ -110,9 +111,10 @@ class Link:
         self.slices: tuple[Generator[None, None, Any], Command] | None = None
         self.active_at = trio.current_time()
         # The writer's side: whether it has unsent frames to write, whether a task waits for the socket to take more of
-        # them, and the event of a reader that waits for that.
+        # them, how many unsent pieces may be kept meanwhile, and the event of a reader that waits for that.
         self.dirty = False
         self.draining = False
+        self.settled = 0
         self.drained: trio.Event | None = None
         self.fault = ""
         self.has_answered = False
@@ -272,8 +274,11 @@ class LinkWriter:
         if not link.unsent or link.closed:
             return
         if link.draining:
-            # Views of a map must not be kept during a wait.
-            link.unsent[:] = [piece if type(piece) is bytes else bytes(piece) for piece in link.unsent]
+            # Views of a map must not be kept during a wait. Only the new pieces are looked at: a peer that sends small
+            # requests and reads nothing would make each write take longer than the one before.
+            if new := link.unsent[link.settled :]:
+                link.unsent[link.settled :] = [b"".join(new)]
+                link.settled += 1
             self._budget.count(link, link.unsent_bytes)
             return
         if link.unsent_bytes >= BULK_BYTES:
@@ -299,6 +304,7 @@ class LinkWriter:
             while link.unsent and not link.closed:
                 data = memoryview(b"".join(link.unsent))
                 link.unsent.clear()
+                link.settled = 0
                 while data and not link.closed:
                     sent = await link.transport.send_some(data)
                     data = data[sent:]

@@ -69,6 +69,23 @@ async def test_views_behind_a_full_socket_are_copied_in_the_same_batch(autojump_
     assert set(kinds) == {bytes}
 
 
+async def test_batches_behind_a_full_socket_do_not_touch_the_answers_before_them(autojump_clock, bench, ask) -> None:
+    bench.handlers.plain[1] = lambda link, command: command.answer().encode()
+    link, wire = await bench.connect()
+    wire.set_writable(0)
+    opaque = 0
+    for size in (1, 100, 50, 1):
+        before = list(link.unsent)
+        wire.deliver(b"".join(ask(1, opaque + number) for number in range(size)))
+        opaque += size
+        await wait_all_tasks_blocked()
+        assert all(now is then for now, then in zip(link.unsent, before, strict=False))
+    assert len(link.unsent) == 3  # one piece for each batch but the first, which a task tries to write
+    wire.set_writable(None)
+    await wait_all_tasks_blocked()
+    assert [command.opaque for command in wire.commands()] == list(range(opaque))
+
+
 async def test_batch_end_is_called_once_per_receive_after_the_write(autojump_clock, bench, ask) -> None:
     bench.handlers.plain[1] = lambda link, command: command.answer()
     _, wire = await bench.connect()
