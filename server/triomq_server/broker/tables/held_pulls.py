@@ -348,8 +348,9 @@ class HeldPulls:
     def _wake(self, pulls: Sequence[HeldPull]) -> None:
         others_first = bool(self._later)
         for held in pulls:
-            held.woken = True
-        self._later += pulls
+            if not held.woken:  # a client may wake its pulls again and again before they run
+                held.woken = True
+                self._later.append(held)
         if not others_first:
             self._run_later()
 

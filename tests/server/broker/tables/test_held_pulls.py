@@ -345,6 +345,21 @@ async def test_a_woken_pull_that_waits_for_its_turn_is_not_woken_again() -> None
     assert log.pulls.waiting == 0
 
 
+@pytest.mark.parametrize("wake", ["wake_link", "wake_all"])
+async def test_pulls_that_wait_for_their_turn_are_not_woken_again_by_their_client(wake: str) -> None:
+    log, link = Log(limit=1000), Party()
+    for _ in range(2 * AT_ONCE):
+        log.pulls.hold(held(link))
+    for _ in range(10):
+        log.pulls.wake_link(link) if wake == "wake_link" else log.pulls.wake_all()
+    assert len(log.pulls._later) == log.pulls.waiting == AT_ONCE
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(log.woken) == 2 * AT_ONCE
+
+
 async def test_filters_look_into_what_has_come_in_turns(autojump_clock: Any) -> None:
     log = Log(limit=100_000, record_of=lambda _topic, _queue, offset: memoryview(b"%d" % offset))
     link, matchers = Party(), [Slow(log, b"%d" % number) for number in range(40)]
