@@ -42,6 +42,10 @@ LOOKED_AT_ONCE = 4096
 """Pulls of queues with more than a FEW that arrivals check before other tasks get their turn; a pull counts once for
 each tag that has arrived."""
 
+TAGS_MOST = 256
+"""Different tags that have arrived in a queue and that its pulls are compared with: with more of them, to run all of its
+pulls again takes less time."""
+
 DROPPED_AT_ONCE = 1000
 """Pulls of closed links that are forgotten before other tasks have their turn."""
 
@@ -163,8 +167,8 @@ class HeldPulls:
         """Closed links that still have pulls."""
         self._drops_left = DROPPED_AT_ONCE
         self._arrivals: dict[tuple[str, int], dict[int | None, int]] = {}
-        """Arrivals in queues with very many pulls that have not been checked yet: the tags' codes, and the last
-        `next_offset` of each."""
+        """Arrivals in queues with very many pulls that have not been checked yet: the tags' codes, None for any, and the
+        last `next_offset` of each."""
         self._walk: tuple[dict[int | None, int], Iterator[int]] | None = None
         """The current work: the arrivals of a queue, and the numbers of its pulls."""
         self._looks_left = LOOKED_AT_ONCE
@@ -206,6 +210,10 @@ class HeldPulls:
             self._earlier.set()
             if len(queue) > self._looks_left or key in self._arrivals:
                 codes = self._arrivals.setdefault(key, {})
+                if len(codes) >= TAGS_MOST and code not in codes:
+                    next_offset = max(next_offset, *codes.values())
+                    codes.clear()
+                    code = None
                 codes[code] = max(next_offset, codes.get(code, 0))
                 self._look()
                 return

@@ -16,8 +16,10 @@ from triomq_server.broker.tables.held_pulls import (
     AT_ONCE,
     BYTES_PER_PLACE,
     DROPPED_AT_ONCE,
+    FEW,
     LEAST_SHARE,
     LOOKED_AT_ONCE,
+    TAGS_MOST,
     HeldPull,
     HeldPulls,
 )
@@ -205,6 +207,33 @@ async def test_arrivals_look_at_very_many_pulls_of_a_queue_in_turns() -> None:
     assert max(after - before for before, after in pairwise(asked)) < LOOKED_AT_ONCE + 3
     assert matcher.asked == 4 * 9000, "for the first message, and then once for each tag"
     assert log.pulls.waiting == 9000
+
+
+async def test_very_many_tags_are_not_compared_with_very_many_pulls() -> None:
+    log, link, matcher = Log(limit=1000), Party(), Counting(-1)
+    beyond = held(link, 10 * TAGS_MOST)
+    pulls = [held(link, number) for number in range(FEW)]
+    for pull in (*pulls, beyond):
+        pull.matcher = matcher
+        assert log.pulls.hold(pull)
+    asked = [0]
+
+    class Turns(trio.abc.Instrument):
+        def after_task_step(self, _task: trio.lowlevel.Task) -> None:
+            asked.append(matcher.asked)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.pulls.run)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(turns := Turns())
+        for number in range(8 * TAGS_MOST):
+            log.pulls.arrived(arrival(number + 1, tags_code=number))
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(turns)
+        nursery.cancel_scope.cancel()
+    assert set(log.woken) == set(pulls), "they are run again, and ask again"
+    assert max(after - before for before, after in pairwise(asked)) <= LOOKED_AT_ONCE + TAGS_MOST
+    assert log.pulls.waiting == 1
 
 
 class Watched(HeldPull):
