@@ -330,12 +330,16 @@ class ConsumerFilters:
             await trio.lowlevel.checkpoint()
             return
         self.changed = False
+        written = False
         try:
             file, rows = self._file, self._rows()
             await file.in_background(lambda: file.save(_text_of(rows)))
+            written = True
         except OSError as error:
-            self.changed = True
             self._file.log_failure(error)
+        finally:
+            if not written:  # also at a cancel
+                self.changed = True
 
 
 def _text_of(rows: list[Row]) -> bytes:

@@ -374,6 +374,17 @@ def test_a_group_whose_name_holds_a_lone_surrogate_gets_its_filter() -> None:
     assert again.find("T", "After") is not None
 
 
+async def test_a_write_that_is_cancelled_is_done_at_the_end() -> None:
+    disk = MemoryDisk()
+    filters = ConsumerFilters(ConfigFile(FILE, disk), lambda: 0)
+    filters.update("G", [SubscriptionData(topic="T", **SQL)])
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await filters.persist_in_background()
+    filters.persist()
+    assert b'"G"' in disk.read(FILE)
+
+
 async def test_filters_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("triomq_server.broker.tables.consumer_filters.MOST_FILTERS", 2)
     filters = ConsumerFilters(None, lambda: 1)
