@@ -348,27 +348,29 @@ class OffsetTable:
             self.resets.load()
 
     def persist(self) -> None:
-        """Write `consumerOffset.json` now; if the disk fails, it logs an error and the next call tries again."""
+        """Write `consumerOffset.json` now, and then the times of resets; if the disk fails, it logs an error and the next
+        call tries again."""
+        for _ in self._count_bytes():
+            pass
+        if self._file is not None:
+            try:
+                self._file.save(self.pretty())
+            except OSError as error:
+                self.changed = True
+                self._file.log_failure(error)
+                return
+            self.changed = False
         if self.resets is not None and self.resets.changed:
             for _ in self.resets.forget_long_gone(self.table):
                 pass
             self.resets.persist()
-        for _ in self._count_bytes():
-            pass
-        if self._file is None:
-            return
-        try:
-            self._file.save(self.pretty())
-        except OSError as error:
-            self.changed = True
-            self._file.log_failure(error)
-        else:
-            self.changed = False
 
     async def persist_in_background(self, flush: Callable[[], Awaitable[None]] | None = None) -> bool:
-        """Write `consumerOffset.json`, and before it the times of resets, if anything has changed since the last time.
+        """Write `consumerOffset.json`, and after it the times of resets, if anything has changed since the last time.
 
-        Both files have the tables' content at one moment. They are encoded in slices, and written by a worker thread.
+        Both files have the tables' content at one moment. They are encoded in slices, and written by a worker thread. In
+        the other order a broker that is killed between the two would have the old offset with the time of its reset, and
+        win against the slaves that have the new one.
 
         Args:
             flush: waits until the log is on disk, before the files are written: they must not count messages that a
@@ -407,10 +409,10 @@ class OffsetTable:
             if flush is not None:
                 with suppress(OSError):
                     await flush()
-            if resets is not None and times is not None:
-                await resets.save(times)
             await self._file.save_in_background(text)
             written = True
+            if resets is not None and times is not None:
+                await resets.save(times)
         except OSError as error:
             self._file.log_failure(error)
         finally:

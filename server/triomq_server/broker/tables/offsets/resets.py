@@ -260,11 +260,15 @@ class Resets:
         """Write the file in the background; if the disk fails, it logs an error and the next time tries again."""
         if self._file is None:
             return
+        written = False
         try:
             await self._file.save_in_background(text)
+            written = True
         except OSError as error:
-            self.changed = True
             self._file.log_failure(error)
+        finally:
+            if not written:  # also at a cancel
+                self.changed = True
 
 
 def decode_times(text: str) -> Offsets:

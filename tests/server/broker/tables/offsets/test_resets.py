@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+import trio
 from memory_disk import MemoryDisk
 
 from triomq_protocol.errors import BodyError
@@ -193,6 +194,58 @@ def test_resets_survive_a_restart() -> None:
     master.persist()
     copy_offsets(opened(), slave)
     assert slave.query("g", "t", 0) == 50
+
+
+class Killed(BaseException):
+    """Ends the process between two files."""
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("at_the_end", [False, True])
+async def test_a_reset_survives_a_kill_between_the_two_files(
+    at_the_end: bool, removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+
+    def opened() -> OffsetTable:
+        resets = Resets(ConfigFile("/s/triomq/offsetResets.json", disk), Clock())
+        offsets = OffsetTable(ConfigFile("/s/config/consumerOffset.json", disk), resets=resets)
+        offsets.load()
+        return offsets
+
+    slave, master = table(), opened()
+    master.commit("g", "t", 0, 200)
+    await master.persist_in_background()
+    copy_offsets(master, slave)
+    if removed:
+        to_the_end(master.remove_group("g"))
+    else:
+        master.commit("g", "t", 0, 50)
+    copy_offsets(master, slave)
+    saved, save = [], ConfigFile.save
+
+    def save_one(file: ConfigFile, data: bytes) -> None:
+        if saved:
+            raise Killed
+        save(file, data)
+        saved.append(file.path)
+
+    monkeypatch.setattr(ConfigFile, "save", save_one)
+    with pytest.raises(Killed):
+        master.persist() if at_the_end else await master.persist_in_background()
+    master = opened()
+    copy_offsets(slave, master)
+    copy_offsets(master, slave)
+    assert master.queues("g", "t") == slave.queues("g", "t") == ({} if removed else {0: 50})
+
+
+async def test_times_whose_write_is_cancelled_are_written_at_the_end(autojump_clock: Any) -> None:
+    disk = MemoryDisk()
+    resets = Resets(ConfigFile("/s/triomq/offsetResets.json", disk), Clock())
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await resets.save(b"{}")
+    assert resets.changed
 
 
 def test_resets_of_groups_removed_long_ago_are_dropped() -> None:
