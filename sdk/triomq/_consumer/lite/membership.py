@@ -88,6 +88,7 @@ class LiteMembership(Membership):
                 and source.call is not None
                 and not subscription.chooses_as(source.call.subscription)
             ):
+                self.engine.note_position(source)  # or it is lost with the messages, until the first answer
                 self.engine.seek(queue, self.position(queue))
 
     def position(self, queue: MessageQueue) -> int:

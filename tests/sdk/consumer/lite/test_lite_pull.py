@@ -302,6 +302,29 @@ async def test_a_new_expression_counts_however_it_comes(autojump_clock, group_cl
         assert await drain(consumer) == [b"m0-%d" % number for number in chosen]
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+@pytest.mark.parametrize("assigns", [True, False])
+async def test_a_new_expression_keeps_the_position(autojump_clock, group_cluster, assigns, auto_commit):
+    """Also before the first answer by that expression, which may take 20 s."""
+
+    async def choose(tags):
+        await (consumer.assign([Q0], tags) if assigns else consumer.subscribe("T", tags))
+
+    fill(group_cluster, 5, tags=["a"])
+    options = {"start_from": "earliest", "auto_commit": auto_commit, "commit_every_s": 3600.0}
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", **options) as consumer:
+        await choose("a")
+        assert len(await drain(consumer)) == 5
+        for tags in ("b", "a"):
+            await choose(tags)
+            assert consumer.position(Q0) == 5
+        assert await drain(consumer) == []
+        await choose("b")
+        if not auto_commit:
+            await consumer.commit()
+    assert committed(group_cluster) == 5
+
+
 async def test_the_same_expression_fetches_nothing_again(autojump_clock, group_cluster):
     fill(group_cluster, 6, tags=["a", "b"])
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
