@@ -223,8 +223,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
             call.suspend_ms = max(1, int((deadline_s - trio.current_time()) * 1000))
         if block:
             await self._pause_if_unheld(result, started_s, deadline_s)
-        # Unless a seek has moved it meanwhile.
-        if offset is None and queue not in self._lost and self._positions.get(queue, start) == start:
+        # Unless a seek has moved it meanwhile, or a share has lost the queue, even if it has it again.
+        if offset is None and queue not in self._lost and self._positions.get(queue) == start:
             self._positions[queue] = result.next_offset
         return result
 

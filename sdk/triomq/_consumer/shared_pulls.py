@@ -7,6 +7,7 @@ Upstream: ``MQPullConsumerScheduleService``, ``RebalancePullImpl``.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
@@ -172,27 +173,35 @@ class Share:
             if queue is None or self._due[queue] > trio.current_time():
                 await self._wait(queue)
                 continue
-            self._put_last(queue, self._interval_s)
+            begun_s, pause_s = trio.current_time(), 0.0  # if it is cancelled, it may have a message: it need not rest
+            self._due[queue] = math.inf  # another task that pulled it meanwhile would get the same messages
             try:
                 result = await self._pull(queue)
+                if not result:
+                    pause_s = begun_s + self._interval_s - trio.current_time()
             except ClientClosed:
                 raise
             except MQError as error:
                 log.warning("a pull failed and will be repeated: %s", error)
-                self._put_last(queue, ERROR_PAUSE_S)
+                pause_s = ERROR_PAUSE_S
                 continue
-            except trio.Cancelled:
-                # It is not known whether it has a message: it need not rest.
-                self._put_last(queue, 0)
-                raise
-            if queue in self._due and result:
-                self._put_last(queue, 0)
+            finally:
+                is_ours = self._put_last(queue, pause_s)
+            if is_ours and result:
                 return result
 
-    def _put_last(self, queue: MessageQueue, pause_s: float) -> None:
-        """Make a queue due after a pause, after the others that are due then; unless it was given up meanwhile."""
-        if self._due.pop(queue, None) is not None:
-            self._due[queue] = trio.current_time() + pause_s
+    def _put_last(self, queue: MessageQueue, pause_s: float) -> bool:
+        """Make a queue that was pulled due after a pause, after the others that are due then.
+
+        Returns:
+            False if it was given up meanwhile, also if it came back: nothing changes then.
+        """
+        if self._due.get(queue) != math.inf:
+            return False
+        del self._due[queue]
+        self._due[queue] = trio.current_time() + max(pause_s, 0.0)
+        self._note_change()
+        return True
 
     async def _wait(self, queue: MessageQueue | None) -> None:
         changed = self._changed  # shared: several tasks may take results

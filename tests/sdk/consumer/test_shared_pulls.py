@@ -11,6 +11,7 @@ from consumer_broker import until
 import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.pull import PullMessageRequest
 
 Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(4)]
 
@@ -64,6 +65,77 @@ async def test_several_tasks_may_take_results(autojump_clock, group_cluster):
             await until(lambda: len(seen) == 3)
         nursery.cancel_scope.cancel()
     assert {result.queue for result in seen} == set(Q[:3])
+
+
+async def test_tasks_get_no_message_twice(autojump_clock, group_cluster):
+    """Also if a pull takes longer than a queue rests."""
+    broker, seen = group_cluster.broker, []
+    fill(group_cluster, *(b"%d" % number for number in range(10)))
+
+    async def late(command):
+        await trio.sleep(1)
+        return broker.serve(command)
+
+    broker.script(RequestCode.PULL_MESSAGE, *[late] * 20)
+    async with (
+        group_cluster.client() as client,
+        client.pull_consumer("G").share("T", max_messages=2) as pulls,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def take():
+            async for result in pulls:
+                seen.extend(message.queue_offset for message in result)
+
+        for _ in range(3):
+            nursery.start_soon(take)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert seen == [*range(10)]
+
+
+async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock, group_cluster):
+    """It comes when the queue is back: the group is further by then."""
+    broker = group_cluster.broker
+    fill(group_cluster, *(b"%d" % number for number in range(10)), queue_id=3)
+    events, lost, results = [], trio.Event(), []
+    callbacks = triomq.ConsumerCallbacks(on_assigned=events.append, on_revoked=events.append)
+
+    async def late(command):
+        await until(lambda: events.count([Q[3]]) == 3)
+        return broker.serve(command)
+
+    def first_of_last_queue(command):
+        if command.header(PullMessageRequest).queue_id == 3 and not lost.is_set():
+            lost.set()
+            return late(command)
+        return pull(command)
+
+    pull, broker.pull = broker.pull, first_of_last_queue
+    async with (
+        group_cluster.client() as client,
+        client.pull_consumer("G") as consumer,
+        consumer.share("T", max_messages=2, callbacks=callbacks) as pulls,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def take():
+            async for result in pulls:
+                offsets = [message.queue_offset for message in result]
+                results.append(offsets)
+
+        nursery.start_soon(take)
+        await lost.wait()
+        async with (
+            group_cluster.client(instance_name="two") as second,
+            second.pull_consumer("G") as other,
+            other.share("T") as theirs,
+        ):
+            await until(lambda: Q[3] in theirs.assignment and events.count([Q[3]]) == 2)
+            await other.commit(Q[3], 6)
+        await trio.sleep(60)
+        nursery.cancel_scope.cancel()
+    assert results == [[6, 7], [8, 9]]
 
 
 async def test_a_queue_without_a_message_is_not_pulled_for_a_while(autojump_clock, group_cluster):
