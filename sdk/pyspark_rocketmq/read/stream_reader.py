@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_tried = offsets
         failures = await commit_offsets(session, moved, COMMIT_LIMIT_S)
         self._not_committed = (self._not_committed - moved.keys()) | failures.keys()
-        if failures:
+        if failures and is_due:  # or failures of each trigger, as of a master whose slave is read, would put it off
             self._commit_again_s = self._clock() + COMMIT_AGAIN_S
         for failure in dict.fromkeys(failures.values()):
             _log.warning("offsets of group %s are not committed: %s", self._options.group, failure)

@@ -192,3 +192,27 @@ def test_an_offset_that_was_not_committed_is_committed_later_without_new_message
     query.trigger(after_s=COMMIT_AGAIN_S)
     assert tried[2:] == 2 * [(B.queue_id, 7)]
     assert [each.message.count("are not committed") for each in caplog.records] == [1, 1]
+
+
+def test_an_offset_is_committed_later_although_others_fail_at_each_trigger(stream: Callable[..., Stream]) -> None:
+    """As those of a master that is away for long, whose slave is read."""
+    query = stream(consumerGroup="g")
+    committed: list[tuple[int, int]] = []
+    away = {A.queue_id, B.queue_id}
+
+    async def commit(queue: MessageQueue, offset: int) -> None:
+        await trio.lowlevel.checkpoint()
+        if queue.queue_id in away:
+            raise ConnectFailed("commit", address="broker:1")
+        committed.append((queue.queue_id, offset))
+
+    query.cluster.commit = commit  # type: ignore[attr-defined]
+    query.cluster.add_queue(B, 7)
+    query.reached = {A: 50, B: 7}
+    query.trigger()
+    away.discard(B.queue_id)
+    for number in range(1, 5):
+        query.cluster.add_queue(A, 50 + number)
+        query.reached[A] = 50 + number
+        query.trigger(after_s=COMMIT_AGAIN_S / 2)
+    assert committed == [(B.queue_id, 7)]
