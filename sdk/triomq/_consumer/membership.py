@@ -430,6 +430,8 @@ class Membership(ABC):
 
     def go_on_at(self, queue: MessageQueue, offset: int) -> None:
         """Continue where an operator has moved the group in an assigned queue; the caller persists it."""
+        if self.positions.get(queue) is None:
+            return  # another member has its lock, and follows the operator; its offset must not be overwritten
         # No checkpoint in between: the queue could be given up, or its consumed offset be recorded.
         self.positions.reset(queue, offset)
         self.engine.seek(queue, offset)

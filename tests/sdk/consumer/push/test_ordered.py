@@ -12,6 +12,8 @@ from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq_protocol.codes import RequestCode
+from triomq_protocol.requests.group_admin import ResetOffsetBody, ResetOffsetRequest
+from triomq_protocol.wire.command import Command
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
 Q1 = triomq.MessageQueue("T", "broker-a", 1)
@@ -259,6 +261,36 @@ async def test_a_seek_in_a_queue_that_another_member_has_locked(autojump_clock, 
         await consumer.seek(Q0, 3)
         await until(lambda: seen[5:] == [3, 4])
         consumer.drain()
+
+
+async def test_a_reset_of_a_queue_that_another_member_has_locked(autojump_clock, group_cluster, open_consumer, events):
+    """That member carries it out, too, and has committed more since."""
+    fill(group_cluster, 5)
+    broker, seen = group_cluster.broker, []
+
+    async def handle(message):
+        seen.append(message.queue_offset)
+
+    async with open_consumer(ordered=True) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == 5)
+        held = broker.consumers.locks
+        held.update(dict.fromkeys(held, ("other", trio.current_time() + 100)))
+        await until(lambda: "lock_lost" in events.kinds())
+        reset = Command.request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True),
+            body=ResetOffsetBody(offset_table={Q0: 2}).encode(),
+            oneway=True,
+        )
+        (stream,) = broker.consumers.members["G"].values()
+        await broker.push_to(stream, reset)
+        broker.offsets["G", "T", 0] = 4
+        await trio.sleep(40)
+        assert committed(group_cluster) == 4
+        await until(lambda: seen[5:] == [4])
+        consumer.drain()
+    assert "reset" not in events.kinds()
 
 
 async def test_a_queue_is_given_up_only_between_two_messages(autojump_clock, group_cluster):
