@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,9 @@ def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(content)
     with pytest.raises(NoDataError, match=r"a.gz cannot be read to its end: .+; give another --input"):
         rows_of(tmp_path / "a.gz")
+
+
+def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(NoDataError, match="standard input is closed; give --input a text file"):
+        data_set("-", None)
