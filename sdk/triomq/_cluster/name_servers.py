@@ -51,6 +51,14 @@ PROVIDER_TIMEOUT_S: Final = 30.0
 SILENT_ENDS: Final = 2
 """After this many connections in a row that end after their first request unanswered, all are assumed to end so."""
 
+NEXT_AFTER_S: Final = 0.5
+"""A server whose connection is not open after this time, as of a machine that is off, is dialled along with the next
+one: a dial takes up to 3 s, which is as long as a send takes by default."""
+
+SILENT_S: Final = 1.0
+"""A server is left if it has sent nothing for this long since a request, and the caller's own time limit has ended:
+otherwise each caller with less time than :data:`API_TIMEOUT_S` would ask it again."""
+
 CLOSES_SILENTLY: Final = (
     "it takes each connection and closes it after the first request without an answer: it may expect TLS (give "
     "open_client(tls=True), or --tls), or is not a name server"
@@ -280,11 +288,15 @@ class NameServerChoice:
         count = len(self.addresses)
         return [self.addresses[(self._index + step) % count] for step in range(1, count + 1)]
 
+    def dialled(self, address: str) -> None:
+        """Start the next rotation after this server, whatever comes of it: the caller may not wait for that."""
+        if address in self.addresses:
+            self._index = self.addresses.index(address)
+
     def choose(self, address: str) -> None:
         """Stay with this server; the next rotation starts after it."""
         self.chosen = address
-        if address in self.addresses:
-            self._index = self.addresses.index(address)
+        self.dialled(address)
 
     def leave(self, address: str) -> None:
         """Leave this server: it did not answer."""
@@ -312,6 +324,9 @@ class NameServerGroup:
         self._lock = trio.Lock()
         self._silent_ends: dict[str, int] = {}
         self._last_link: Link | None = None
+        self._asked_link: Link | None = None
+        self._asked_s = 0.0
+        """When the oldest request was sent on that link after which nothing has arrived, on trio's clock."""
         self._unavailable = ""
 
     @property
@@ -335,7 +350,7 @@ class NameServerGroup:
         while True:
             link = await self._link(others)
             try:
-                answer = await link.request(command, timeout_s)
+                answer = await self._request(link, command, timeout_s)
             except OtherProtocol as error:
                 others[link.address] = error.remark or error.what
             except (RequestTimeout, LinkLost, ProtocolViolation) as error:
@@ -357,6 +372,21 @@ class NameServerGroup:
                     what = "the address does not answer as a name server"
                     raise NotANameServer(what, address=link.address, remark=others[link.address])
                 raise NotANameServer("none of the addresses is a name server's", remark=_listed(others))
+
+    async def _request(self, link: Link, command: Command, timeout_s: float) -> Command:
+        """Ask over a link; leave a silent server also if the caller gives up earlier."""
+        if self._asked_link is not link or self._has_sent(link):
+            self._asked_link, self._asked_s = link, trio.current_time()
+        try:
+            return await link.request(command, timeout_s)
+        except trio.Cancelled:
+            if trio.current_time() - self._asked_s >= SILENT_S and not self._has_sent(link):
+                self._choice.leave(link.address)
+            raise
+
+    def _has_sent(self, link: Link) -> bool:
+        """Whether anything has arrived on a link since it was asked, or since another one was asked after it."""
+        return self._asked_link is not link or (link.has_received and link.received_s >= self._asked_s)
 
     def _note_silent_end(self, address: str) -> int:
         """Count a connection that ended after a request without a single byte; returns how many did so in a row."""
@@ -438,15 +468,35 @@ class NameServerGroup:
 
     async def _open_next(self, others: Mapping[str, str]) -> Link:
         reasons = dict(others)
-        for address in self._choice.candidates():
-            if address in others:
-                continue
+        opened: list[Link] = []
+        refused: list[MQError] = []
+
+        @trio.lowlevel.enable_ki_protection
+        async def dial(address: str, failed: trio.Event) -> None:
             try:
-                link = await self._links.get(address, patient=False)
+                opened.append(await self._links.get(address, patient=False))
             except ConnectFailed as error:
                 reasons[address] = error.remark or error.what
-            else:
-                self._choice.choose(address)
-                return link
+                failed.set()
+                return
+            except MQError as error:  # the client is closed
+                refused.append(error)
+            # The other dials continue in the client's tasks.
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for address in self._choice.candidates():
+                if address in others:
+                    continue
+                self._choice.dialled(address)
+                failed = trio.Event()
+                nursery.start_soon(dial, address, failed)
+                with trio.move_on_after(NEXT_AFTER_S):
+                    await failed.wait()
+        if opened:
+            self._choice.choose(opened[0].address)
+            return opened[0]
+        if refused:
+            raise refused[0]
         unknown = f"no address is known: {self._unavailable}" if self._unavailable else "no address is known"
         raise NoNameServer("no name server can be reached", remark=_listed(reasons) or unknown)

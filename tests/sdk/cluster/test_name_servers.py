@@ -124,6 +124,64 @@ def test_rotation():
     assert choice.candidates() == [*first[1:], first[0]]
 
 
+@pytest.mark.parametrize("timeout_s", [1.2, 3.0])
+async def test_a_server_whose_machine_is_off_costs_no_send(autojump_clock, cluster, timeout_s):
+    cluster.network.hanging.add("off:9876")
+    firsts = set()
+    for seed in range(8):
+        cluster.network.dials.clear()
+        addresses = ["off:9876", cluster.name_server.address]
+        async with triomq.open_client(addresses, **cluster.options(chance=random.Random(seed))) as client:
+            producer = client.producer("G", send_timeout_s=timeout_s)
+            await producer.send(triomq.Message("T", b"x"))
+            firsts.add(cluster.network.dials[0])
+            # The open link is kept.
+            cluster.network.dials.clear()
+            await client.admin.topics()
+            assert not cluster.network.dials
+    assert firsts == set(addresses)
+
+
+async def test_callers_with_little_time_dial_one_after_the_other(autojump_clock, cluster):
+    cluster.network.hanging |= {"off:9876", "off:9877"}
+    addresses = ["off:9876", "off:9877", cluster.name_server.address]
+    for seed in range(6):
+        async with triomq.open_client(addresses, **cluster.options(chance=random.Random(seed))) as client:
+            found = []
+            for _ in addresses:
+                with trio.move_on_after(0.3):
+                    found.append(await client.admin.topics())
+            assert found
+
+
+@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize("timeout_s", [1.2, 3.0])
+async def test_a_server_that_hangs_is_left_by_callers_with_less_time(autojump_clock, cluster, timeout_s, at_first):
+    hangs = type(cluster.name_server)(cluster.network, "hangs:9876")
+    hangs.routes = cluster.name_server.routes
+    cluster.name_server.add_route("T2", cluster.broker)
+    left = 0
+    for seed in range(8):
+        hangs.seen.clear()
+        hangs.scripts[ROUTE].clear()
+        addresses = [hangs.address, cluster.name_server.address]
+        async with triomq.open_client(addresses, **cluster.options(chance=random.Random(seed))) as client:
+            producer = client.producer("G", send_timeout_s=timeout_s)
+            if not at_first:
+                await producer.send(triomq.Message("T", b"x"))
+                await trio.sleep(5)
+            hangs.script(ROUTE, *[None] * 100)
+            results = []
+            for _ in range(2):
+                try:
+                    results.append(await producer.send(triomq.Message("T2", b"x")))
+                except errors.NotReady:
+                    results.append(None)
+            assert results[1] is not None
+            left += bool(hangs.seen)
+    assert 0 < left < 8
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
