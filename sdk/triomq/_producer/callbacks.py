@@ -193,7 +193,7 @@ class CallbackSend(Attempt):
         self.in_flight.attempt_ended(self)
 
 
-def _is_given_up(send: CallbackSend) -> bool:
+def is_given_up(send: CallbackSend) -> bool:
     """Whether the task that waited for a send has been cancelled: no further attempt is made."""
     return isinstance(send.callback, AwaitedSend) and send.callback.given_up
 
@@ -309,7 +309,7 @@ class InFlight:
         outcome = send.outcome
         assert outcome is not None
         pause_s = self._attempts.pause_after(send)
-        if pause_s is not None and not _is_given_up(send):
+        if pause_s is not None and not is_given_up(send):
             self._spawn(self._retry, send, pause_s)
         elif isinstance(outcome, SendResult):
             self._finish(send, outcome)
@@ -336,7 +336,7 @@ class InFlight:
         try:
             await trio.sleep(pause_s)
             assert send.outcome is not None
-            outcome = send.outcome if _is_given_up(send) else await self._attempts.deliver(send.out)
+            outcome = send.outcome if is_given_up(send) else await self._attempts.deliver(send.out)
         except MQError as error:
             outcome = error
         except trio.Cancelled:

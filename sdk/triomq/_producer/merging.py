@@ -24,7 +24,7 @@ from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.attempts.request import outcome_of
 from triomq._producer.attempts.targets import Target
 from triomq._producer.batches import ELEMENT_BYTES
-from triomq._producer.callbacks import CallbackSend, InFlight
+from triomq._producer.callbacks import CallbackSend, InFlight, is_given_up
 from triomq._producer.sender import Sender
 from triomq._transport.link import Link, Waiter
 from triomq.errors import MQError
@@ -107,7 +107,7 @@ class MergedSends(Waiter):
         if isinstance(outcome, SendResult):
             self._merging.stored(batch, outcome)
         elif outcome.code in _REFUSALS:
-            self._merging.send_apart(batch)
+            self._merging.send_apart(batch, outcome)
         else:
             self.failed(outcome)
 
@@ -288,14 +288,22 @@ class Merging:
         if ends_program is not None:
             raise ends_program
 
-    def send_apart(self, batch: plain_sends.OpenBatch) -> None:
-        """Send the messages of a refused batch one by one: the broker stores each, or names its fault."""
+    def send_apart(self, batch: plain_sends.OpenBatch, refusal: MQError) -> None:
+        """Send the messages of a refused batch one by one: the broker stores each, or names its fault.
+
+        Args:
+            batch: the batch.
+            refusal: the broker's answer; it ends the sends that have been cancelled, which are not sent again.
+        """
         if self._in_flight.aborted:
             return
         self._refused[batch.target.queue.topic] = True
         for send in self.taken_out(batch):
             send.merged = False
-            self._attempts.start(send, batch.target, batch.link, batch.deadline)
+            if is_given_up(send):
+                send.unsent(_again(refusal))
+            else:
+                self._attempts.start(send, batch.target, batch.link, batch.deadline)
 
     def taken_out(self, batch: plain_sends.OpenBatch) -> list[CallbackSend]:
         """Take out the sends of a batch that have not ended; from now on each is sent alone."""

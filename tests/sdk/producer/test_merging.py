@@ -468,14 +468,15 @@ async def test_each_awaited_send_of_a_batch_that_fails_has_its_error(autojump_cl
         assert all(isinstance(end, triomq.SendResult) for end in await send_awaited(producer, texts(5)))
 
 
-async def test_an_awaited_send_that_is_cancelled_is_not_tried_again(autojump_clock, cluster):
+@pytest.mark.parametrize("code", [14, 13, 3], ids=["failed", "refused", "unknown to the broker"])
+async def test_an_awaited_send_that_is_cancelled_is_not_tried_again(autojump_clock, cluster, code):
     async with cluster.client() as client:
         producer = await merging_producer(client)
         started = trio.current_time()
 
         async def refuse(command):
             await trio.sleep(1)
-            return command.answer(14, "stopping")
+            return command.answer(code, "stopping")
 
         cluster.broker.script(BATCH, refuse)
         with trio.move_on_after(0.5) as scope:
