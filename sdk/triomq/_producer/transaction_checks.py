@@ -118,7 +118,8 @@ class TransactionChecks:
         self._closed = False
         self.own_callbacks = OwnCallbacks()
         self._running: set[trio.CancelScope] = set()
-        self._ended = trio.Event()
+        self._enders = trio.lowlevel.ParkingLot()
+        """Tasks that wait for the checks that run."""
         self._lines = PeerLog(log)
 
     def __len__(self) -> int:
@@ -158,8 +159,7 @@ class TransactionChecks:
         self._close()
         with trio.move_on_after(GRACE_S):
             while self._running:
-                self._ended = trio.Event()
-                await self._ended.wait()
+                await self._enders.park()
         self.abort()
 
     def abort(self) -> None:
@@ -185,7 +185,7 @@ class TransactionChecks:
                 self._dropping = False
         finally:
             self._running.discard(scope)
-            self._ended.set()
+            self._enders.unpark_all()
 
     async def _answer(self, check: _Check) -> None:
         message, remark = check.message, None

@@ -847,6 +847,25 @@ async def test_closing_waits_for_checks_that_run_and_drops_those_that_wait(autoj
     assert [end.msg_id for end in ends(cluster.broker)] == ["K1"]
 
 
+async def test_several_tasks_that_close_wait_for_a_check_only_until_it_ends(autojump_clock, cluster, ask):
+    async def check(message: triomq.ReceivedMessage) -> triomq.TransactionState:
+        await trio.sleep(2)
+        return COMMIT
+
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=check)
+        await producer.send(MESSAGE)
+        await ask(key="K1")
+        await trio.sleep(1)
+        begun = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.aclose)
+            await trio.sleep(0.5)
+            await producer.aclose()
+        assert trio.current_time() - begun == pytest.approx(1, abs=0.1)
+    assert [end.msg_id for end in ends(cluster.broker)] == ["K1"]
+
+
 @pytest.mark.parametrize("how", ["slow", "aborted"])
 async def test_closing_cancels_checks_that_do_not_end(autojump_clock, cluster, ask, how):
     cancelled = []
