@@ -203,7 +203,7 @@ class _Pull(Waiter):
             if call.suspend_ms:
                 held_until_s = self.deadline - SUSPEND_MARGIN_S
                 call.suspend_ms = max(1, round((held_until_s - trio.current_time()) * 1000))
-            self._link.pending.pop(self._opaque, None)
+            self._link.forget(self._opaque)
             self._end(None, _MasterChangedError())
 
     def send(self, now: float) -> None:
@@ -237,7 +237,7 @@ class _Pull(Waiter):
         if self._result is None and self._error is None:
 
             def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-                self._link.pending.pop(self._opaque, None)
+                self._link.forget(self._opaque)
                 self._task = None  # a change of the route may come before the task runs
                 return trio.lowlevel.Abort.SUCCEEDED
 
@@ -483,7 +483,7 @@ class Puller:
         if not link.has_capacity:
             with trio.move_on_after(call.timeout_s):
                 await link.wait_capacity()
-            if not link.has_capacity:
+            if link.is_open and not link.has_capacity:
                 raise Overloaded("the link has too many requests waiting", address=link.address)
             now = trio.current_time()
         timeout_s = call.timeout_s if not call.suspend_ms else call.suspend_ms / 1000 + SUSPEND_MARGIN_S

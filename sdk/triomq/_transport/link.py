@@ -108,12 +108,12 @@ class TaskWaiter(Waiter):
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
 
-    async def wait(self, pending: dict[int, Waiter], opaque: int) -> Command:
+    async def wait(self, link: Link, opaque: int) -> Command:
         """Wait for the answer; a cancel forgets the request, and its late answer is dropped."""
         if self._answer is None and self._error is None:
 
             def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-                pending.pop(opaque, None)
+                link.forget(opaque)
                 return trio.lowlevel.Abort.SUCCEEDED
 
             self._task = trio.lowlevel.current_task()
@@ -249,6 +249,11 @@ class Link:
             if len(self._unsent) >= WRITE_EVERY and not self._writing and self._send_nowait is not None:
                 self._write_unsent_now()
 
+    def forget(self, opaque: int) -> None:
+        """Forget a request whose caller no longer waits: its waiter is not called, and its late answer is dropped."""
+        self.pending.pop(opaque, None)
+        self._wake_waiting_senders()
+
     def write(self, frame: bytes) -> None:
         """Queue a frame that has no waiter: a one-way request, or an answer to the peer."""
         self._unsent.append(frame)
@@ -279,12 +284,12 @@ class Link:
         if not self.has_capacity:
             with trio.move_on_after(timeout_s):
                 await self.wait_capacity()
-            if not self.has_capacity:
+            if self._lost is None and not self.has_capacity:
                 raise Overloaded(f"the link has {len(self.pending)} requests waiting", address=self.address)
         command.opaque = opaque = self.next_opaque()
         waiter = TaskWaiter(trio.current_time() + timeout_s)
         self.submit(command.encode(), opaque, waiter)
-        return await waiter.wait(self.pending, opaque)
+        return await waiter.wait(self, opaque)
 
     def _check_loop(self) -> None:
         # Not in `next_opaque`, which sends and pulls use: producers and `Links.get` have already checked.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -670,3 +671,36 @@ async def test_a_clients_number_out_of_range_is_refused(options):
     with pytest.raises(errors.InvalidCall, match=next(iter(options))):
         async with triomq.open_client("127.0.0.1:1", **options):
             pass
+
+
+@pytest.mark.parametrize("freed", ["cancelled", "lost"])
+@pytest.mark.parametrize("kind", ["awaited", "one way"])
+async def test_what_waits_for_a_full_link_is_sent_when_there_is_room(autojump_clock, cluster, kind, freed):
+    async with cluster.client(max_pending=1) as client:
+        producer = client.producer("G", retry=triomq.plugins.Retries(attempts=1), linger_s=None)
+        await producer.send(triomq.Message("T", b"first"))
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+        started = trio.current_time()
+
+        async def fills(task_status):
+            with trio.CancelScope() as scope:
+                task_status.started(scope)
+                with suppress(errors.LinkLost):
+                    await producer.send(triomq.Message("T", b"unanswered"))
+
+        async def waits():
+            send = producer.send if kind == "awaited" else producer.send_oneway
+            await send(triomq.Message("T", b"waits"))
+
+        async with trio.open_nursery() as nursery:
+            scope = await nursery.start(fills)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(waits)
+            await trio.testing.wait_all_tasks_blocked()
+            if freed == "lost":
+                await cluster.broker.cut()
+            else:
+                scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.current_time() == started
+    assert sorted(cluster.broker.bodies("T")) == [b"first", b"waits"]

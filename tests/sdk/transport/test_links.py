@@ -333,6 +333,27 @@ async def test_limits(autojump_clock, link_pair, nursery):
     assert len(requests) == 4
 
 
+async def test_a_request_that_is_cancelled_makes_room_for_the_next(autojump_clock, link_pair, nursery):
+    link, _peer = link_pair
+    scope = trio.CancelScope()
+
+    async def cancelled():
+        with scope:
+            await link.request(ask(), 10)
+
+    nursery.start_soon(cancelled)
+    for _ in range(3):
+        nursery.start_soon(outcome, link, 10)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not link.has_capacity
+    started = trio.current_time()
+    async with trio.open_nursery() as waiters:
+        waiters.start_soon(link.wait_capacity)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+    assert trio.current_time() == started
+
+
 async def test_unsent_bytes_are_bounded(autojump_clock, nursery):
     ours, _theirs = memory_stream_pair()
     gate = trio.Event()
@@ -350,6 +371,23 @@ async def test_unsent_bytes_are_bounded(autojump_clock, nursery):
     gate.set()
     await link.wait_capacity()
     assert link.has_capacity
+
+
+async def test_a_request_that_waits_for_a_link_that_is_lost(autojump_clock, nursery):
+    ours, _theirs = memory_stream_pair()
+    ours.send_stream.send_all_hook = trio.sleep_forever
+    link = Link("peer:1", ours, max_unsent_bytes=1000)
+    nursery.start_soon(link.run)
+    link.write(b"x" * 2000)
+    async with trio.open_nursery() as waiting:
+
+        @waiting.start_soon
+        async def asks():
+            with pytest.raises(errors.LinkLost, match="it broke"):
+                await link.request(ask(), 10)
+
+        await trio.testing.wait_all_tasks_blocked()
+        link.close(errors.LinkLost("it broke", address="peer:1"))
 
 
 async def test_answers_to_a_peer_that_reads_none_are_bounded(autojump_clock, nursery, caplog):

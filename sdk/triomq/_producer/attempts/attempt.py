@@ -104,7 +104,7 @@ class Attempt(Waiter):
         return self.outcome
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self.link.pending.pop(self.opaque, None)
+        self.link.forget(self.opaque)
         return trio.lowlevel.Abort.SUCCEEDED
 
 

@@ -303,14 +303,16 @@ class Targets:
                     f"broker {out.last_broker} has no master in the route of topic {out.topic}",
                     address=self._routes.name_server,
                 )
-            try:
-                link = await self._links.get(target.address)
-            except ConnectFailed:
-                out.refresh_route = True
-                self._note_fault(out.last_broker)
-                raise
-            if not link.has_capacity:
-                await link.wait_capacity()
+            while True:
+                try:
+                    link = await self._links.get(target.address)
+                except ConnectFailed:
+                    out.refresh_route = True
+                    self._note_fault(out.last_broker)
+                    raise
+                if link.has_capacity:
+                    break
+                await link.wait_capacity()  # or until it is lost: nothing has been sent on it, so another one is opened
             return target, link
         known = self.known(out.topic)
         if known is None or not known.queues:
