@@ -133,11 +133,18 @@ class Pages:
         findings: list[Finding] = await self._findings.get(lambda: self._client.doctor.findings(timeout_s=FINDINGS_S))
         return self._render(request, "health.html", findings=findings)
 
+    async def _names_of_topics(self) -> list[str]:
+        """The topics that name servers know. Raises BrokerNotFound if they know no broker, and so no topic."""
+        names: list[str] = await self._topic_names.get(self._client.admin.topics)
+        if not names:
+            await self._client.admin.without_master()
+        return names
+
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def topics(self, request: Request) -> Response:
         """One page of topics with their rates."""
-        names: list[str] = await self._topic_names.get(self._client.admin.topics)
+        names = await self._names_of_topics()
         system = request.query_params.get("system") == "1"
         if not system:
             clusters = await self._brokers.get(lambda: looking.brokers(self._client))
@@ -284,7 +291,7 @@ class Pages:
 
     async def dead_letters(self, request: Request) -> Response:
         """One page of groups that have dead letters."""
-        names: list[str] = await self._topic_names.get(self._client.admin.topics)
+        names = await self._names_of_topics()
         groups = [name.removeprefix(DLQ_PREFIX) for name in names if name.startswith(DLQ_PREFIX)]
         search = request.query_params.get("search", "")
         page = looking.page_of(groups, search, _page_number(request))

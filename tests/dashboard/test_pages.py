@@ -241,6 +241,18 @@ async def test_a_dead_cluster_is_reported_in_a_sentence(autojump_clock: object, 
         assert "no name server" in checked(await web.get("/messages?topic=a"))
 
 
+@pytest.mark.parametrize(
+    "address", ["/topics", "/topics?system=1", "/groups", "/dead-letters", "/dead-letters/group?name=G"]
+)
+async def test_a_cluster_without_brokers_does_not_look_empty(
+    cluster: Cluster, client: triomq.Client, address: str
+) -> None:
+    for name in ("broker-a-s", "broker-a"):
+        await cluster[name].stop()
+    async with browser(client) as web:
+        assert "is registered" in checked(await web.get(address), 503)
+
+
 async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
     async def names() -> triomq.admin.GroupNames:
         return triomq.admin.GroupNames(["readers"], {})

@@ -30,7 +30,7 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
-from triomq.errors import GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
+from triomq.errors import BrokerNotFound, GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
 from triomq_protocol.wire.command import Command
@@ -100,11 +100,14 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         """The queues of a group's dead letters, one per broker set; empty if the group has never had any.
 
         Raises:
+            BrokerNotFound: no master is registered, so that it is not known whether there are any.
             MQError: no name server answers.
         """
         check_group(group)
         try:
             route = await self._routes.for_subscribing(DLQ_PREFIX + group)
+        except BrokerNotFound:
+            raise
         except (RouteNotFound, TopicNotFound):
             return []
         return list(route.subscribe_queues)
