@@ -28,11 +28,23 @@ AT_ONCE: Final = 8
 
 
 @attrs.frozen
+class Figure:
+    """A figure of a name, and the brokers whose parts it sums up.
+
+    A figure with another broker's part is no growth.
+    """
+
+    value: float
+    brokers: frozenset[str] = frozenset()
+
+
+@attrs.frozen
 class Point:
-    """A figure at a time, in seconds of trio's clock."""
+    """A figure at a time, in seconds of trio's clock, and the brokers whose parts it sums up."""
 
     at_s: float
     value: float
+    brokers: frozenset[str] = frozenset()
 
 
 class Series:
@@ -45,25 +57,28 @@ class Series:
     def __init__(self) -> None:
         self.points: deque[Point] = deque(maxlen=POINTS_MAX)
 
-    def add(self, at_s: float, value: float) -> None:
+    def add(self, at_s: float, value: float, brokers: frozenset[str] = frozenset()) -> None:
         """Add a figure, unless one was added just before."""
         if not self.points or at_s - self.points[-1].at_s >= 1.0:
-            self.points.append(Point(at_s, value))
+            self.points.append(Point(at_s, value, brokers))
 
     @property
     def rate(self) -> float | None:
-        """The growth of the figure per second, over the last three; None if not known yet."""
+        """The growth of the figure per second, over the last three of the same brokers; None if not known yet."""
         latest = list(self.points)[-3:]
+        while latest and latest[0].brokers != latest[-1].brokers:
+            del latest[0]
         if len(latest) < 2:
             return None
         return max(0.0, (latest[-1].value - latest[0].value) / (latest[-1].at_s - latest[0].at_s))
 
     def rates(self) -> list[Point]:
-        """The rate at each time."""
+        """The rate at each time, except where brokers came or went."""
         points = list(self.points)
         return [
             Point(later.at_s, max(0.0, (later.value - earlier.value) / (later.at_s - earlier.at_s)))
             for earlier, later in pairwise(points)
+            if earlier.brokers == later.brokers
         ]
 
 
@@ -74,16 +89,16 @@ class History:
         read: queries the cluster for the current figure of a name.
     """
 
-    def __init__(self, read: Callable[[str], Awaitable[float | None]]) -> None:
+    def __init__(self, read: Callable[[str], Awaitable[Figure | None]]) -> None:
         self._read = read
         self._series: TTLCache[str, Series] = TTLCache(WATCHED_MAX, WATCHED_S, timer=trio.current_time)
 
-    def seen(self, name: str, value: float | None) -> Series:
+    def seen(self, name: str, figure: Figure | None) -> Series:
         """Record that a page shows a name, watch it from now on, and return its figures so far."""
         series = self._series.get(name) or Series()
         self._series[name] = series  # its time starts again
-        if value is not None:
-            series.add(trio.current_time(), value)
+        if figure is not None:
+            series.add(trio.current_time(), figure.value, figure.brokers)
         return series
 
     async def run(self) -> NoReturn:
@@ -99,11 +114,11 @@ class History:
         async def look(name: str, series: Series) -> None:
             async with limit:
                 try:
-                    value = await self._read(name)
+                    figure = await self._read(name)
                 except MQError:
                     return  # a page that shows it states why
-                if value is not None:
-                    series.add(trio.current_time(), value)
+                if figure is not None:
+                    series.add(trio.current_time(), figure.value, figure.brokers)
 
         async with trio.open_nursery() as nursery:
             for name, series in list(self._series.items()):

@@ -17,6 +17,7 @@ from triomq._arguments.numbers import finite_number, whole_number
 from triomq._side_by_side import side_by_side
 from triomq.admin import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper, TopicOffset
 from triomq.errors import InvalidCall, NotFound
+from triomq_dashboard.history import Figure
 from triomq_protocol.names import is_system_topic
 
 AT_ONCE: Final = 8
@@ -190,9 +191,14 @@ class TopicFigures:
         return sum(max(0, each.max_offset - each.min_offset) for each in self.queues.values())
 
     @property
-    def ends(self) -> int:
-        """The sum of the queues' ends, which grows by one with each message."""
-        return sum(each.max_offset for each in self.queues.values())
+    def ends(self) -> Figure:
+        """The sum of the queues' ends, which grows by one with each message, as far as their masters answer."""
+        ends = [
+            (queue.broker_name, bounds.max_offset)
+            for queue, bounds in self.queues.items()
+            if queue.broker_name not in self.without_master
+        ]
+        return Figure(float(sum(end for _, end in ends)), frozenset(name for name, _ in ends))
 
     @property
     def last_ms(self) -> int:

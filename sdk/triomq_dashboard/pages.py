@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from triomq import Client, MessageQueue, MQError
 from triomq.admin import Finding, GroupNames
 from triomq_dashboard import looking
-from triomq_dashboard.history import History
+from triomq_dashboard.history import Figure, History
 from triomq_dashboard.presentation import body_text, chart, link
 from triomq_dashboard.tail import tail
 from triomq_protocol.names import DLQ_PREFIX, MAX_NAME_CHARACTERS
@@ -68,6 +68,10 @@ class PlainError(Exception):
     status: int = 400
 
 
+def _lag_figure(lag: int | None) -> Figure | None:
+    return None if lag is None else Figure(float(lag))
+
+
 def _page_number(request: Request) -> int:
     value = request.query_params.get("page", "1")
     return int(value) if value.isdecimal() and len(value) < 7 else 1
@@ -114,12 +118,11 @@ class Pages:
             nursery.start_soon(self.topic_history.run)
             nursery.start_soon(self.lag_history.run)
 
-    async def _topic_ends(self, name: str) -> float:
-        return float((await looking.topic(self._client, name)).ends)
+    async def _topic_ends(self, name: str) -> Figure:
+        return (await looking.topic(self._client, name)).ends
 
-    async def _lag(self, name: str) -> float | None:
-        lag = (await self._client.groups.progress(name)).lag
-        return None if lag is None else float(lag)
+    async def _lag(self, name: str) -> Figure | None:
+        return _lag_figure((await self._client.groups.progress(name)).lag)
 
     # --- the cluster ---------------------------------------------------------------------------------------------
 
@@ -210,7 +213,7 @@ class Pages:
         found = await looking.rows(page.names, self._summary)
         for row in found:
             if row.value is not None:
-                self.lag_history.seen(row.name, row.value[0].lag)
+                self.lag_history.seen(row.name, _lag_figure(row.value[0].lag))
         progress = [row.value[0] for row in found if row.value is not None]
         return self._render(
             request,
@@ -230,7 +233,7 @@ class Pages:
         """One group: lag over time, members, queues and their owners."""
         name = _name(request)
         figures = await looking.group(self._client, name)
-        series = self.lag_history.seen(name, None if figures.lag is None else float(figures.lag))
+        series = self.lag_history.seen(name, _lag_figure(figures.lag))
         return self._render(request, "group.html", name=name, figures=figures, chart=chart(list(series.points)))
 
     # --- messages ------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import trio
 
-from triomq import MQError
-from triomq_dashboard.history import POINTS_MAX, SAMPLE_EVERY_S, WATCHED_MAX, WATCHED_S, History, Series
+from triomq import MessageQueue, MQError
+from triomq.admin import TopicOffset
+from triomq_dashboard.history import POINTS_MAX, SAMPLE_EVERY_S, WATCHED_MAX, WATCHED_S, Figure, History, Series
+from triomq_dashboard.looking import TopicFigures
 
 
 async def test_a_rate_needs_two_figures():
@@ -26,6 +28,27 @@ async def test_offsets_that_go_back_are_no_negative_rate():
     assert series.rate == 0
 
 
+def ends(brokers, **without_master):
+    queues = {
+        MessageQueue("T", name, 0): TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
+        for name, end in brokers.items()
+    }
+    return TopicFigures(queues, without_master, {}).ends
+
+
+async def test_a_broker_that_goes_and_comes_back_is_no_growth():
+    """Its queues are missing meanwhile, or have a slave's values."""
+    both, one, slaves = ends({"a": 10, "b": 900}), ends({"a": 20}), ends({"a": 30, "b": 800}, b="it is away")
+    assert (one, slaves) == (Figure(20, frozenset("a")), Figure(30, frozenset("a")))
+    series = Series()
+    for at_s, figure in enumerate([both, one, slaves, both, ends({"a": 14, "b": 901})]):
+        series.add(at_s * 5.0, figure.value, figure.brokers)
+        if figure is both:
+            assert series.rate is None, "nothing to compare it with"
+    assert [(point.at_s, point.value) for point in series.rates()] == [(10, 2), (20, 1)]
+    assert series.rate == 1
+
+
 async def test_what_was_shown_is_watched(autojump_clock):
     values = {"a": 0.0, "b": 0.0}
     asked = []
@@ -35,10 +58,10 @@ async def test_what_was_shown_is_watched(autojump_clock):
         if name == "b":
             raise MQError("gone")
         values[name] += 50
-        return values[name]
+        return Figure(values[name])
 
     history = History(read)
-    history.seen("a", 0.0)
+    history.seen("a", Figure(0.0))
     history.seen("b", None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(history.run)
@@ -56,7 +79,7 @@ async def test_what_was_shown_is_watched(autojump_clock):
 async def test_what_is_kept_is_bounded(autojump_clock):
     history = History(None)  # type: ignore[arg-type]
     for number in range(WATCHED_MAX + 50):
-        history.seen(f"T{number}", 1.0)
+        history.seen(f"T{number}", Figure(1.0))
     assert len(history._series) == WATCHED_MAX
     series = Series()
     for number in range(POINTS_MAX + 50):
