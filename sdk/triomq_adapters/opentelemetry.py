@@ -11,6 +11,7 @@ become a dead letter, keeps its properties, and so its trace.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -67,6 +68,13 @@ class RocketMQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             hooks.remove(hook)
 
 
+class _Announced(threading.local):
+    """The spans of the batch whose messages are being announced one by one, in this thread: each client has its own."""
+
+    def __init__(self) -> None:
+        self.creates: list[Span] = []
+
+
 class _SendSpans:
     """A span for each send, from before its first attempt to its end.
 
@@ -78,8 +86,7 @@ class _SendSpans:
         # By the context's identity: it is the same object before and after. A cancelled send has no end; its spans end
         # when its context is freed.
         self._spans: dict[int, tuple[weakref.ref[SendContext], tuple[Span, ...]]] = {}
-        self._creates: list[Span] = []
-        """The spans of the batch whose messages are being announced one by one."""
+        self._announced = _Announced()
 
     def before_send(self, context: SendContext, /) -> Mapping[str, str] | None:
         message = context.message
@@ -91,8 +98,8 @@ class _SendSpans:
         spans: tuple[Span, ...] = (span,)
         if context.batch_count > 1:
             if not context.batch_number:
-                self._creates.clear()
-            self._creates.append(span)
+                self._announced.creates.clear()
+            self._announced.creates.append(span)
             if context.batch_number == context.batch_count - 1:
                 spans = span, self._batch_span(context)
         number = id(context)
@@ -108,8 +115,8 @@ class _SendSpans:
         return properties
 
     def _batch_span(self, context: SendContext) -> Span:
-        links = [Link(each.get_span_context()) for each in self._creates[:LINKS_MAX]]
-        self._creates.clear()
+        links = [Link(each.get_span_context()) for each in self._announced.creates[:LINKS_MAX]]
+        self._announced.creates.clear()
         return self._tracer.start_span(
             f"send {context.message.topic}",
             kind=SpanKind.CLIENT,

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import triomq
 import triomq.aio
-from triomq.plugins import process_hooks
+from triomq.plugins import SendContext, process_hooks
 from triomq_adapters.opentelemetry import RocketMQInstrumentor
 from triomq_server.cluster import Cluster, open_cluster
 
@@ -141,6 +143,30 @@ async def test_a_message_until_its_dead_letter(cluster: Cluster, spans: InMemory
     assert inside == [send.context.trace_id] * 2
     assert letter.message.properties["traceparent"].split("-")[1] == f"{send.context.trace_id:032x}"
     assert letter.message.properties["own"] == "kept"
+
+
+def test_batches_of_clients_in_several_threads_are_not_mixed_up(spans: InMemorySpanExporter) -> None:
+    """Each client of triomq.blocking calls the hook in its own thread."""
+    (hook,) = process_hooks.send
+    turns = threading.Barrier(2, timeout=60)
+
+    def announce(topic: str) -> None:
+        contexts = [
+            SendContext("shop", triomq.Message(topic, b"m"), f"{topic}{number}", batch_count=3, batch_number=number)
+            for number in range(3)
+        ]
+        for context in contexts:
+            turns.wait()
+            hook.before_send(context)
+        for context in contexts:
+            hook.after_send(context, None)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(announce, ["orders", "bills"]))
+    for topic in ("orders", "bills"):
+        creates = [span.context.span_id for span in named(spans, f"create {topic}")]
+        (send,) = named(spans, f"send {topic}")
+        assert (len(creates), [link.context.span_id for link in send.links]) == (3, creates)
 
 
 async def test_batches_are_linked(cluster: Cluster, spans: InMemorySpanExporter) -> None:
