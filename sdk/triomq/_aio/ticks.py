@@ -56,7 +56,9 @@ class Ticks:
         """trio's state of the run, if its ticks are run here."""
         self._waits = False
         """Whether the next tick waits for I/O, a time or :meth:`wake`."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
+        """The time of the timer. uvloop's handle of a call that is due at once does not have it."""
         self._descriptor = -1
         try:
             trio.lowlevel.start_guest_run(
@@ -182,10 +184,10 @@ class Ticks:
             return
         due = self._loop.time() + min(timeout_s, TIMER_MAX_S)
         # A timer that is due earlier stays: it costs one check, while a new one for each wait would cost more.
-        if self._timer is None or due < self._timer.when():
+        if self._timer is None or due < self._due:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(due, self._timer_ended)
+            self._timer, self._due = self._loop.call_at(due, self._timer_ended), due
 
     def _timer_ended(self) -> None:
         self._timer = None

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -112,6 +113,41 @@ def test_nothing_is_left_behind(run, system_cluster):
         assert (threading.active_count(), descriptors(), asyncio.all_tasks()) == before
 
     run(main)
+
+
+def test_a_wait_that_is_shorter_than_a_step_of_the_loops_clock(run):
+    """uvloop counts milliseconds, and its handle of a call that is due at once has no time."""
+    problems = []
+    sender, receiver = socket.socketpair()
+
+    @contextlib.asynccontextmanager
+    async def receiving():
+        async def receive():
+            with trio.socket.from_stdlib_socket(receiver) as stream:
+                while True:
+                    await stream.recv(1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        session = await guest_run.GuestRun.open(receiving)
+
+        async def send_and_wait():
+            sender.send(b"x")
+            await trio.sleep(0.0002)
+
+        for _ in range(10):
+            await session.call(send_and_wait)
+        await session.close()
+
+    with sender, receiver:
+        receiver.setblocking(False)
+        run(main)
+    assert not problems
 
 
 def test_calls_run_side_by_side(run, system_cluster):
