@@ -23,6 +23,9 @@ FIRST_S = 0.1
 PERIOD_S = 10.0
 SOONEST_S = 0.2
 """Shortest time between two fetches."""
+PAUSE_PER_ROUND = 4
+"""Pause between fetches from the same master, as a multiple of the last one's duration: readers that ask for unknown
+topics, and messages of topics that the master does not list, can ask for one at any moment, and the tables may be long."""
 TIMEOUT_S = 3.0
 ROUND_S = 15.0
 """One connect and four requests take no longer than this."""
@@ -78,6 +81,7 @@ class MetadataSync:
         self._open_link = open_link
         self._own_address = own_address
         self._wanted = trio.Event()
+        self._moved = trio.Event()
         self._failures: dict[str, str] = {}
         self.master: str | None = None
         self.rounds = 0
@@ -87,6 +91,7 @@ class MetadataSync:
         """Take the master's address; a new one is asked at once. None: stop asking."""
         if master != self.master:
             self.master = master
+            self._moved.set()
             self._wanted.set()
 
     def fetch_soon(self) -> None:
@@ -97,11 +102,15 @@ class MetadataSync:
         """Fetch every 10 s, and when asked to, until cancelled."""
         await trio.sleep(FIRST_S)
         while True:
-            self._wanted = trio.Event()
+            self._wanted, self._moved = trio.Event(), trio.Event()
+            begun = trio.current_time()
             if self.master is not None and self.master != self._own_address:
                 await self._round(self.master)
+            ended = trio.current_time()
             await trio.sleep(SOONEST_S)
-            with trio.move_on_after(PERIOD_S - SOONEST_S):
+            with trio.move_on_at(ended + min(PAUSE_PER_ROUND * (ended - begun), PERIOD_S)):
+                await self._moved.wait()
+            with trio.move_on_at(ended + PERIOD_S):
                 await self._wanted.wait()
 
     async def _round(self, master: str) -> None:

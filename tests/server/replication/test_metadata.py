@@ -121,6 +121,37 @@ async def test_a_new_master_and_an_unknown_topic_are_asked_about_at_once_but_not
     assert 5 <= len(master.asked) <= (trio.current_time() - begin) / SOONEST_S + 1
 
 
+async def test_long_tables_are_not_asked_for_again_and_again(autojump_clock, sync, master, tables, monkeypatch) -> None:
+    async def replace(body: bytes) -> None:
+        await trio.sleep(1)
+
+    monkeypatch.setattr(tables, "replace_topics", replace)
+    sync.follow("master:10911")
+    for _ in range(301):
+        sync.fetch_soon()
+        await trio.sleep(0.1)
+    times = [round(when) for when, _ in master.asked]
+    assert (
+        times
+        == [first := times[0], first + 5, first + 10, first + 15, first + 20, first + 25, first + 30][: len(times)]
+    )
+    assert len(times) >= 6
+
+
+async def test_a_new_master_is_asked_at_once_after_one_that_takes_long(
+    autojump_clock, sync, master, tables, monkeypatch
+) -> None:
+    async def replace(body: bytes) -> None:
+        await trio.sleep(5)
+
+    monkeypatch.setattr(tables, "replace_topics", replace)
+    sync.follow("master:10911")
+    await trio.sleep(8)
+    sync.follow("other:10911")
+    await trio.sleep(0.01)
+    assert [whom for _, whom in master.asked] == ["master:10911", "other:10911"]
+
+
 async def test_a_step_that_fails_leaves_the_others(autojump_clock, sync, master, tables, caplog) -> None:
     master.refuses.add(RequestCode.GET_ALL_TOPIC_CONFIG)
     master.silent.add(RequestCode.GET_ALL_DELAY_OFFSET)

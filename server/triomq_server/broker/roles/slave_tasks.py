@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from triomq_protocol.errors import ProtocolError
+from triomq_protocol.names import OP_HALF_TOPIC
 from triomq_protocol.requests.admin import SubscriptionGroupTable
 from triomq_protocol.requests.offset import DelayOffsetTable
 from triomq_protocol.requests.registration import DataVersion, TopicConfigTableForSlaves
@@ -262,7 +263,8 @@ class SlaveTasks:
         return answer.master_address
 
     def _arrived(self, arrival: Arrival) -> None:
-        if arrival.topic not in self._broker.topics.table:
+        # The topic of the ends of transactions has no configuration at any master.
+        if arrival.topic not in self._broker.topics.table and arrival.topic != OP_HALF_TOPIC:
             self.metadata.fetch_soon()
 
     @asynccontextmanager

@@ -16,6 +16,7 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.view import iter_records
 from triomq_protocol.requests.admin import SubscriptionGroupConfig
 from triomq_protocol.requests.registration import RegisterBrokerRequest, TopicConfigTableForSlaves
+from triomq_protocol.requests.transaction import EndTransactionRequest
 from triomq_protocol.wire.command import Command
 from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
@@ -54,6 +55,34 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
         await at_master.put("Fresh")
         await trio.sleep(1)
         assert (await at_slave.pull("Fresh")).code == 0
+
+
+async def test_transactions_do_not_make_the_slave_ask_again_and_again(open_broker: Any) -> None:
+    """The topic of their ends has no configuration, so no table would bring it."""
+    network = MemoryNetwork()
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(15)
+        status = slave_status(await at_slave.ask(Command.request(HA_STATUS)))
+        for number in range(30):
+            text = f"TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01ID{number}"
+            half = await at_master.put(properties=text, sys_flag=4)
+            end = EndTransactionRequest(
+                producer_group="PG",
+                tran_state_table_offset=int(half.fields["queueOffset"]),
+                commit_log_offset=int(half.fields["msgId"][16:], 16),
+                commit_or_rollback=8,
+                msg_id="x",
+            )
+            assert (await at_master.ask(Command.request(RequestCode.END_TRANSACTION, end))).code == 0
+            await trio.sleep(1)
+        after = slave_status(await at_slave.ask(Command.request(HA_STATUS)))
+        assert after.received_bytes > status.received_bytes
+        assert after.metadata_rounds - status.metadata_rounds <= 3 + 1 + 1  # the period's, and one for the new topic
 
 
 @pytest.mark.parametrize("order", ["127.0.0.1:9876;127.0.0.1:9877", "127.0.0.1:9877;127.0.0.1:9876"])
