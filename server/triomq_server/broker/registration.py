@@ -342,14 +342,15 @@ class _NameServer:
             self._begun = self._owner.changes
             answer = await self._register(link, forced=forced or config.force_register)
             self._end_round()
-            if answer is not None and config.store.is_slave and answer.master_address is None:
+            unknown = answer is not None and config.store.is_slave and answer.master_address is None
+            if unknown:
                 wait_s = MASTER_UNKNOWN_PERIOD_S
             else:
                 wait_s, period_s = period_s, register_period_ms(config.register_name_server_period) / 1000
             await self._wait(link, wait_s)
-            forced = self.wanted.is_set()
-            if not forced:
+            if not self.wanted.is_set():
                 self._owner.on_period()
+            forced = self.wanted.is_set() or unknown  # only a registration is answered with the master's address
 
     async def _wait(self, link: Asking, wait_s: float) -> None:
         """Wait until the next registration is due, something has changed, or the link has ended."""

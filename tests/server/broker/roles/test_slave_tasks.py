@@ -57,6 +57,20 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
         assert (await at_slave.pull("Fresh")).code == 0
 
 
+@pytest.mark.parametrize("force", ["true", "false"])
+async def test_a_slave_that_starts_before_its_master_finds_it(open_broker: Any, force: str) -> None:
+    network = MemoryNetwork()
+    settings = {"network": network, "namesrvAddr": NAMESRV, "forceRegister": force}
+    async with name_server(network), open_broker(**settings, **SLAVE) as slave:
+        at_slave = await slave.peer(SLAVE_PORT)
+        await trio.sleep(5)
+        async with open_broker(**settings) as master:
+            await trio.sleep(5)
+            status = slave_status(await at_slave.ask(Command.request(HA_STATUS)))
+            assert status.connected
+            assert status.metadata_master == master.config.address
+
+
 async def test_transactions_do_not_make_the_slave_ask_again_and_again(open_broker: Any) -> None:
     """The topic of their ends has no configuration, so no table would bring it."""
     network = MemoryNetwork()
