@@ -29,7 +29,7 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.clients import ClientChannel
 from triomq_server.broker.tables.offsets.committed import FULL_REMARK
-from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError
+from triomq_server.wire import AnswerTimeoutError, Handlers, Link, LinkError, WaitingBytes, in_turns
 
 CALL_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
@@ -46,6 +46,10 @@ NOTIFICATION_BYTES = 8192
 SHORT_BODY_BYTES = 16_384
 """The largest answer that is decoded in the loop."""
 
+ANSWERS_BYTES = 16 << 20
+"""Of members' answers to 221 that are read or kept at a time, of all requests 223 together. A group has few kilobytes of
+them for each member."""
+
 RUNNING_INFO_VERSION = 62
 RESET_VERSION = 28
 """The oldest client versions (3.1.8 and 3.0.7 snapshots) that understand these calls."""
@@ -57,7 +61,9 @@ def register(handlers: Handlers, broker: Broker) -> None:
     """Put the functions of this module into the table of request codes."""
     handlers.waiting[RequestCode.GET_CONSUMER_RUNNING_INFO] = partial(running_info, broker)
     handlers.waiting[RequestCode.CONSUME_MESSAGE_DIRECTLY] = partial(consume_directly, broker)
-    handlers.waiting[RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS] = partial(consumer_status, broker)
+    handlers.waiting[RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS] = partial(
+        consumer_status, broker, WaitingBytes(ANSWERS_BYTES)
+    )
     handlers.sliced[RequestCode.INVOKE_BROKER_TO_RESET_OFFSET] = partial(reset_offsets, broker)
 
 
@@ -117,7 +123,7 @@ async def _call(
 # -- all members' answers
 
 
-async def consumer_status(broker: Broker, _link: Link, command: Command) -> Command:
+async def consumer_status(broker: Broker, answers: WaitingBytes, _link: Link, command: Command) -> Command:
     """223: how far the members of an online group are in each queue, in their own memory."""
     header = command.header(GetConsumerStatusRequest)
     group = broker.clients.consumers.get(header.group)
@@ -132,40 +138,54 @@ async def consumer_status(broker: Broker, _link: Link, command: Command) -> Comm
     if refusal is not None:
         return command.answer(ResponseCode.SYSTEM_ERROR, refusal)
     body = GetConsumerStatusBody(consumer_table={})
+    held_bytes = 0
 
     async def ask(channel: ClientChannel) -> None:
-        status = await _status_of(channel, header.topic, header.group)
-        if status is not None:
-            body.consumer_table[channel.client_id] = status
+        nonlocal held_bytes
+        text = await _status_of(channel, header.topic, header.group)
+        if not text:
+            return
+        if answers.held_bytes + len(text) > answers.limit_bytes:
+            nursery.cancel_scope.cancel()
+            return
+        answers.held_bytes += len(text)
+        held_bytes += len(text)
+        body.consumer_table[channel.client_id] = await _decoded(text)
 
-    async with trio.open_nursery() as nursery:
-        for number, channel in enumerate(members, 1):
-            nursery.start_soon(ask, channel)
-            if not number % MEMBERS_PER_TURN:
-                await trio.lowlevel.checkpoint()
-    slices = body.encode_in_slices()
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return command.answer(remark=NOT_SET_REMARK, body=end.value)
-        await trio.lowlevel.checkpoint()
+    try:
+        async with trio.open_nursery() as nursery:
+            for number, channel in enumerate(members, 1):
+                nursery.start_soon(ask, channel)
+                if not number % MEMBERS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+        if nursery.cancel_scope.cancel_called:
+            remark = (
+                f"the members of {header.group} answer with more than {answers.limit_bytes} bytes; ask one of them by its "
+                "client id"
+            )
+            return command.answer(ResponseCode.SYSTEM_ERROR, remark)
+        return command.answer(remark=NOT_SET_REMARK, body=await in_turns(body.encode_in_slices()))
+    finally:
+        answers.held_bytes -= held_bytes
 
 
-async def _status_of(channel: ClientChannel, topic: str, group: str) -> dict[MessageQueue, int] | None:
-    """221: one member's queues; None if it does not answer."""
+async def _status_of(channel: ClientChannel, topic: str, group: str) -> bytes | None:
+    """221: the text of one member's queues; None if it does not answer."""
     header = GetConsumerStatusRequest(topic=topic, group=group)
     request = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, header, language=LanguageCode.JAVA)
     try:
         answer = await channel.link.request(request, STATUS_TIMEOUT_S)
     except LinkError:
         return None
-    if answer.code != ResponseCode.SUCCESS or not answer.body:
-        return None
-    if len(answer.body) <= SHORT_BODY_BYTES:
-        return GetConsumerStatusBody.decode(answer.body).message_queue_table
+    return answer.body if answer.code == ResponseCode.SUCCESS else None
+
+
+async def _decoded(text: bytes) -> dict[MessageQueue, int]:
+    """Queues and offsets. BodyError if it is something else."""
+    if len(text) <= SHORT_BODY_BYTES:
+        return GetConsumerStatusBody.decode(text).message_queue_table
     # A member may answer with megabytes, and in a form that takes seconds to read.
-    body = await trio.to_thread.run_sync(GetConsumerStatusBody.decode, answer.body, limiter=_DECODING)
+    body = await trio.to_thread.run_sync(GetConsumerStatusBody.decode, text, limiter=_DECODING)
     return body.message_queue_table
 
 

@@ -24,7 +24,9 @@ from triomq_protocol.requests import (
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import loads
 from triomq_protocol.wire.frame import FrameDecoder
+from triomq_server.broker.admin.forwarding import consumer_status
 from triomq_server.config import BrokerConfig
+from triomq_server.wire import WaitingBytes
 
 ASK_INFO = GetConsumerRunningInfoRequest(consumer_group="CG_live", client_id="127.0.0.1@c1", jstack_enable=False)
 
@@ -170,6 +172,37 @@ async def test_status_of_all_members_leaves_out_the_silent(
     answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
     assert list(GetConsumerStatusBody.decode(answer.body).consumer_table) == ["127.0.0.1@c1"]
     assert trio.current_time() - began == pytest.approx(5)
+
+
+def status_of_queues(queues: int) -> bytes:
+    """A member's answer to 221."""
+    table = {MessageQueue("TopicLive", "broker-a", queue_id): queue_id for queue_id in range(queues)}
+    return Command(0, flag=1, body=GetConsumerStatusBody(message_queue_table=table).encode()).encode()
+
+
+async def test_members_that_answer_with_megabytes_do_not_fill_the_memory(
+    desk: Any, client_link: Any, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    answers = WaitingBytes(10_000)
+    links = [client_link() for _ in range(4)]
+    for number, link in enumerate(links):
+        await join(desk, link, client_id=f"c{number}")
+        link.reply = replying(status_of_queues(50))  # of some 3000 bytes
+    command = Command.request(223, GetConsumerStatusRequest(topic="TopicLive", group="CG_live"))
+    answer = await consumer_status(desk.broker, answers, links[0], command)
+    assert (answer.code, answer.body) == (1, b"")
+    assert answer.remark == (
+        "the members of CG_live answer with more than 10000 bytes; ask one of them by its client id"
+    )
+    assert answers.held_bytes == 0
+    links[3].closed = True
+    desk.broker.clients.drop_link(links[3])
+    answer = await consumer_status(desk.broker, answers, links[0], command)
+    assert (answer.code, answers.held_bytes) == (0, 0)
+    assert len(GetConsumerStatusBody.decode(answer.body).consumer_table) == 3
+    answers.held_bytes = 9000  # of another request
+    assert (await consumer_status(desk.broker, answers, links[0], command)).code == 1
+    assert answers.held_bytes == 9000
 
 
 async def test_status_of_a_group_that_is_offline(desk: Any) -> None:
