@@ -7,6 +7,7 @@ Upstream: AdminBrokerProcessor, Broker2Client.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -150,7 +151,8 @@ async def consumer_status(broker: Broker, answers: WaitingBytes, _link: Link, co
             return
         answers.held_bytes += len(text)
         held_bytes += len(text)
-        body.consumer_table[channel.client_id] = await _decoded(text)
+        with suppress(BodyError):  # as RocketMQ, which leaves out such a member, too
+            body.consumer_table[channel.client_id] = await _decoded(text)
 
     try:
         async with trio.open_nursery() as nursery:

@@ -174,6 +174,21 @@ async def test_status_of_all_members_leaves_out_the_silent(
     assert trio.current_time() - began == pytest.approx(5)
 
 
+@pytest.mark.parametrize("body", [b"no table", b'{"messageQueueTable":[]}', b"[" * 20_000])
+async def test_status_of_all_members_leaves_out_one_that_answers_something_else(
+    desk: Any, client_link: Any, exchanges: Any, body: bytes
+) -> None:
+    link, other = client_link(), client_link()
+    await join(desk, link)
+    link.reply = replying(exchanges["221_client_from_master__0_0"][1])
+    await join(desk, other, client_id="other")
+    other.reply = replying(Command(0, flag=1, body=body).encode())
+    header = GetConsumerStatusRequest(topic="TopicLive", group="CG_live")
+    answer = await desk.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
+    assert answer.code == 0
+    assert list(GetConsumerStatusBody.decode(answer.body).consumer_table) == ["127.0.0.1@c1"]
+
+
 def status_of_queues(queues: int) -> bytes:
     """A member's answer to 221."""
     table = {MessageQueue("TopicLive", "broker-a", queue_id): queue_id for queue_id in range(queues)}
