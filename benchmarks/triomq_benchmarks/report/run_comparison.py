@@ -174,6 +174,8 @@ def unfit(run: RunResult) -> list[str]:
     reasons = []
     if run.partial:
         reasons.append("is partial; run it to its end, or use --force")
+    elif run.decision.status is RunStatus.INCOMPLETE:
+        reasons.append(f"is incomplete: {run.decision.explanation}; run it again, or use --force")
     if run.decision.status is RunStatus.GENERATOR_LATE or run.decision.is_late:
         reasons.append(
             "had a late load generator: its figures describe the machine, not the broker; run it again, or use --force"

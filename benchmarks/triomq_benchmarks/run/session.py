@@ -15,7 +15,7 @@ import trio
 
 from triomq_benchmarks.clusters.access import Access
 from triomq_benchmarks.figures.run_files import finite, write_run
-from triomq_benchmarks.figures.run_result import RunResult
+from triomq_benchmarks.figures.run_result import RunResult, RunStatus
 from triomq_benchmarks.figures.whole_files import whole_file
 from triomq_benchmarks.generator.engine import Engine
 from triomq_benchmarks.report.progress import ProgressLine, Say
@@ -24,7 +24,7 @@ from triomq_benchmarks.run.decisions.pass_fail import Figures
 from triomq_benchmarks.run.engine_choice import EngineChoice, open_engine
 from triomq_benchmarks.run.interrupts import on_interrupt
 from triomq_benchmarks.run.one_run import LedgerAudit, run_workload, versions
-from triomq_benchmarks.run.targets import STARTED, RunTarget, open_run_target
+from triomq_benchmarks.run.targets import STARTED, RunTarget, TargetError, open_run_target
 from triomq_benchmarks.workload.workload import Workload
 
 MAX_RATE = "max_rate.json"
@@ -165,6 +165,9 @@ class Session:
             result = await self._once(workload, target, engine, self._options.folder, audit=False)
             if result.partial and self.interrupted:
                 break
+            if result.decision.status is RunStatus.INCOMPLETE and not result.partial:
+                # A fault could not be done: that says nothing about this rate, nor would it be different at the next.
+                raise TargetError(result.decision.explanation)
             figures = Figures(workload, result.rows, result.workers)
             trial = examine(workload, figures, result.rows, result.decision.status, self._options.p99_limit_ms)
             self._news(f"  {trial.answer}: {trial.reason}")

@@ -131,13 +131,14 @@ def test_the_target_may_differ_the_workload_may_not() -> None:
     ("run", "why"),
     [
         (made_run(partial=True, status=RunStatus.INCOMPLETE), "is partial"),
+        (made_run(status=RunStatus.INCOMPLETE), "is incomplete: "),
         (made_run(status=RunStatus.GENERATOR_LATE), "had a late load generator"),
         (
             attrs.evolve(made_run(), decision=attrs.evolve(made_run().decision, is_late=True)),
             "had a late load generator",
         ),
     ],
-    ids=["partial", "late generator", "late generator beside another cause"],
+    ids=["partial", "a fault was not done", "late generator", "late generator beside another cause"],
 )
 def test_figures_that_do_not_describe_a_broker_are_not_compared(run: RunResult, why: str) -> None:
     for comparison, name in ((compare_runs(run, made_run()), "A"), (compare_runs(made_run(), run), "B")):

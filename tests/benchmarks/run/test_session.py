@@ -22,16 +22,22 @@ from triomq_benchmarks.workload.workload import Workload
 
 
 @pytest.mark.parametrize("trials", [0, 2])
+@pytest.mark.parametrize("has_run", [False, True], ids=["no run", "a run without its fault"])
 async def test_the_tried_rates_are_kept_if_the_target_ends(
-    trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trials: int, has_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates: list[float] = []
 
     async def run_workload(workload: Workload, *_args: object, **_options: object) -> Any:
+        status = RunStatus.PASSED
         if len(rates) == trials:
-            raise TargetError("it is gone")
-        rates.append(workload.rate_per_s)
-        return SimpleNamespace(rows=(), workers=(), partial=False, decision=SimpleNamespace(status=RunStatus.PASSED))
+            status = RunStatus.INCOMPLETE
+            if not has_run:
+                raise TargetError("it is gone")
+        else:
+            rates.append(workload.rate_per_s)
+        decision = SimpleNamespace(status=status, explanation="it is gone")
+        return SimpleNamespace(rows=(), workers=(), partial=False, decision=decision)
 
     @asynccontextmanager
     async def opened(*_args: object) -> AsyncIterator[Any]:
