@@ -65,7 +65,7 @@ from triomq._message.subscription import Subscription, next_version_ms, retry_to
 from triomq._own_callbacks import OwnCallbacks
 from triomq._transport.link import Link
 from triomq._transport.links import Links
-from triomq.errors import ClientClosed, InvalidCall, MQError
+from triomq.errors import ClientClosed, ConnectFailed, InvalidCall, LinkLost, MQError, RequestTimeout
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import BROADCASTING, CLUSTERING, CONSUME_ACTIVELY, CONSUME_PASSIVELY
 
@@ -189,6 +189,8 @@ class Membership(ABC):
         self._doubted_s = 0.0
         self._must_rejoin = trio.Event()
         self._certain_from: int | None = 0
+        self._silent: dict[str, int] = {}
+        """Broker -> the last round of the rebalance in which it did not answer."""
         self.puller = Puller(
             self.group,
             client.routes,
@@ -492,9 +494,13 @@ class Membership(ABC):
         if not self.positions.in_doubt(queue):
             await trio.lowlevel.checkpoint()
             return True
+        if self.is_silent(queue):
+            await trio.lowlevel.checkpoint()
+            return False
         try:
             committed = await self.positions.committed(queue)
         except MQError as error:
+            self.note_silent(queue, error)
             log.info(
                 "how far the group is in %s is not known now: %s",
                 queue,
@@ -503,6 +509,15 @@ class Membership(ABC):
             )
             return False
         return self._confirm(queue, committed)
+
+    def is_silent(self, queue: MessageQueue) -> bool:
+        """Whether a queue's broker has not answered in this round: others would wait for it at each of its queues."""
+        return self._silent.get(queue.broker_name) == self.rebalance.rounds
+
+    def note_silent(self, queue: MessageQueue, error: MQError) -> None:
+        """Ask a queue's broker no more in this round, if this error means that it does not answer."""
+        if isinstance(error, ConnectFailed | LinkLost | RequestTimeout):
+            self._silent[queue.broker_name] = self.rebalance.rounds
 
     def _confirm(self, queue: MessageQueue, committed: int | None) -> bool:
         source = self.engine.queues.get(queue)

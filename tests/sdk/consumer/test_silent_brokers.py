@@ -103,3 +103,39 @@ async def test_a_queue_that_is_given_up(autojump_clock, group_cluster, brokers, 
             two.drain()
         one.drain()
     assert len(handled) == len(set(handled)) == 7, "nothing is handled twice"
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_of_other_brokers_are_taken(autojump_clock, group_cluster, brokers, open_consumer, options):
+    """The first broker is waited for once in a round, and not at each of its queues, which come first."""
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=16)
+    silence(first, RequestCode.QUERY_CONSUMER_OFFSET)
+    async with open_consumer(**options) as consumer:
+        await until(lambda: len(consumer.assignment) == 16, seconds=30)
+        assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
+        first.scripts.clear()
+        await until(lambda: len(consumer.assignment) == 32)
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_offsets_of_a_consumer_that_was_cut_off(autojump_clock, group_cluster, brokers, open_consumer, options):
+    """Whether other members have taken its queues is asked of each broker, without waiting for a silent one each time."""
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=16)
+
+    async def consume():
+        async for item in consumer:
+            if not options.get("kind"):
+                async with item:
+                    pass
+
+    async with open_consumer(**options) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consume)
+        await until(lambda: len(consumer.assignment) == 32)
+        await trio.sleep(60)
+        silence(first, RequestCode.QUERY_CONSUMER_OFFSET)
+        await first.cut()
+        fill(second)
+        await until(lambda: second.offsets[SECOND] == 5, seconds=30)
+        nursery.cancel_scope.cancel()

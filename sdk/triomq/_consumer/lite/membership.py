@@ -178,9 +178,13 @@ class LiteMembership(Membership):
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue."""
+        if self.is_silent(queue):
+            await trio.lowlevel.checkpoint()
+            return False
         try:
             await self.take(queue)
         except MQError as error:
+            self.note_silent(queue, error)
             log.warning("%s cannot be pulled yet: %s", queue, error.reason, extra=queue_fields(queue, self.group))
             return False
         return True

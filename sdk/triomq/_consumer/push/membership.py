@@ -261,6 +261,9 @@ class PushMembership(Membership):
 
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue: lock it if needed, find its start, start pulling.  False: not now, ask again."""
+        if self.is_silent(queue):
+            await trio.lowlevel.checkpoint()
+            return False
         locks = self._locks
         asked_s = trio.current_time()
         if locks is not None:
@@ -273,6 +276,7 @@ class PushMembership(Membership):
         try:
             offset = await self.positions.start(queue)
         except MQError as error:
+            self.note_silent(queue, error)
             log.warning(
                 "where to start in %s is not known now: %s", queue, error, extra=queue_fields(queue, self.group)
             )
