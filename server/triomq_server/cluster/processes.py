@@ -161,7 +161,10 @@ class ClusterProcesses:
                     raise StartError(f"{process.plan.name}: {process.error or 'ended before it was ready'}")
 
     def _fork(self, process: _Process) -> None:
-        read_fd, write_fd = os.pipe()
+        try:
+            read_fd, write_fd = os.pipe()
+        except OSError as error:
+            raise _not_forked(process, error) from error
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # closed before the start
                 stream.flush()
@@ -171,7 +174,12 @@ class ClusterProcesses:
         # written to the parent's pipe, so that the parent stops the whole cluster.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                os.close(read_fd)
+                os.close(write_fd)
+                raise _not_forked(process, error) from error
             if pid == 0:
                 os.close(self._life_write)
                 os.close(read_fd)
@@ -305,7 +313,11 @@ class ClusterProcesses:
             self._announce({"event": "error", "name": name, "error": f"{name} is not started: {error_text(error)}"})
             return
         process.restarted_at = time.monotonic()
-        self._fork(process)
+        try:
+            self._fork(process)
+        except StartError as error:
+            process.restarted_at = None
+            self._announce({"event": "error", "name": process.plan.name, "error": str(error)})
 
     def _announce_restart(self, process: _Process) -> None:
         """Announce the end of a restart: the node is ready, has reported an error, or has ended."""
@@ -339,6 +351,11 @@ class ClusterProcesses:
                 if self._interrupts > 1 or time.monotonic() > deadline:
                     for process in processes:
                         _signal(process, signal.SIGKILL)
+
+
+def _not_forked(process: _Process, error: OSError) -> StartError:
+    cure = "end other processes, or raise the limits (ulimit -u and -n)"
+    return StartError(f"{process.plan.name} is not started: no process can be made, {error.strerror}; {cure}")
 
 
 def _signal(process: _Process, number: int) -> None:

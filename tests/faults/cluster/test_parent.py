@@ -164,3 +164,35 @@ async def test_a_stop_during_a_restart_is_the_last_word(tmp_path: Path) -> None:
         assert (event["event"], event["name"], event["wanted"]) == ("ended", SLAVE, True)
         await parent.command(f"start {SLAVE}")
         assert (await parent.event())["event"] == "started"
+
+
+NO_FORK = """
+import errno, os, sys
+from triomq_server.__main__ import main
+
+fork = os.fork
+
+def refused():
+    if os.path.exists(FLAG):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+
+os.fork = refused
+sys.exit(main())
+"""
+"""A cluster that can make no process while the file FLAG exists."""
+
+
+async def test_a_node_for_which_there_is_no_process(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    async with running_parent(tmp_path, ["-c", NO_FORK.replace("FLAG", repr(str(flag)))]) as parent:
+        await parent.kill(SLAVE)
+        flag.touch()
+        for _ in range(2):
+            await parent.command(f"start {SLAVE}")
+            event = await parent.event()
+            assert (event["event"], event["name"]) == ("error", SLAVE)
+            assert "no process can be made, Resource temporarily unavailable; end other processes" in event["error"]
+        flag.unlink()
+        await parent.command(f"start {SLAVE}")
+        assert (await parent.event())["event"] == "started", "the others run on"
