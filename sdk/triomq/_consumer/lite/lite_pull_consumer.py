@@ -179,7 +179,8 @@ class LitePullConsumer(AssignedQueues):
     async def poll(self, wait_s: float = POLL_S) -> list[ReceivedMessage]:
         """The next messages, as they were fetched from one queue; empty if none arrived in time.
 
-        The messages of the previous poll now count as consumed.
+        The messages of all previous polls now count as consumed, also those that another task has polled and still
+        processes. If several tasks poll, take ``auto_commit=False``, and commit by offset what is done.
 
         Args:
             wait_s: how many seconds to wait for the first message.
