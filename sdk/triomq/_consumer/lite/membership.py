@@ -89,7 +89,9 @@ class LiteMembership(Membership):
                 and not subscription.chooses_as(source.call.subscription)
             ):
                 self.engine.note_position(source)  # or it is lost with the messages, until the first answer
-                self.engine.seek(queue, self.position(queue))
+                # The caller may have committed more than what counts as consumed.
+                known = self.positions.get(queue)
+                self.engine.seek(queue, known if known is not None else source.next_offset)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset after the last consumed message of an assigned queue."""

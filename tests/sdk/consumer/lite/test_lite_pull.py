@@ -325,6 +325,19 @@ async def test_a_new_expression_keeps_the_position(autojump_clock, group_cluster
     assert committed(group_cluster) == 5
 
 
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_a_new_expression_after_a_commit_before_the_next_poll(autojump_clock, group_cluster, auto_commit):
+    """What the caller has committed by offset is not polled again."""
+    fill(group_cluster, 6, tags=["a", "b"])
+    options = {"start_from": "earliest", "auto_commit": auto_commit}
+    async with group_cluster.client() as client, client.lite_pull_consumer("G", **options) as consumer:
+        await consumer.subscribe("T")
+        assert len(await consumer.poll()) == 6
+        await consumer.commit({Q0: 3})
+        await consumer.subscribe("T", "b")
+        assert await drain(consumer) == [b"m0-3", b"m0-5"]
+
+
 async def test_the_same_expression_fetches_nothing_again(autojump_clock, group_cluster):
     fill(group_cluster, 6, tags=["a", "b"])
     async with group_cluster.client() as client, client.lite_pull_consumer("G", start_from="earliest") as consumer:
