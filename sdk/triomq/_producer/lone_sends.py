@@ -79,6 +79,7 @@ class LoneSend(Attempt):
             message, self.unique_key, self.born_ms, self.started, properties=self.properties
         )
         out.last_broker = self.queue.broker_name
+        out.is_written = True
         return await sender.attempts.deliver(out, made=self)
 
 

@@ -33,6 +33,7 @@ from triomq.errors import (
     ClientClosed,
     InvalidCall,
     MQError,
+    NotReady,
     Overloaded,
     ReplyTimeout,
     RequestTimeout,
@@ -77,13 +78,12 @@ class ReplyDesk:
 class _Waiting:
     """One request that waits for its reply."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, out: Outgoing, clock: Clock) -> None:
+        self.out = out
         self.sending = trio.CancelScope()
         self.done = trio.Event()
         self.reply: ReceivedMessage | None = None
         self.error: MQError | None = None
-        self.begun = False
-        """Whether the request may be on its way, or stored."""
         self._clock = clock
 
     def take(self, header: ReplyMessageRequest, body: bytes) -> None:
@@ -140,7 +140,7 @@ class Requests:
         }
         out = sender.prepare(message, now, own)
         out.deadline, out.wait_until = min(out.deadline, until), min(out.wait_until, until)
-        waiting, sent = _Waiting(desk.clock), False
+        waiting, sent = _Waiting(out, desk.clock), False
         waiting.sending.deadline = until
         desk.waiting[correlation_id] = waiting.take
         self._own.add(waiting)
@@ -148,7 +148,6 @@ class Requests:
             await sender.compress(out)
             with waiting.sending:
                 await self._make_known(out)
-                waiting.begun = True
                 await self._send(message, out, now, waiting)
                 sent = True
             with trio.move_on_at(until):
@@ -163,15 +162,23 @@ class Requests:
         what = f"message {out.unique_key} of topic {out.topic} within {timeout_s:g} s"
         if sent:
             raise ReplyTimeout(f"no reply to {what}")
-        unsent = RequestTimeout(f"no broker has confirmed {what}")
-        unsent.advice = MAY_BE_STORED
-        raise unsent
+        if not out.is_written:
+            raise self._not_ready(out, f"nothing could be sent of {what}")
+        unconfirmed = RequestTimeout(f"no broker has confirmed {what}")
+        unconfirmed.advice = MAY_BE_STORED
+        raise unconfirmed
+
+    def _not_ready(self, out: Outgoing, what: str) -> NotReady:
+        targets, routes = self._sender.targets.known(out.topic), self._desk.routes
+        if targets is None or not targets.queues:
+            return NotReady(what, address=routes.name_server, remark=routes.name_server_silence)
+        return NotReady(what, address=";".join(targets.masters))
 
     def close(self) -> None:
         """Fail all requests that wait for a reply: no broker finds the client any more."""
         for waiting in list(self._own):
             error = ClientClosed(f"the producer of group {self._sender.group} was closed before the reply came")
-            if waiting.begun:
+            if waiting.out.is_written:
                 error.advice = MAY_BE_STORED
             waiting.fail(error)
 

@@ -211,6 +211,20 @@ async def test_a_request_that_cannot_be_sent(autojump_clock, cluster):
         assert trio.current_time() - begun == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.parametrize("missing", ["name server", "broker"])
+async def test_a_request_that_was_never_written(autojump_clock, cluster, missing):
+    if missing == "name server":
+        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[None] * 9)
+    else:
+        await cluster.broker.stop()
+    async with cluster.client() as client:
+        with pytest.raises(errors.NotReady, match="nothing could be sent of message") as raised:
+            await client.producer("G").request(ASK, 1)
+    asked_address = cluster.name_server.address if missing == "name server" else cluster.broker.address
+    assert f"asked {asked_address}" in str(raised.value)
+    assert "duplicate" not in str(raised.value)
+
+
 async def test_a_reply_may_arrive_before_the_answer_to_the_request(autojump_clock, cluster):
     def silent(command: Command) -> None:
         cluster.network.spawn(cluster.broker.push_to, cluster.broker.asking, push_of(asked(command)))

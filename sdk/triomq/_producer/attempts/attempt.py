@@ -173,7 +173,9 @@ class Attempts:
         attempt.address = link.address
         attempt.deadline = deadline
         attempt.opaque = opaque
-        attempt.out.last_broker = queue.broker_name
+        out = attempt.out
+        out.last_broker = queue.broker_name
+        out.is_written = True
 
     async def deliver_batch(self, out: Outgoing, started: float) -> SendResult:
         """:meth:`deliver` for several messages in one request."""

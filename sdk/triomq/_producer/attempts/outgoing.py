@@ -38,6 +38,7 @@ class Outgoing:
         attempts: the failed attempts.
         result: of the latest attempt that stored it, if the policy asked for another one nevertheless.
         last_broker: the broker of the latest attempt.
+        is_written: whether a request of an attempt was written, so that the message may be stored.
         unready_queue: the queue that was chosen for the first attempt, if the attempt must wait for something.
         refresh_route: whether the next attempt asks for the route again first.
         own_properties: names and values that the client adds, e.g. for a half message; users cannot set them.
@@ -45,7 +46,7 @@ class Outgoing:
     """
 
     __slots__ = (
-        "attempts", "body", "born_ms", "code", "deadline", "flag", "last_broker", "own_properties", "pinned",
+        "attempts", "body", "born_ms", "code", "deadline", "flag", "is_written", "last_broker", "own_properties", "pinned",
         "properties", "refresh_route", "result", "retry", "retry_state", "sys_flag", "topic", "unique_key",
         "unready_queue", "wait_until", "waited_in_vain",
     )  # fmt: skip
@@ -65,6 +66,7 @@ class Outgoing:
         self.code = RequestCode.SEND_MESSAGE_V2
         self.pinned: MessageQueue | None = None
         self.attempts: list[Attempt] = []
+        self.is_written = False
         self.last_broker: str | None = None
         self.unready_queue: MessageQueue | None = None
         self.refresh_route = False
