@@ -207,13 +207,14 @@ class Requests:
     async def _reply_masters(self, topic: str) -> set[str]:
         routes = self._desk.routes
         if topic not in self._reply_topics:
-            self._reply_topics.add(topic)
             try:
-                if await routes.refresh(topic) is not None:
-                    routes.watch(topic)
+                found = await routes.refresh(topic)  # requests that begin together share this look-up
             except MQError as error:
-                self._reply_topics.discard(topic)
                 log.info("the route of %s is not known now: %s", topic, error.reason)
+            else:
+                self._reply_topics.add(topic)
+                if found is not None:
+                    routes.watch(topic)
         route = routes.known(topic)
         masters = (route.master(name) for name in route.addresses) if route is not None else ()
         return {address for address in masters if address is not None}

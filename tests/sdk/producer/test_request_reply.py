@@ -134,6 +134,38 @@ async def test_all_brokers_of_the_reply_topic_know_the_client(autojump_clock, cl
         assert other.requests(SEND) == []
 
 
+async def test_requests_that_begin_together_all_wait_for_the_brokers_of_the_reply_topic(autojump_clock, cluster):
+    other = cluster.add_master("broker-b", topic="C_REPLY_TOPIC")
+    known_at: list[float] = []
+    sent_at: list[float] = []
+
+    async def slowly(command: Command) -> Command:
+        await trio.sleep(0.5)
+        known_at.append(trio.current_time())
+        return command.answer(0)
+
+    async def route(command: Command) -> Command:
+        await trio.sleep(0.05)
+        return cluster.name_server.serve(command)
+
+    def store(command: Command) -> Command:
+        sent_at.append(trio.current_time())
+        return cluster.broker.send(command)
+
+    other.script(HEART_BEAT, slowly)
+    cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, route, route)
+    cluster.broker.script(SEND, store, store)
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        producer = client.producer("G")
+        nursery.start_soon(producer.request, ASK, 8)
+        await trio.sleep(0.06)  # the route of the topic is known, that of the reply topic is not
+        nursery.start_soon(producer.request, ASK, 8)
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    assert len(sent_at) == 2
+    assert min(sent_at) >= known_at[0]
+
+
 async def test_a_broker_that_cannot_be_reached_holds_up_the_first_request_only(autojump_clock, cluster, replying):
     other = cluster.add_master("broker-b", topic="C_REPLY_TOPIC")
     cluster.network.hanging.add(other.address)
