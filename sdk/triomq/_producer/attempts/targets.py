@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 log = logging.getLogger("triomq.producer")
 
+DIAL_DOUBT_S: Final = 0.5
+"""If a master's connection is not open after this time, its route is asked for: another address may have replaced it.
+Sends may have less time than a dial, and would not see it fail."""
+
 NO_CAPACITY: Final = "no connection with capacity for another send to topic {} in time"
 
 
@@ -117,6 +121,8 @@ class Targets:
         # Topic -> the event after which all sends that wait for its brokers try again.
         self._waiting: dict[str, trio.Event] = {}
         self._readying: set[trio.CancelScope] = set()
+        self._opening: dict[trio.CancelScope, Target] = {}
+        """What sends wait for a connection, or for capacity, to which target."""
         self._refuses = False
         routes.changed.append(self._route_changed)
         routes.forgotten.append(self._route_forgotten)
@@ -294,31 +300,54 @@ class Targets:
             if out.refresh_route:
                 out.refresh_route = False
                 await self._refresh(out.topic)
-            targets = await self.of(out.topic)
-            target = targets.of(self._queue_for(out, targets))
-            out.last_broker = target.queue.broker_name
-            if not target.address:
-                out.refresh_route = True
-                raise BrokerNotFound(
-                    f"broker {out.last_broker} has no master in the route of topic {out.topic}",
-                    address=self._routes.name_server,
-                )
             while True:
-                try:
-                    link = await self._links.get(target.address)
-                except ConnectFailed:
+                targets = await self.of(out.topic)
+                target = targets.of(self._queue_for(out, targets))
+                out.last_broker = target.queue.broker_name
+                if not target.address:
                     out.refresh_route = True
-                    self._note_fault(out.last_broker)
-                    raise
-                if link.has_capacity:
-                    break
-                await link.wait_capacity()  # or until it is lost: nothing has been sent on it, so another one is opened
-            return target, link
+                    raise BrokerNotFound(
+                        f"broker {out.last_broker} has no master in the route of topic {out.topic}",
+                        address=self._routes.name_server,
+                    )
+                link = await self._open(out, target)
+                if link is not None:
+                    return target, link
         known = self.known(out.topic)
         if known is None or not known.queues:
             what = f"no route to topic {out.topic} in time"
             raise NotReady(what, address=self._routes.name_server, remark=self._routes.name_server_silence)
-        raise NotReady(NO_CAPACITY.format(out.topic), address=self._awaited_master(out, known))
+        address = self._awaited_master(out, known)
+        self.doubt(out.topic, address, "no connection in time")
+        raise NotReady(NO_CAPACITY.format(out.topic), address=address)
+
+    async def _open(self, out: Outgoing, target: Target) -> Link | None:
+        """A link with capacity to a queue's master; None if the route names another master meanwhile.
+
+        Raises:
+            MQError: it cannot be reached.
+        """
+        with trio.CancelScope() as scope:
+            self._opening[scope] = target
+            try:
+                while True:
+                    link = await self._dial(out.topic, target.address)
+                    if link.has_capacity:
+                        return link
+                    await link.wait_capacity()  # or until it is lost: nothing has been sent on it
+            except ConnectFailed:
+                out.refresh_route = True
+                self._note_fault(target.queue.broker_name)
+                raise
+            finally:
+                del self._opening[scope]
+        return None
+
+    async def _dial(self, topic: str, address: str) -> Link:
+        with trio.move_on_after(DIAL_DOUBT_S):
+            return await self._links.get(address)
+        self.doubt(topic, address, f"no connection within {DIAL_DOUBT_S:g} s")
+        return await self._links.get(address)
 
     def _note_fault(self, broker_name: str) -> None:
         if self._faults is not None:
@@ -414,6 +443,10 @@ class Targets:
         old = self._topics.get(route.topic)
         if old is not None:
             self._take(route, old)
+            for scope, target in self._opening.items():
+                master = route.master(target.queue.broker_name)
+                if target.queue.topic == route.topic and master not in (None, target.address):
+                    scope.cancel()
 
     def _route_forgotten(self, topic: str) -> None:
         self._topics.pop(topic, None)

@@ -363,7 +363,7 @@ async def test_after_a_timeout_the_route_is_asked_for(autojump_clock, cluster, m
     assert other.requests(SEND)
 
 
-async def test_a_send_that_could_not_be_written_asks_for_no_route(autojump_clock, cluster):
+async def test_a_send_whose_connection_does_not_open_asks_for_the_route_once(autojump_clock, cluster):
     async with cluster.client() as client:
         producer = await warm_up(client, send_timeout_s=1)
         cluster.name_server.seen.clear()
@@ -371,8 +371,62 @@ async def test_a_send_that_could_not_be_written_asks_for_no_route(autojump_clock
         cluster.network.hanging.add(cluster.broker.address)
         with pytest.raises(errors.NotReady):
             await producer.send(triomq.Message("T", b"x"))
-        await trio.sleep(0.5)
-    assert cluster.name_server.requests(ROUTE) == []
+        await trio.sleep(0.4)
+    assert len(cluster.name_server.requests(ROUTE)) == 1
+
+
+def move(cluster, *others):
+    """Let the master come back at another address; nothing answers at its old one."""
+    old = cluster.broker
+    new = type(old)(cluster.network, old.name)
+    new.address = "new:10911"
+    cluster.network.nodes = {**cluster.network.nodes, old.address: old, new.address: new}
+    cluster.network.hanging.add(old.address)
+    cluster.name_server.add_route("T", new, *others)
+    return new
+
+
+@pytest.mark.parametrize("kind", ["awaited", "callback", "one way", "given queue"])
+@pytest.mark.parametrize("timeout_s", [1, 3])
+async def test_a_master_at_another_address_is_found_by_the_first_send(autojump_clock, cluster, kind, timeout_s):
+    queue = triomq.MessageQueue("T", "broker-a", 1)
+    ends = []
+    async with cluster.client() as client:
+        producer = await warm_up(client, send_timeout_s=timeout_s)
+        new = move(cluster)
+        await cluster.broker.cut()
+        await trio.testing.wait_all_tasks_blocked()
+        started = trio.current_time()
+        message = triomq.Message("T", b"x")
+        if kind == "one way":
+            await producer.send_oneway(message)
+        elif kind == "callback":
+            await producer.send(message, lambda result, error: ends.append(error))
+            await producer.flush()
+            assert ends == [None]
+        else:
+            await producer.send(message, queue=queue if kind == "given queue" else None)
+        assert trio.current_time() - started < 0.8
+    assert new.bodies("T") == [b"x"]
+
+
+async def test_a_master_at_another_address_beside_one_that_answers(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    async with cluster.client() as client:
+        producer = await warm_up(client, send_timeout_s=1)
+        for _ in range(4):
+            await producer.send(triomq.Message("T", b"x"))
+        new = move(cluster, other)
+        await cluster.broker.cut()
+        await trio.testing.wait_all_tasks_blocked()
+        slow = 0
+        for _ in range(12):
+            started = trio.current_time()
+            await producer.send(triomq.Message("T", b"x"))
+            slow += trio.current_time() - started > 0.4
+            await trio.sleep(0.1)
+        assert slow == 1
+    assert new.bodies("T")
 
 
 async def test_a_pinned_send_gets_one_attempt(autojump_clock, cluster, brokers):
