@@ -148,7 +148,7 @@ class Requests:
             await sender.compress(out)
             with waiting.sending:
                 await self._make_known(out)
-                await self._send(message, out, now, waiting)
+                await self._send(message, out, waiting)
                 sent = True
             with trio.move_on_at(until):
                 await waiting.done.wait()
@@ -182,9 +182,9 @@ class Requests:
                 error.advice = MAY_BE_STORED
             waiting.fail(error)
 
-    async def _send(self, message: Message, out: Outgoing, now: float, waiting: _Waiting) -> None:
+    async def _send(self, message: Message, out: Outgoing, waiting: _Waiting) -> None:
         try:
-            await self._deliver(message, out, now)
+            await self._deliver(message, out, trio.current_time())
         except MQError:
             # An attempt whose answer was lost may have been replied to.
             if waiting.reply is None:
@@ -240,12 +240,11 @@ async def send_reply(
     if TTL in asked:
         own[TTL] = asked[TTL]
     message = Message(f"{cluster}{REPLY_TOPIC_SUFFIX}", body, properties=properties)
-    now = trio.current_time()
-    out = sender.prepare(message, now, own)
+    out = sender.prepare(message, trio.current_time(), own)
     await sender.compress(out)
     out.code = RequestCode.SEND_REPLY_MESSAGE_V2
     try:
-        await (deliver(message, out, now) if deliver is not None else sender.deliver(out))
+        await (deliver(message, out, trio.current_time()) if deliver is not None else sender.deliver(out))
     except AskerGone as error:
         log.info("nobody waits for the reply to %r: %s", request, error.reason)
         return False

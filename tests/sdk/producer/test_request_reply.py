@@ -180,6 +180,28 @@ async def test_a_broker_that_cannot_be_reached_holds_up_the_first_request_only(a
     assert took == pytest.approx([1.5, 0, 0], abs=0.1)
 
 
+@pytest.mark.parametrize("sent_before", [4, 5, 6, 7])
+async def test_a_request_is_sent_once_after_it_has_waited_for_a_broker(autojump_clock, cluster, sent_before):
+    other = cluster.add_master("broker-b")
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        # Both are dialled before: then one cannot be reached, and the request waits for it.
+        for _ in range(sent_before):
+            await producer.send(triomq.Message("T", b"x"))
+        await other.cut()
+        cluster.network.hanging.add(other.address)
+        stored = len(cluster.broker.bodies("T"))
+
+        async def slowly(command: Command) -> Command:
+            await trio.sleep(0.2)
+            return cluster.broker.send(command)
+
+        cluster.broker.script(SEND, *[slowly] * 9)
+        with pytest.raises(errors.ReplyTimeout):
+            await producer.request(ASK, 8)
+    assert len(cluster.broker.bodies("T")) == stored + 1
+
+
 async def test_several_requests_at_once_get_their_own_replies(autojump_clock, cluster):
     async def push(stream: trio.StapledStream, command: Command) -> None:
         number = int(command.body)
