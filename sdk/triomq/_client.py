@@ -310,7 +310,8 @@ class Client(metaclass=NoPublicConstructor):
 
         Args:
             group: producer group; one producer per group and client.
-            send_timeout_s: deadline of a send, over all its attempts.
+            send_timeout_s: deadline of a send, over all its attempts; it does not include the time that a send with a
+                callback waits until it is accepted.
             max_in_flight: most sends with a callback in flight; further calls of ``send`` wait.
             max_in_flight_bytes: the same limit for the sum of their bodies.
             linger_s: how long sends with a callback wait for others to share a request with: those to one queue that are

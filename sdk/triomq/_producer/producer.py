@@ -211,6 +211,7 @@ class Producer(metaclass=NoPublicConstructor):
         if len(out.body) >= sender.settings.compress_from_bytes:
             await sender.compress(out)
             self._in_flight.check_open()
+            now = trio.current_time()
         if callback is not None:
             await self._send_with_callback(message, out, callback, now)
             return None
@@ -583,14 +584,15 @@ class Producer(metaclass=NoPublicConstructor):
         merging = self._merging
         if merging is None or self._join_awaited is None:
             return await self._deliver(message, out, now)
-        ready = self._targets.ready_nowait(out)
+        ready = self._targets.ready_nowait(out) if now < out.deadline else None
         if ready is not None:
             target, link, timeout_s = ready
             if self._in_flight.window.has(len(out.body)) and not merging.goes_alone(out, link):
                 awaited = AwaitedSend()
                 send = CallbackSend(self._in_flight, out, awaited, now)
                 self._in_flight.accept(message, send)
-                merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
+                deadline = min(now + timeout_s, out.deadline)
+                merging.begin(send, target, link, deadline, wait_store_ok=message.wait_store_ok)
                 return await awaited.result()
         return await self._attempts.deliver(out, now, ready)
 
@@ -630,13 +632,18 @@ class Producer(metaclass=NoPublicConstructor):
             if merging is not None:
                 merging.flush()
             await in_flight.wait_capacity(send.size_bytes)
+            # Its time begins only now: a request without time left would fail, and end a connection that is well.
+            waited_s = trio.current_time() - now
+            now = send.started = now + waited_s
+            out.deadline += waited_s
+            out.wait_until += waited_s
         batch = merging.open_for(out, wait_store_ok=message.wait_store_ok) if merging is not None else None
         if merging is not None and batch is not None:
             in_flight.accept(message, send)
             merging.add(batch, send)
             await self._checkpoint_sometimes()
             return
-        ready = self._targets.ready_nowait(out)
+        ready = self._targets.ready_nowait(out) if now < out.deadline else None
         if ready is not None:
             target, link, timeout_s = ready
         else:
@@ -652,10 +659,11 @@ class Producer(metaclass=NoPublicConstructor):
                 return
             in_flight.check_open()
         in_flight.accept(message, send)
+        deadline = min(now + timeout_s, out.deadline)
         if merging is None:
-            attempts.start(send, target, link, now + timeout_s)
+            attempts.start(send, target, link, deadline)
         else:
-            merging.begin(send, target, link, now + timeout_s, wait_store_ok=message.wait_store_ok)
+            merging.begin(send, target, link, deadline, wait_store_ok=message.wait_store_ok)
         await self._checkpoint_sometimes()
 
     async def _checkpoint_sometimes(self) -> None:

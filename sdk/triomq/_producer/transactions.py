@@ -129,7 +129,7 @@ class Transactions:
         out = sender.prepare(message, now, {TRAN_MSG: "true", PGROUP: sender.group})
         await sender.compress(out)
         out.sys_flag |= TRANSACTION_PREPARED
-        result = await self._deliver(message, out, now)
+        result = await self._deliver(message, out, trio.current_time())
         try:
             offset = decode_offset_message_id(result.offset_message_id).physical_offset
         except BodyError as error:

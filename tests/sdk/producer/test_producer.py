@@ -12,6 +12,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._producer.sender import Sender
 from triomq._producer.strategies.queue_selectors import check_choice
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.record.batch import encode_batch_element
@@ -704,3 +705,71 @@ async def test_what_waits_for_a_full_link_is_sent_when_there_is_room(autojump_cl
         await trio.testing.wait_all_tasks_blocked()
         assert trio.current_time() == started
     assert sorted(cluster.broker.bodies("T")) == [b"first", b"waits"]
+
+
+@pytest.mark.parametrize("linger_s", [None, 0.0])
+async def test_the_time_of_a_send_begins_when_it_is_accepted(autojump_clock, cluster, linger_s, caplog):
+    async def slowly(command):
+        await trio.sleep(1)
+        return cluster.broker.serve(command)
+
+    ends = []
+    async with cluster.client() as client:
+        producer = client.producer("G", max_in_flight=1, linger_s=linger_s)
+        await producer.send(triomq.Message("T", b"first"))
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, *[slowly] * 6)
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(producer.send, triomq.Message("T", b"x"), lambda _result, error: ends.append(error))
+        await producer.flush()
+    assert ends == [None] * 6
+    assert len(cluster.broker.bodies("T")) == 7
+    assert "closing the link" not in caplog.text
+
+
+@pytest.mark.parametrize("with_callback", [False, True])
+async def test_a_selector_that_waits_for_its_queues_takes_of_the_same_time(autojump_clock, cluster, with_callback):
+    async def slowly(command):
+        await trio.sleep(2)
+        return cluster.name_server.serve(command)
+
+    ends = []
+    cluster.name_server.add_route("T2", cluster.broker)
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T2", b"opens the link"))
+        cluster.name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, slowly)
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+        started = trio.current_time()
+        message, options = triomq.Message("T", b"x"), {"selector": lambda queues, _message, _arg: queues[0]}
+        if with_callback:
+            await producer.send(message, lambda _result, error: ends.append(error), **options)
+            await producer.flush()
+            assert [type(error) for error in ends] == [errors.RequestTimeout]
+        else:
+            with pytest.raises(errors.RequestTimeout):
+                await producer.send(message, **options)
+        assert trio.current_time() - started == pytest.approx(3, abs=0.1)
+
+
+@pytest.mark.parametrize("kind", ["awaited", "callback", "transaction"])
+async def test_nothing_is_written_after_a_compression_that_took_all_the_time(
+    autojump_clock, cluster, monkeypatch, kind
+):
+    async def slowly(_self, _out):
+        await trio.sleep(4)
+
+    monkeypatch.setattr(Sender, "compress", slowly)
+    ends = []
+    async with cluster.client() as client:
+        producer = client.producer("G", transactions=lambda _message: triomq.TransactionState.COMMIT)
+        await producer.send(triomq.Message("T", b"first"))
+        message = triomq.Message("T", b"x" * 5000)
+        if kind == "callback":
+            await producer.send(message, lambda _result, error: ends.append(error))
+            await producer.flush()
+            assert [type(error) for error in ends] == [errors.NotReady]
+        else:
+            with pytest.raises(errors.NotReady):
+                await (producer.send(message) if kind == "awaited" else producer.send_half(message))
+    assert len(sends(cluster.broker)) == 1

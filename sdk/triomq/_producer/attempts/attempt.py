@@ -210,9 +210,9 @@ class Attempts:
                 # A further attempt avoids the broker of the previous one, which may need a fresh route or a new link.
                 if ready is None and out.last_broker is None and out.unready_queue is None:
                     ready = self._targets.ready_nowait(out)
-                if ready is not None:
+                if ready is not None and attempt.started < out.deadline:
                     (target, link, timeout_s), ready = ready, None
-                    self.start(attempt, target, link, attempt.started + timeout_s)
+                    self.start(attempt, target, link, min(attempt.started + timeout_s, out.deadline))
                 else:
                     await self._start_when_ready(attempt)
             outcome = await attempt.wait()
