@@ -923,3 +923,21 @@ async def test_a_check_whose_error_has_no_text(autojump_clock, cluster, make_rec
         await producer.send(MESSAGE)
     assert end.commit_or_rollback == 0
     assert cluster.broker.requests(END)[0].remark == "checkLocalTransactionState Exception: UnreadableError: "
+
+
+async def test_the_end_of_a_transaction_whose_master_is_at_another_address(autojump_clock, cluster):
+    old = cluster.broker
+    new = type(old)(cluster.network, old.name)
+    new.address = "new:10911"
+    cluster.network.nodes = {**cluster.network.nodes, old.address: old, new.address: new}
+    async with cluster.client() as client:
+        producer = client.producer("PG", transactions=lambda _message: COMMIT)
+        async with producer.transaction(MESSAGE):
+            cluster.name_server.add_route(MESSAGE.topic, new)
+            cluster.network.hanging.add(old.address)
+            await old.cut()
+            await trio.testing.wait_all_tasks_blocked()
+            begun = trio.current_time()
+        assert trio.current_time() - begun < 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(ends(new)) == 1

@@ -363,9 +363,11 @@ class Targets:
         address = self._master_address(queue)
         if address is not None:
             try:
-                return await self._links.get(address)
+                with trio.move_on_after(DIAL_DOUBT_S):
+                    return await self._links.get(address)
             except ConnectFailed:
-                log.info("the master of %s cannot be reached at %s: asking for the route", queue.broker_name, address)
+                pass
+            log.info("the master of %s cannot be reached at %s: asking for the route", queue.broker_name, address)
         await self._refresh(queue.topic)
         address = self._master_address(queue)
         if address is None:
