@@ -310,7 +310,11 @@ class Targets:
                         f"broker {out.last_broker} has no master in the route of topic {out.topic}",
                         address=self._routes.name_server,
                     )
-                link = await self._open(out, target)
+                link = self._links.ready(target.address)
+                if link is None or not link.has_capacity:
+                    link = await self._open(out, target)
+                else:
+                    await trio.lowlevel.checkpoint_if_cancelled()
                 if link is not None:
                     return target, link
         known = self.known(out.topic)
