@@ -208,13 +208,14 @@ class Doctor(metaclass=NoPublicConstructor):
 
         with trio.move_on_after(timeout_s) as scope:
             await asked.each("name servers", ask_server, addresses)
-            if all(server.error for server in servers.values()):
-                reasons = "; ".join(f"{each.address}: {each.error}" for each in servers.values())
-                raise NoNameServer("no name server answers", remark=reasons or "no address is known")
-            await self._look_at_brokers(servers.values(), asked)
-            await self._look_at_groups(asked)
+            if not all(server.error for server in servers.values()):
+                await self._look_at_brokers(servers.values(), asked)
+                await self._look_at_groups(asked)
         late = f"not within {timeout_s:g} s"
         views = [servers.get(address) or NameServerView(address, late) for address in sorted(addresses)]
+        if all(view.error for view in views):
+            reasons = "; ".join(f"{each.address}: {each.error}" for each in views)
+            raise NoNameServer("no name server answers", remark=reasons or "no address is known")
         if scope.cancelled_caught:
             asked.unknown.append(f"The cluster could not be looked at wholly within {timeout_s:g} s.")
         return ClusterSnapshot(

@@ -185,7 +185,10 @@ async def test_time_is_bounded_and_unknown_values_are_reported():
             # On a busy machine the servers that do answer need longer, too.
             for timeout_s in (0.5, 5, 20):
                 with trio.fail_after(30):
-                    snapshot = await client.doctor.look(timeout_s=timeout_s)
+                    try:
+                        snapshot = await client.doctor.look(timeout_s=timeout_s)
+                    except triomq.errors.NoNameServer:
+                        continue
                 without_answer = [server.address for server in snapshot.name_servers if server.error]
                 if without_answer == [silent]:
                     break

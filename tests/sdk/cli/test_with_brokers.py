@@ -202,3 +202,11 @@ def test_a_format_escapes_ids_and_keys_of_any_sender(command_line):
     code, out, err = command_line("consume", "T", "--until-end", "--format", "{message_id} {keys}")
     assert (code, err) == (0, "")
     assert out == "\\x1b]0;i\\x07 ['\\x1bk', '\\x9bl']\n"
+
+
+@pytest.mark.parametrize("timeout", ["2", "30"])
+def test_the_doctor_reports_a_name_server_that_hangs_with_its_own_status(command_line, timeout):
+    command_line.cluster.name_server.script(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+    code, out, err = command_line("doctor", "--timeout", timeout)
+    assert (code, out) == (2, "")
+    assert "no name server answers" in err
