@@ -16,6 +16,7 @@ from contextlib import closing
 from functools import lru_cache
 from itertools import tee
 
+from triomq_protocol.record.layout import FIXED_BYTES
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
@@ -268,7 +269,8 @@ class ConsumeQueue:
     def put(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int, *, fill: bool) -> bool:
         """Write the entry of a record found in the log (recovery, replication); false if it has one already.
 
-        With `fill`, missing entries in between become blanks; without it they raise QueueGap. A new record with number
+        With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
+        more of them than the log has space for is damaged: the checksum does not cover it, and it gets no entry. A new record with number
         0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
@@ -285,6 +287,13 @@ class ConsumeQueue:
             self._start_at(0)
         if queue_offset > self.max_offset:
             if self.segments.items:
+                if (queue_offset - self.max_offset) * FIXED_BYTES > physical_offset - self.max_physical_offset:
+                    _log.error(
+                        "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records "
+                        "fit between it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1,
+                        extra=self.log_fields,
+                    )  # fmt: skip
+                    return False
                 if not fill:
                     raise QueueGap(self, queue_offset)
                 _log.error(

@@ -1,0 +1,56 @@
+"""Queue offsets that no record of the log can have: a damaged record must not make its queue grow without an end."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from memory_disk import MemoryDisk
+
+from triomq_protocol.record.layout import QUEUE_OFFSET_AT
+from triomq_server.config import StoreConfig
+from triomq_server.store import NewRecord, open_store
+
+ROOT = "/store"
+MakeConfig = Callable[..., StoreConfig]
+MakeRecord = Callable[..., NewRecord]
+
+
+@pytest.mark.parametrize("number", [4 + 1000, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("follows", [False, True])
+async def test_a_damaged_number_costs_one_entry(
+    follows: bool,
+    number: int,
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the start of a master and at a slave that copies the record."""
+    config = make_config(ROOT, mapped_file_size_commit_log=6000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(8):
+            store.append(make_record(n))
+        log = bytearray(store.log_slice(0, store.log_max_offset))
+        damaged = store.record_offset_at("T", 0, 4)
+        store.notify_arrivals()
+    struct.pack_into(">q", log, damaged + QUEUE_OFFSET_AT, number)
+    disk = MemoryDisk()
+    caplog.set_level(logging.ERROR)
+    async with open_store(config, disk=disk, clock=clock, is_slave=True) as store:
+        store.append_raw(bytes(log if follows else log[:damaged]), 0)
+        while store.dispatch(1 << 20):
+            pass
+        if not follows:
+            store.append_raw(bytes(log[damaged:]), damaged)
+            disk = disk.after_kill()
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, 8)
+        places = [store.record_offset_at("T", 0, n) for n in range(8)]
+        assert places[:4] + places[5:] == [n * (damaged // 4) for n in range(8) if n != 4]
+        assert store.read("T", 0, 5, 32, None).message_count == 3
+    assert f"queue offset {number}" in caplog.text
