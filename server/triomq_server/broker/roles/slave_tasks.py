@@ -218,7 +218,7 @@ class SlaveTasks:
         broker.store.arrival_listeners.append(self._arrived)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.log.run)
+                nursery.start_soon(restarted, self.log.run)
                 nursery.start_soon(restarted, self.metadata.run)
         finally:
             broker.store.arrival_listeners.remove(self._arrived)

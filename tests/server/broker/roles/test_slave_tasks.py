@@ -25,6 +25,7 @@ from triomq_server.config import NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.master import HaMaster, SourceLog
 from triomq_server.replication.rules import HaSettings
+from triomq_server.replication.slave import HaSlave
 
 NAMESRV = "127.0.0.1:9876"
 SLAVE_PORT = 10921
@@ -54,6 +55,32 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
         await trio.sleep(15)
         await at_master.put("Fresh")
         await trio.sleep(1)
+        assert (await at_slave.pull("Fresh")).code == 0
+
+
+async def test_a_fault_while_the_log_is_copied_does_not_end_the_broker(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, take_turn, failed = MemoryNetwork(), HaSlave._take_turn, []
+
+    async def fail_once(slave: HaSlave, *rest: Any) -> bool:
+        if not failed:
+            failed.append(True)
+            raise OverflowError("a value nobody thought of")
+        return await take_turn(slave, *rest)
+
+    async with (
+        name_server(network),
+        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
+    ):
+        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        await trio.sleep(5)
+        monkeypatch.setattr(HaSlave, "_take_turn", fail_once)
+        await at_master.put("Fresh")
+        await trio.sleep(10)
+        assert failed
+        assert "HaSlave.run has failed" in caplog.text
         assert (await at_slave.pull("Fresh")).code == 0
 
 
