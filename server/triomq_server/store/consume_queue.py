@@ -49,6 +49,8 @@ everything else that a start does for a queue. The space reserved for a queue wi
 _LOADED_PER_STEP = 64
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
+_NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
+"""The names of a queue's files are offsets of bytes, with 63 bits."""
 
 
 _UNITS_AT_ONCE = 1024
@@ -286,14 +288,14 @@ class ConsumeQueue:
             self._enter(None)
             self._start_at(0)
         if queue_offset > self.max_offset:
+            if not self._has_space_for(queue_offset, physical_offset):
+                _log.error(
+                    "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records "
+                    "fit between it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1,
+                    extra=self.log_fields,
+                )  # fmt: skip
+                return False
             if self.segments.items:
-                if (queue_offset - self.max_offset) * FIXED_BYTES > physical_offset - self.max_physical_offset:
-                    _log.error(
-                        "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records "
-                        "fit between it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1,
-                        extra=self.log_fields,
-                    )  # fmt: skip
-                    return False
                 if not fill:
                     raise QueueGap(self, queue_offset)
                 _log.error(
@@ -305,6 +307,13 @@ class ConsumeQueue:
                 self._start_at(queue_offset)
         self.push(physical_offset, size_bytes, tags_code)
         return True
+
+    def _has_space_for(self, queue_offset: int, physical_offset: int) -> bool:
+        """Whether the log can hold the records between the last entry's and one with this number; an empty queue begins
+        with any number that its files can have."""
+        if not self.segments.items:
+            return queue_offset < _NUMBERS_MOST
+        return (queue_offset - self.max_offset) * FIXED_BYTES <= physical_offset - self.max_physical_offset
 
     def fill_to(self, number: int) -> None:
         """Write blanks, so that the next entry has at least this number. OSError when the disk is full."""

@@ -48,6 +48,7 @@ _INDEXED_TOGETHER = 1 << 6
 one in a batch."""
 _INDEX_WAIT_S = 0.01
 """How long fewer wait."""
+_INT64_MOST = (1 << 63) - 1
 _FOLLOWED_AT_ONCE = 1 << 30
 """Calls of `follow` for no more than this end early where records have many keys; those for more want all."""
 _FOLLOWED_PART = 1 << 16
@@ -415,7 +416,7 @@ class Dispatcher:
             number = natural_number(level, 32) if level else None
             delay = self.delay_ms(record.topic, number) if number is not None else -1
             if delay >= 0:
-                return record.store_timestamp + delay
+                return min(record.store_timestamp + delay, _INT64_MOST)  # the checksum does not cover the store time
         return tags_code(property_of(text, TAGS_MARK))
 
     def index_record(self, record: LogRecord, text: str | None = None) -> None:
