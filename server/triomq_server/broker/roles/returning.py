@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
 """How often a master looks for offsets that only its slaves have."""
+SLAVES_AT_ONCE = 64
+"""A RocketMQ name server lists as many brokers of a set as anyone registers, and each costs a descriptor here."""
 LIMIT_S = 3.0
 """A starting master waits no longer than this for the answers of its slaves."""
 
@@ -121,14 +123,16 @@ async def _merge_offsets_of(
 async def _ask_slaves(
     ask: Callable[[str], Awaitable[None]], members: Mapping[int, str], own_address: str, is_known: Callable[[str], bool]
 ) -> None:
-    """Call `ask` at the same time for each slave that may have the log.
+    """Call `ask` at the same time for each slave that may have the log, as far as SLAVES_AT_ONCE allows.
 
     haSlaveAddresses has IP addresses, and a slave may be registered by name.
     """
+    asking = trio.CapacityLimiter(SLAVES_AT_ONCE)
 
     async def ask_if_known(slave: str) -> None:
-        if is_known(slave) or any(is_known(f"{ip}:0") for ip in await ips_of(slave)):
-            await ask(slave)
+        async with asking:
+            if is_known(slave) or any(is_known(f"{ip}:0") for ip in await ips_of(slave)):
+                await ask(slave)
 
     async with trio.open_nursery() as nursery:
         for broker_id, address in members.items():

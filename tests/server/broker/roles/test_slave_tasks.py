@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from memory_disk import MemoryDisk
 from memory_network import MemoryNetwork
 
@@ -21,7 +22,8 @@ from triomq_protocol.wire.command import Command
 from triomq_server.broker import lifecycle
 from triomq_server.broker.admin.ha import HA_STATUS, HaStatus
 from triomq_server.broker.roles import returning
-from triomq_server.config import NamesrvConfig
+from triomq_server.broker.tables.offsets.committed import OffsetTable
+from triomq_server.config import BrokerConfig, NamesrvConfig
 from triomq_server.namesrv import serve_namesrv
 from triomq_server.replication.master import HaMaster, SourceLog
 from triomq_server.replication.rules import HaSettings
@@ -465,6 +467,40 @@ async def test_tables_come_from_a_fixed_master_that_no_name_server_knows(open_br
             await committed(at_master, 4)
             await trio.sleep(25)
             assert await committed(at_slave) == "4"
+
+
+async def test_very_many_listed_slaves_are_not_dialled_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    """A RocketMQ name server lists as many as anyone registers."""
+    open_now = most_open = 0
+    dialled = []
+
+    @asynccontextmanager
+    async def open_link(address: str) -> AsyncIterator[Any]:
+        nonlocal open_now, most_open
+        open_now += 1
+        most_open = max(most_open, open_now)
+        try:
+            await trio.sleep(0.01)
+            dialled.append(address)
+            raise ConnectionRefusedError
+            yield
+        finally:
+            open_now -= 1
+
+    members = {number: f"127.0.0.1:{10_000 + number}" for number in range(1, 1001)}
+    answered = await returning.merge_offsets_of_slaves(
+        BrokerConfig(),
+        OffsetTable(None),
+        None,
+        lambda _: True,
+        "127.0.0.1:1",
+        open_link,
+        again=True,
+        members=members,  # type: ignore[arg-type]
+    )
+    assert answered == 0
+    assert set(dialled) == set(members.values())
+    assert most_open == returning.SLAVES_AT_ONCE
 
 
 async def test_a_slave_that_does_not_answer_delays_the_master_only_a_little(open_broker: Any) -> None:
