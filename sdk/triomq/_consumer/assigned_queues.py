@@ -5,7 +5,7 @@ Upstream: ``DefaultLitePullConsumer``; Java's push consumer has only ``suspend``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from datetime import datetime
 
 import trio
@@ -81,23 +81,35 @@ class AssignedQueues(metaclass=NoPublicConstructor):
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Go to the queues' first messages; without queues, for all that are assigned."""
-        for queue in self._own(queues or self._assigned()):
-            self._member.go_to(queue, await self._member.bounds.min_offset(queue))
+        await self._go_to_each(queues, self._member.bounds.min_offset)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
         """Go to the end of the queues, after their last messages; without queues, for all that are assigned."""
-        for queue in self._own(queues or self._assigned()):
-            self._member.go_to(queue, await self._member.bounds.max_offset(queue))
+        await self._go_to_each(queues, self._member.bounds.max_offset)
 
     async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
         """Go to the first message stored at a time (int: ms since 1970) or later; without queues, for all assigned.
 
         Raises:
-            InvalidCall: the time cannot be used, or a queue is not assigned.
+            InvalidCall: the time cannot be used, or a queue is not assigned, or is locked by another member; the other
+                queues are moved in the last case.
         """
         checked_time_ms("the time", moment)  # even if nothing is assigned
+        await self._go_to_each(queues, lambda queue: self._member.positions.offset_at(queue, moment))
+
+    async def _go_to_each(
+        self, queues: Collection[MessageQueue], find: Callable[[MessageQueue], Awaitable[int]]
+    ) -> None:
+        """Go to an offset of each queue, or of all that are assigned; one that cannot be moved keeps none of them back."""
+        refused: InvalidCall | None = None
         for queue in self._own(queues or self._assigned()):
-            self._member.go_to(queue, await self._member.positions.offset_at(queue, moment))
+            offset = await find(queue)
+            try:
+                self._member.go_to(queue, offset)
+            except InvalidCall as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def _assigned(self) -> list[MessageQueue]:
         """The queues that are assigned to this member now, sorted, without the retry topic's."""

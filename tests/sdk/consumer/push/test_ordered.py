@@ -263,6 +263,26 @@ async def test_a_seek_in_a_queue_that_another_member_has_locked(autojump_clock, 
         consumer.drain()
 
 
+async def test_a_seek_in_all_queues_of_which_another_member_has_locked_one(
+    autojump_clock, group_cluster, open_consumer, events
+):
+    fill(group_cluster, 3, queue_id=1)
+    seen = []
+
+    async def handle(message):
+        seen.append(message.queue_offset)
+
+    async with open_consumer(ordered=True) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == 3)
+        group_cluster.broker.consumers.locks["G", Q0] = ("other", trio.current_time() + 100)
+        await until(lambda: "lock_lost" in events.kinds())
+        with pytest.raises(triomq.errors.InvalidCall, match=r"queueId=0\] is locked by another member"):
+            await consumer.seek_to_begin()
+        await until(lambda: seen[3:] == [0, 1, 2])
+        consumer.drain()
+
+
 async def test_a_reset_of_a_queue_that_another_member_has_locked(autojump_clock, group_cluster, open_consumer, events):
     """That member carries it out, too, and has committed more since."""
     fill(group_cluster, 5)
