@@ -146,6 +146,7 @@ class LitePullConsumer(AssignedQueues):
 
         Raises:
             InvalidCall: a topic was subscribed before, or a callback of this consumer has called it.
+            ClientClosed: the consumer is closed, perhaps meanwhile.
             MQError: the start in a queue cannot be determined now.
         """
         self._choose_mode(assigns=True)
@@ -158,12 +159,14 @@ class LitePullConsumer(AssignedQueues):
         wanted = list(dict.fromkeys(given))
         await self.start()
         async with self._assigning:
+            self._check_open()  # it may have been closed meanwhile
             now = self._member.clock()
             for topic in sorted({queue.topic for queue in wanted}):
                 subscription = make_subscription(topic, expression, now)
                 await self._member.check_filter(subscription)
                 self._member.use(subscription)
             for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
+                self._check_open()  # the close itself calls on_revoked
                 await self._member.revoked(queue)
             for queue in wanted:
                 if queue not in self._member.engine.queues:

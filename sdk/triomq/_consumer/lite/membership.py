@@ -195,10 +195,15 @@ class LiteMembership(Membership):
         """Start fetching a queue.
 
         Raises:
+            ClientClosed: the consumer was closed meanwhile: that does not wait for a caller who assigns queues.
             MQError: the start cannot be determined now.
         """
         offset = await self.positions.start(queue)
+        if self.assigns:
+            self.check_open()
         await self.call_with_queues(self.callbacks.on_assigned, [queue])
+        if self.assigns:
+            self.check_open()
         self.engine.start(queue, offset)
 
     async def revoked(self, queue: MessageQueue, /) -> bool:

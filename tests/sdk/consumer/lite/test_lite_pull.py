@@ -397,6 +397,29 @@ async def test_several_tasks_wait_for_messages(autojump_clock, group_cluster, on
         nursery.cancel_scope.cancel()
 
 
+async def test_assigning_while_the_consumer_is_closed(autojump_clock, group_cluster):
+    """Neither the call under way nor the one that waits for it takes a queue, or gives one up."""
+    called = []
+    callbacks = triomq.ConsumerCallbacks(on_assigned=called.append, on_revoked=called.append)
+
+    async def late(command):
+        await trio.sleep(2)
+        return group_cluster.broker.serve(command)
+
+    async def assign(queue):
+        with pytest.raises(errors.ClientClosed, match="the consumer of group G is closed"):
+            await consumer.assign([queue])
+
+    group_cluster.broker.script(RequestCode.QUERY_CONSUMER_OFFSET, late, late)
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        consumer = client.lite_pull_consumer("G", start_from="earliest", callbacks=callbacks)
+        for queue in (Q0, Q1):
+            nursery.start_soon(assign, queue)
+            await trio.sleep(0.5)
+        await consumer.aclose()
+    assert not called
+
+
 @pytest.mark.parametrize(("second", "polled"), [([Q0], 5), ([Q0, Q1], 10), ([Q1], 5), ([], 0)])
 async def test_assigning_twice_at_once(autojump_clock, group_cluster, second, polled):
     """The second call comes while the first one asks for the group's offset."""
