@@ -202,8 +202,6 @@ class LiteMembership(Membership):
         if self.assigns:
             self.check_open()
         await self.call_with_queues(self.callbacks.on_assigned, [queue])
-        if self.assigns:
-            self.check_open()
         self.engine.start(queue, offset)
 
     async def revoked(self, queue: MessageQueue, /) -> bool:
