@@ -89,8 +89,8 @@ class ClusterProcesses:
 
         Args:
             control: take commands from standard input, one per line: ``stop NAME`` (in order), ``kill NAME`` (SIGKILL),
-                ``start NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the input ends the
-                cluster.
+                ``start NAME``, ``restart NAME``, ``pause NAME`` (SIGSTOP), ``resume NAME`` (SIGCONT); the end of the
+                input ends the cluster.
 
         Returns:
             The exit code: 0 after a requested stop; 1 if a node could not start, or failed to stop as requested, such as

@@ -46,7 +46,7 @@ from triomq_server.commands.serving import start_logging
 @click.option(
     "--control",
     is_flag=True,
-    help="Read `start|stop|kill|pause|resume NAME` from standard input; its end ends the cluster.",
+    help="Read `start|stop|restart|kill|pause|resume NAME` from standard input; its end ends the cluster.",
 )
 @options.as_json
 @options.log_level
