@@ -17,7 +17,7 @@ from triomq_protocol.requests import ConsumerConnection, OffsetWrapper
 from triomq_protocol.requests.group_admin import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 
 # Stored messages, client.messages
-from triomq._admin.messages import MessageAdmin, MessageTrack, QueueEntry, TrackType
+from triomq._admin.messages import Found, MessageAdmin, MessageTrack, QueueEntry, TrackType
 from triomq_protocol.trace import TraceKind, TraceRecord
 
 # Dead letters, client.dead_letters
@@ -78,6 +78,7 @@ __all__ = [
     "Doctor",
     "LookedAt",
     "Finding",
+    "Found",
     "FindingLimits",
     "BrokerView",
     "ClusterSnapshot",

@@ -15,7 +15,7 @@ import trio
 from triomq import Client, MessageQueue, MQError, ReceivedMessage
 from triomq._arguments.numbers import finite_number, whole_number
 from triomq._side_by_side import side_by_side
-from triomq.admin import ConsumerConnection, ConsumerRunningInfo, OffsetWrapper, TopicOffset
+from triomq.admin import ConsumerConnection, ConsumerRunningInfo, Found, OffsetWrapper, TopicOffset
 from triomq.errors import InvalidCall, NotFound
 from triomq_dashboard.history import Figure
 from triomq_protocol.names import is_system_topic
@@ -308,12 +308,13 @@ async def group(client: Client, name: str) -> GroupFigures:
 
 async def search(
     client: Client, topic: str, *, key: str = "", message_id: str = "", from_ms: int | None = None
-) -> list[ReceivedMessage]:
+) -> Found[ReceivedMessage]:
     """Find messages of a topic by the sender's or the broker's id, by key, or by time stored; newest first."""
     if message_id:
         return await _by_id(client, topic, message_id)
     if key:
-        return list(reversed(await client.messages.by_key(topic, key)))
+        by_key = await client.messages.by_key(topic, key)
+        return Found(reversed(by_key), by_key.without_answer)
     queues = list(await topic_queues(client, topic))[:QUEUES_SEARCHED_MAX]
     share = max(1, FOUND_MAX // max(1, len(queues)))
     found: list[ReceivedMessage] = []
@@ -327,7 +328,7 @@ async def search(
                 found.extend(await client.messages.by_time(queue, from_ms, max_messages=share))
 
     await side_by_side(*(partial(look, queue) for queue in queues))
-    return sorted(found, key=lambda message: message.stored_ms, reverse=from_ms is None)[:FOUND_MAX]
+    return Found(sorted(found, key=lambda message: message.stored_ms, reverse=from_ms is None)[:FOUND_MAX], {})
 
 
 async def topic_queues(client: Client, topic: str) -> Sequence[MessageQueue]:
@@ -354,14 +355,14 @@ async def between(client: Client, queue: MessageQueue, offset: int, end: int) ->
     return found
 
 
-async def _by_id(client: Client, topic: str, message_id: str) -> list[ReceivedMessage]:
-    found = await client.messages.by_unique_key(topic, message_id) if topic else []
+async def _by_id(client: Client, topic: str, message_id: str) -> Found[ReceivedMessage]:
+    found = await client.messages.by_unique_key(topic, message_id) if topic else Found[ReceivedMessage]((), {})
     if not found and len(message_id) in (32, 56):
         try:
             # The broker's id of a message contains an address: only brokers of this cluster are asked.
             message = await client.messages.by_id(message_id)
         except (NotFound, InvalidCall):
-            return []
+            return found
         if not topic or message.topic == topic:
-            found = [message]
+            found.append(message)
     return found

@@ -255,7 +255,10 @@ class Pages:
                 )
             except MQError as error:
                 trouble = error.reason
-        return self._render(request, "messages.html", given=given, found=found, trouble=trouble)
+        without_answer = {} if found is None else found.without_answer
+        return self._render(
+            request, "messages.html", given=given, found=found, trouble=trouble, without_answer=without_answer
+        )
 
     async def message(self, request: Request) -> Response:
         """One message with its body, its properties and the groups that consumed it."""

@@ -5,7 +5,7 @@ Upstream: ``MQAdminImpl``, and the part of ``DefaultMQAdminExtImpl`` about messa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -98,6 +98,18 @@ _OF_ONE_DELIVERY: Final = frozenset({
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
 })  # fmt: skip
 """Properties that record how a message got to its place; a copy that starts from the beginning has none of them."""
+
+
+class Found(list[T]):
+    """What brokers have found.
+
+    Attributes:
+        without_answer: broker name -> why no broker of the set answered; what it has is missing.
+    """
+
+    def __init__(self, found: Iterable[T], without_answer: Mapping[str, str]) -> None:
+        super().__init__(found)
+        self.without_answer = dict(without_answer)
 
 
 class TrackType(StrEnum):
@@ -252,7 +264,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 remark=str(error),
             ) from error
 
-    async def by_unique_key(self, topic: str, key: str) -> list[ReceivedMessage]:
+    async def by_unique_key(self, topic: str, key: str) -> Found[ReceivedMessage]:
         """The messages of a topic with a sender's id (``message_id``), the first stored first.
 
         There are several if a producer sent one again, or a transaction ended. At most 32 per broker.
@@ -267,7 +279,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
     async def by_key(
         self, topic: str, key: str, *, start_ms: int = 0, end_ms: int | None = None, max_messages: int = KEY_MAX
-    ) -> list[ReceivedMessage]:
+    ) -> Found[ReceivedMessage]:
         """The messages of a topic with an index key, the first stored first.
 
         Args:
@@ -293,7 +305,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
     async def trace(
         self, message_id: str, *, trace_topic: str = names.TRACE_TOPIC, start_ms: int = 0, end_ms: int | None = None
-    ) -> list[TraceRecord]:
+    ) -> Found[TraceRecord]:
         """The records of producers and consumers with ``trace`` about a message, the oldest first.
 
         Args:
@@ -322,7 +334,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             if len(body) <= TRACE_MAX_BYTES:
                 decoded = decode_records(body.decode("utf-8", "replace"))
                 records += (record for record in decoded if record.message_id == message_id)
-        return sorted(records, key=lambda record: (record.time_ms or 0, list(TraceKind).index(record.kind)))
+        records.sort(key=lambda record: (record.time_ms or 0, list(TraceKind).index(record.kind)))
+        return Found(records, found.without_answer)
 
     async def at(self, queue: MessageQueue, offset: int) -> ReceivedMessage:
         """The message at an offset of a queue.
@@ -605,7 +618,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         *,
         unique: bool,
         fits: Callable[[ReceivedMessage], bool],
-    ) -> list[ReceivedMessage]:
+    ) -> Found[ReceivedMessage]:
         check_text("the key", key)
         if not key or " " in key:
             raise InvalidCall(f"the key is {shown(key)}; a key has at least one character, and no blanks")
@@ -645,7 +658,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 f"nothing was found of topic {topic} with key {key}, and not every broker was asked: "
                 f"{outage_text(found.without_master)}"
             )
-        return sorted(messages, key=lambda message: (message.stored_ms, message.queue, message.queue_offset))
+        messages.sort(key=lambda message: (message.stored_ms, message.queue, message.queue_offset))
+        return Found(messages, {name: found.without_master[name] for name in found.silent})
 
     async def _sets_of(self, topic: str) -> Mapping[str, Mapping[int, str]]:
         route = await self._admin.route(topic)

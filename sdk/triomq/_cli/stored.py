@@ -13,6 +13,7 @@ from triomq._cli.options import (
     ask,
     body_text,
     check_can_ask,
+    check_outage,
     checked_queue,
     json_option,
     moment,
@@ -30,6 +31,9 @@ from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome
 
 T = TypeVar("T", bound=Callable[..., Any])
+
+INCOMPLETE = "what it has of them is missing above"
+"""The effect of an outage on a search."""
 
 NAME_WIDTH = 18
 
@@ -82,6 +86,7 @@ def by_unique_key(topic: str, key: str, name_servers: str, tracks: bool | None, 
         found = await client.messages.by_unique_key(topic, key)
         _check_found(found, f"no message of topic {topic} has the id {key}")
         await _show(client, found, tracks=tracks, as_json=as_json)
+        check_outage(found.without_answer, incomplete=INCOMPLETE)
 
     with_client(name_servers, work, route_wait_s=0)
 
@@ -108,6 +113,7 @@ def by_key(
         found = await client.messages.by_key(topic, key, start_ms=start_ms, end_ms=end_ms, max_messages=most)
         _check_found(found, f"no message of topic {topic} in that time has the key {key}")
         await _show(client, found, tracks=tracks, as_json=as_json)
+        check_outage(found.without_answer, incomplete=INCOMPLETE)
 
     with_client(name_servers, work, route_wait_s=0)
 
@@ -142,6 +148,7 @@ def trace(message_id: str, trace_topic: str, name_servers: str, as_json: bool) -
             click.echo(f"{'TIME':<29} {'WHAT':<14} {'GROUP':<24} {'TOOK':>8} RESULT")
         for each in found:
             say(msgspec.to_builtins(each), _trace_text(each), as_json=as_json)
+        check_outage(found.without_answer, incomplete=INCOMPLETE)
 
     with_client(name_servers, work, route_wait_s=0)
 
@@ -315,13 +322,21 @@ def _check_found(found: Iterable[ReceivedMessage], what: str) -> None:
 async def _show(client: Client, found: list[ReceivedMessage], *, tracks: bool | None, as_json: bool) -> None:
     for number, each in enumerate(found):
         wanted = len(found) == 1 if tracks is None else tracks
-        known = await client.messages.tracks(each) if wanted and each.queue.broker_name else None
+        known: list[MessageTrack] | None = None
+        unknown: MQError | None = None
+        try:
+            if wanted and each.queue.broker_name:
+                known = await client.messages.tracks(each)
+        except MQError as error:
+            unknown = error  # raised when the message is printed
+        if number and not as_json:
+            click.echo()
         if as_json:
             say(stored_row(each, known), "", as_json=True)
-            continue
-        if number:
-            click.echo()
-        _print_stored(each, known)
+        else:
+            _print_stored(each, known)
+        if unknown is not None:
+            raise unknown
 
 
 def stored_row(stored: ReceivedMessage, tracks: list[MessageTrack] | None = None) -> dict[str, object]:

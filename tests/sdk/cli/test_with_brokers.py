@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -11,6 +12,7 @@ from triomq._cli.topics import order_warning
 from triomq_command import running
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import MASTER_ID
+from triomq_protocol.trace import encode_consuming
 
 VIRTUAL_S = 1.0
 """A command that does not wait for anything takes less of the virtual clock."""
@@ -175,6 +177,45 @@ def test_messages_of_a_leaving_reader_are_committed(command_line, monkeypatch, m
         assert command_line(*command, "-g", "G")[0] == 1
     assert pipe.taken == [b"m0", b"m1", b"m2"]
     assert broker.offsets["G", "T", 0] == 3
+
+
+def found_records(broker):
+    return lambda command: command.answer(0, body=b"".join(broker.queues["T", 0]))
+
+
+@pytest.mark.parametrize("how", ["key", "unique-key"])
+def test_a_search_in_an_outage_is_incomplete(command_line, how):
+    broker = command_line.cluster.broker
+    command_line.cluster.add_master("broker-b").up = False
+    for body in (b"one", b"two"):
+        broker.store("T", 0, body, b"UNIQ_KEY\x01k\x02KEYS\x01k\x02")
+    broker.script(RequestCode.QUERY_MESSAGE, found_records(broker))
+    code, out, err = command_line("message", how, "T", "k", "--json")
+    assert (code, out.count('"body"')) == (1, 2)
+    assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
+    assert "what it has of them is missing above" in err
+
+
+def test_a_trace_in_an_outage_is_incomplete(command_line):
+    broker = command_line.cluster.broker
+    command_line.cluster.add_master("broker-b").up = False
+    trace = encode_consuming(
+        time_ms=1, region=None, group="G", request_id="1", message_id="id", retry_times=0, keys=None
+    )
+    broker.store("T", 0, trace.encode(), b"KEYS\x01id\x02")
+    broker.script(RequestCode.QUERY_MESSAGE, found_records(broker))
+    code, out, err = command_line("message", "trace", "id", "--trace-topic", "T", "--json")
+    assert (code, json.loads(out)["message_id"]) == (1, "id")
+    assert "what it has of them is missing above" in err
+
+
+def test_a_message_is_shown_although_its_groups_are_unknown(command_line):
+    broker = command_line.cluster.broker
+    broker.store("T", 0, b"one", b"")
+    broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, lambda command: command.answer(1, "AclException: no"))
+    code, out, err = command_line("message", "at", "T", "broker-a:0", "0", "--json")
+    assert (code, json.loads(out)["body"]) == (1, "one")
+    assert "AclException: no" in err
 
 
 @pytest.mark.parametrize("start", ["earliest", "committed"])
