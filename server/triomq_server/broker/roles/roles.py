@@ -199,7 +199,8 @@ class Roles:
             The number of bytes removed from the log.
 
         Raises:
-            RoleError: this broker is not a slave, or its log is neither ahead of the master's nor diverged from it.
+            RoleError: this broker is not a slave, its log is neither ahead of the master's nor diverged from it, or the
+                disk fails.
         """
         async with self._changing:
             following = self._broker.following
@@ -214,10 +215,13 @@ class Roles:
                     raise RoleError("the log has changed since it was compared")
                 end = cut_offset(self._broker.store, found)
                 dropped = await self._broker.store.cut(end)
+            except OSError as error:
+                raise RoleError(
+                    f"the disk refuses the cut: {error}; give the order again when that is mended"
+                ) from error
             finally:
                 self._start_following()
             self._broker.replication.close_links()
-            self._broker.registration.register_soon()
             _log.warning(
                 "the log was truncated to %d by an operator's order: %d bytes that the master does not have are "
                 "dropped",
@@ -420,6 +424,7 @@ class Roles:
         self._slave_tasks = tasks
         self._broker.following = Following(tasks.log, tasks.metadata)
         self._nursery.start_soon(self._follow, tasks, self._scope, self._ended)
+        self._broker.registration.register_soon()  # the answer names the master
 
     @staticmethod
     async def _follow(tasks: SlaveTasks, scope: trio.CancelScope, ended: trio.Event) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -318,6 +319,27 @@ async def test_a_slave_that_is_ahead_waits_for_an_operator(open_broker: Any) -> 
         await trio.sleep(1)
         assert await bodies(at_slave) == [b"common", b"after"]
         assert "nothing to cut" in (await at_slave.ask(Command.request(CUT_LOG))).remark
+
+
+async def test_a_cut_that_the_disk_refuses_is_ordered_again(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def full(_store: MessageStore, _offset: int) -> int:
+        await trio.lowlevel.checkpoint()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageStore, "cut", full)
+            answer = await at_slave.ask(Command.request(CUT_LOG))
+        assert (answer.code, answer.remark) == (
+            1,
+            "the disk refuses the cut: [Errno 28] No space left on device; give the order again when that is mended",
+        )
+        assert "Traceback" not in caplog.text
+        await trio.sleep(10)
+        assert (await at_slave.ask(Command.request(CUT_LOG))).code == 0
+        await caught_up(at_master, at_slave)
 
 
 @pytest.mark.parametrize(("on_old", "on_new"), [(2, 2), (1, 3), (3, 1)])
