@@ -23,8 +23,8 @@ nitpick_ignore_regex = [
     (r"py:.*", r"triomq\._.*"),
     # Arguments of constructors that the fixtures call.
     (r"py:class", r"(Calls|ClockHand|Cluster|SharedClient|SteeredClock|Weaknesses)"),
-    # an alias, of which Sphinx knows no class
-    (r"py:class", r"NameServers"),
+    # an alias and a type variable, of which Sphinx knows no class
+    (r"py:class", r"NameServers|T"),
     # in constructors that only our own code calls: of what is made per message
     (r"py:class", r"(ConsumeHooks|Dispatch|HeldMessage|Namespace|RecordView|Sender|TagFilter)"),
     # bounds of numbers in annotations
