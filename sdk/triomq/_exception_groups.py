@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import trio
+
+
+@asynccontextmanager
+async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
+    """A nursery in a task of the user's, whose single failure is raised as it is.
+
+    Ctrl-C ends the wait for a nursery of the main task, and no task of it: programs expect a plain KeyboardInterrupt.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            yield nursery
+    except BaseExceptionGroup as group:
+        raise without_groups(group) from None
 
 
 def without_groups(error: BaseException) -> BaseException:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import trio
-
+from triomq._exception_groups import open_plain_nursery
 from triomq.errors import MQError
 
 
@@ -23,7 +22,7 @@ async def side_by_side(*calls: Callable[[], Awaitable[None]]) -> None:
         except MQError as error:
             failures.append(error)
 
-    async with trio.open_nursery() as nursery:
+    async with open_plain_nursery() as nursery:
         for call in calls:
             nursery.start_soon(make, call)
     if failures:

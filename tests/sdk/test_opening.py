@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import re
+import signal
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ import trio.testing
 
 import triomq
 from triomq import _opening, errors
+from triomq._cluster.broker_offsets import BrokerOffsets
 
 KINDS = ["producer", "pull_consumer", "push_consumer", "lite_pull_consumer"]
 
@@ -116,6 +118,44 @@ def test_the_error_that_ends_a_client_is_raised_by_a_block_with_its_own_tasks():
 
     with pytest.raises(KeyboardInterrupt):
         trio.run(use)
+
+
+class Silent:
+    """The links to brokers that never answer."""
+
+    async def of(self, _queue, *, only_master):
+        assert only_master
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("wait", ["route", "send", "commit"])
+def test_ctrl_c_is_raised_as_it_is(wait):
+    """Also while a call in the main task waits for several tasks: a program expects no group of it."""
+
+    async def dial(_address):
+        await trio.sleep_forever()
+
+    async def interrupt():
+        await trio.testing.wait_all_tasks_blocked()
+        signal.raise_signal(signal.SIGINT)
+
+    async def use():
+        async with triomq.open_client("ns:9876", dial=dial) as client:
+            trio.lowlevel.spawn_system_task(interrupt)
+            if wait == "route":
+                await client.pull_consumer("G").fetch_queues("T")
+            elif wait == "send":
+                await client.producer("G").send(triomq.Message("T", b"m"))
+            else:
+                queues = {triomq.MessageQueue("T", "broker-a", number): 0 for number in range(2)}
+                await BrokerOffsets("G", Silent()).commit(queues)
+
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(use, clock=trio.testing.MockClock())
+    finally:
+        signal.signal(signal.SIGINT, inherited)
 
 
 @pytest.mark.parametrize("name", ["client", *KINDS])

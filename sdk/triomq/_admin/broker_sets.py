@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 import trio
 
+from triomq._exception_groups import open_plain_nursery
 from triomq._side_by_side import side_by_side
 from triomq._transport.link import Link
 from triomq._transport.links import Links
@@ -181,7 +182,7 @@ async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
             failure = error
             nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
+    async with open_plain_nursery() as nursery:
         nursery.start_soon(probe)
         try:
             answer = await link.request(request, timeout_s)

@@ -27,6 +27,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes
 from triomq._constructors import NoPublicConstructor, construct
 from triomq._error_text import one_line
+from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
@@ -475,7 +476,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 if not state.droped:
                     found[self._routes.namespace.unwrap_queue(queue)] = client_id
 
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for each in online.connection_set:
                 if each.client_id:
                     nursery.start_soon(ask, each.client_id)
@@ -569,7 +570,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             except MQError as error:
                 failures[name] = error
 
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for name in masters:
                 nursery.start_soon(reset_at, name)
         for _, failure in sorted(failures.items()):

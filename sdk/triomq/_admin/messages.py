@@ -22,6 +22,7 @@ from triomq._cluster.broker_links import BrokerLinks
 from triomq._cluster.queue_bounds import QueueBounds
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue, check_group, check_offset, check_queue
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
@@ -515,7 +516,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             async with limit:
                 tracks[group] = await self._track(message, group)
 
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for group in groups:
                 nursery.start_soon(look, group)
         return [tracks[group] for group in sorted(tracks)]

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 
 import attrs
-import trio
 
 from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
@@ -23,6 +22,7 @@ from triomq._cluster.route_wait import RouteWait
 from triomq._cluster.routes import Routes, check_queues
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_name, check_topic
 from triomq._side_by_side import side_by_side
@@ -339,7 +339,7 @@ class Admin(metaclass=NoPublicConstructor):
                 if other is not None:
                     found[address] = other
 
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for addresses in (await self.broker_sets()).values():
                 for address in addresses.values():
                     nursery.start_soon(ask, address)

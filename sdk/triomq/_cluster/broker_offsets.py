@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.broker_links import BrokerLinks
+from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
 from triomq.errors import LinkLost, MQError, ProtocolViolation, RouteError, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -119,7 +120,7 @@ class BrokerOffsets:
         if len(offsets) == 1:
             await send_rest()
         else:
-            async with trio.open_nursery() as nursery:
+            async with open_plain_nursery() as nursery:
                 for _ in range(min(AT_ONCE, len(offsets))):
                     nursery.start_soon(send_rest)
         if failures:

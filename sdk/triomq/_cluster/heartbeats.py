@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.routes import Route, Routes
+from triomq._exception_groups import open_plain_nursery
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import InvalidCall, MQError, NotANameServer
@@ -153,7 +154,7 @@ class Heartbeats:
 
     async def beat(self) -> None:
         """Send one round: to every broker that should know this client, concurrently."""
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for address in self._addresses():
                 nursery.start_soon(self._beat_at, address)
 
@@ -175,7 +176,7 @@ class Heartbeats:
 
         Brokers that cannot be reached are skipped.
         """
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for address in addresses:
                 if not self.reached([address]):
                     nursery.start_soon(self._beat_at, address)
@@ -305,7 +306,7 @@ class Heartbeats:
     async def _unregister_everywhere(self, header: UnregisterClientRequest) -> None:
         known = {address for broker in self._routes.broker_addresses().values() for address in broker.values()}
         known |= self._masters or frozenset()
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for link in self._links.open_links():
                 if link.address in known:
                     nursery.start_soon(self._unregister_at, link, header)

@@ -20,6 +20,7 @@ import trio
 from triomq._arguments.kinds import check_text
 from triomq._arguments.numbers import check_seconds
 from triomq._error_text import error_text
+from triomq._exception_groups import open_plain_nursery
 from triomq._transport.dialing import split_address
 from triomq._transport.link import Link, tells_cause
 from triomq._transport.links import Links
@@ -484,7 +485,7 @@ class NameServerGroup:
             # The other dials continue in the client's tasks.
             nursery.cancel_scope.cancel()
 
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             for address in self._choice.candidates():
                 if address in others:
                     continue

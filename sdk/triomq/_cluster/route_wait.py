@@ -15,6 +15,7 @@ import trio
 from triomq._arguments.numbers import is_number
 from triomq._cluster.routes import Routes
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import MessageQueue
 from triomq._transport.links import Backoff, Links
 from triomq.errors import BrokerNotFound, ConnectFailed, InvalidCall, MQError, NoNameServer, NotANameServer
@@ -41,7 +42,7 @@ def checked_wait_s(wait_s: float | None) -> float | None:
 
 async def dial_again(links: Links, addresses: Iterable[str]) -> None:
     """Dial unreachable addresses again, without waiting for their pauses; returns when one can be reached."""
-    async with trio.open_nursery() as nursery:
+    async with open_plain_nursery() as nursery:
 
         @trio.lowlevel.enable_ki_protection
         async def dial(address: str) -> None:

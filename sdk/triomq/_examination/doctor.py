@@ -32,6 +32,7 @@ from triomq._examination.snapshot import (
     StuckQueue,
     TopicView,
 )
+from triomq._exception_groups import open_plain_nursery
 from triomq._producer import compiled
 from triomq._transport.links import Links
 from triomq.errors import (
@@ -512,6 +513,6 @@ async def _side_by_side(call: Callable[[T], Awaitable[None]], items: Iterable[T]
         async with limit:
             await call(item)
 
-    async with trio.open_nursery() as nursery:
+    async with open_plain_nursery() as nursery:
         for item in items:
             nursery.start_soon(one, item)

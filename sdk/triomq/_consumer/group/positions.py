@@ -23,6 +23,7 @@ from triomq._cluster.queue_bounds import QueueBounds
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
 from triomq._error_text import shown
+from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq.errors import InvalidCall, MQError, OffsetIllegal
@@ -402,7 +403,7 @@ class Positions:
         if len(brokers) > 1 and self._at_brokers:
             # At the same time: a broker that is silent would use up the time of the others, and at the end of a queue or
             # a consumer there is no other time.
-            async with trio.open_nursery() as nursery:
+            async with open_plain_nursery() as nursery:
                 for theirs in brokers.values():
                     nursery.start_soon(self._persist_at, theirs, errors)
         else:
