@@ -113,6 +113,8 @@ class Share:
         self._ended = ended
         self._due: dict[MessageQueue, float] = {}
         """Queue -> when it is pulled next, on trio's clock."""
+        self._pulls: dict[MessageQueue, object] = {}
+        """Queue -> the pull that is under way, unless the queue was given up since it began."""
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -157,6 +159,7 @@ class Share:
             log.warning("a callback of a share still runs, after the share has ended")
         queues = list(self._due)
         self._due.clear()
+        self._pulls.clear()
         await call_at_end(lambda: call_with_queues(self._callbacks.on_revoked, queues))
 
     async def next_result(self) -> PullResult:
@@ -175,6 +178,7 @@ class Share:
                 continue
             begun_s, pause_s = trio.current_time(), 0.0  # if it is cancelled, it may have a message: it need not rest
             self._due[queue] = math.inf  # another task that pulled it meanwhile would get the same messages
+            this = self._pulls[queue] = object()
             try:
                 result = await self._pull(queue)
                 if not result:
@@ -186,19 +190,19 @@ class Share:
                 pause_s = ERROR_PAUSE_S
                 continue
             finally:
-                is_ours = self._put_last(queue, pause_s)
+                is_ours = self._put_last(queue, this, pause_s)
             if is_ours and result:
                 return result
 
-    def _put_last(self, queue: MessageQueue, pause_s: float) -> bool:
+    def _put_last(self, queue: MessageQueue, pull: object, pause_s: float) -> bool:
         """Make a queue that was pulled due after a pause, after the others that are due then.
 
         Returns:
             False if it was given up meanwhile, also if it came back: nothing changes then.
         """
-        if self._due.get(queue) != math.inf:
+        if self._pulls.get(queue) is not pull:
             return False
-        del self._due[queue]
+        del self._pulls[queue], self._due[queue]
         self._due[queue] = trio.current_time() + max(pause_s, 0.0)
         self._note_change()
         return True
@@ -241,6 +245,7 @@ class Share:
     async def revoked(self, queue: MessageQueue, /) -> bool:
         """Give a queue up."""
         self._due.pop(queue, None)
+        self._pulls.pop(queue, None)
         try:
             with self._own_callbacks.running():
                 await call_with_queues(self._callbacks.on_revoked, [queue])

@@ -94,21 +94,34 @@ async def test_tasks_get_no_message_twice(autojump_clock, group_cluster):
     assert seen == [*range(10)]
 
 
-async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock, group_cluster):
-    """It comes when the queue is back: the group is further by then."""
+@pytest.mark.parametrize("pulled_again", [False, True])
+async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock, group_cluster, pulled_again):
+    """It comes when the queue is back, perhaps while another task pulls it: the group is further by then."""
     broker = group_cluster.broker
     fill(group_cluster, *(b"%d" % number for number in range(10)), queue_id=3)
-    events, lost, results = [], trio.Event(), []
+    events, lost, again, came, results = [], trio.Event(), trio.Event(), trio.Event(), []
     callbacks = triomq.ConsumerCallbacks(on_assigned=events.append, on_revoked=events.append)
 
     async def late(command):
         await until(lambda: events.count([Q[3]]) == 3)
+        if pulled_again:
+            await again.wait()
+        came.set()
+        return broker.serve(command)
+
+    async def later(command):
+        await came.wait()
+        await trio.sleep(1)
         return broker.serve(command)
 
     def first_of_last_queue(command):
-        if command.header(PullMessageRequest).queue_id == 3 and not lost.is_set():
+        header = command.header(PullMessageRequest)
+        if header.queue_id == 3 and not lost.is_set():
             lost.set()
             return late(command)
+        if header.queue_id == 3 and header.queue_offset == 6 and pulled_again and not again.is_set():
+            again.set()
+            return later(command)
         return pull(command)
 
     pull, broker.pull = broker.pull, first_of_last_queue
@@ -124,7 +137,8 @@ async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock
                 offsets = [message.queue_offset for message in result]
                 results.append(offsets)
 
-        nursery.start_soon(take)
+        for _ in range(1 + pulled_again):
+            nursery.start_soon(take)
         await lost.wait()
         async with (
             group_cluster.client(instance_name="two") as second,
