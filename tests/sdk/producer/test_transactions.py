@@ -941,3 +941,27 @@ async def test_the_end_of_a_transaction_whose_master_is_at_another_address(autoj
         assert trio.current_time() - begun < 1
         await trio.testing.wait_all_tasks_blocked()
         assert len(ends(new)) == 1
+
+
+async def test_the_end_of_a_transaction_while_its_master_is_slow_and_the_name_servers_are_silent(
+    autojump_clock, cluster
+):
+    dial, slow = cluster.network.dial, set()
+
+    async def dial_late(address):
+        if address in slow:
+            await trio.sleep(1)
+        return await dial(address)
+
+    async with cluster.client(dial=dial_late) as client:
+        producer = client.producer("PG", transactions=lambda _message: COMMIT)
+        async with producer.transaction(MESSAGE):
+            slow.add(cluster.broker.address)
+            cluster.network.hanging.add(cluster.name_server.address)
+            await cluster.name_server.cut()
+            await cluster.broker.cut()
+            await trio.testing.wait_all_tasks_blocked()
+            begun = trio.current_time()
+        assert trio.current_time() - begun == pytest.approx(1, abs=0.1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(ends(cluster.broker)) == 1

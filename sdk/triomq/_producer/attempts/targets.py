@@ -122,7 +122,7 @@ class Targets:
         self._waiting: dict[str, trio.Event] = {}
         self._readying: set[trio.CancelScope] = set()
         self._opening: dict[trio.CancelScope, Target] = {}
-        """What sends wait for a connection, or for capacity, to which target."""
+        """What sends and ends of transactions wait for a connection, or for capacity, to which target."""
         self._refuses = False
         routes.changed.append(self._route_changed)
         routes.forgotten.append(self._route_forgotten)
@@ -366,11 +366,17 @@ class Targets:
         """
         address = self._master_address(queue)
         if address is not None:
-            try:
-                with trio.move_on_after(DIAL_DOUBT_S):
-                    return await self._links.get(address)
-            except ConnectFailed:
-                pass
+            with trio.CancelScope() as scope:
+                self._opening[scope] = Target(queue, address)
+                try:
+                    # It continues while the name servers are asked: they may be silent.
+                    return await self._dial(queue.topic, address)
+                except ConnectFailed:
+                    pass
+                finally:
+                    del self._opening[scope]
+            if scope.cancelled_caught:
+                return await self.master(queue)
             log.info("the master of %s cannot be reached at %s: asking for the route", queue.broker_name, address)
         await self._refresh(queue.topic)
         address = self._master_address(queue)
