@@ -48,7 +48,8 @@ REQUESTS_MAX: Final = 10_000
 """The most requests of one client that wait for their replies."""
 
 KNOWN_WITHIN_S: Final = 3.0
-"""The longest wait of a request until brokers have the heartbeat that lets them find the requesting client."""
+"""The longest wait of a request until the brokers that may push its reply are known, and have the heartbeat that lets them
+find the requesting client."""
 
 Deliver = Callable[[Message, Outgoing, float], Awaitable[SendResult]]
 """Sends a message that was prepared, and calls the hooks; the third argument is the time on trio's clock."""
@@ -195,11 +196,12 @@ class Requests:
         sender, desk = self._sender, self._desk
         targets = await sender.targets.wait_for(lambda: sender.targets.of(out.topic), out)
         masters = set(targets.masters)
-        for broker in targets.route.data.broker_datas or []:
-            masters |= await self._reply_masters(f"{broker.cluster}{REPLY_TOPIC_SUFFIX}") - self._tried
-        if not desk.heartbeats.reached(masters):
-            left_s = max(0.0, out.deadline - trio.current_time())
-            with trio.move_on_after(min(KNOWN_WITHIN_S, left_s / 2)):
+        limit_s = min(KNOWN_WITHIN_S, max(0.0, out.deadline - trio.current_time()) / 2)
+        with trio.move_on_after(limit_s):
+            with trio.move_on_after(limit_s / 2):  # name servers may be silent
+                for broker in targets.route.data.broker_datas or []:
+                    masters |= await self._reply_masters(f"{broker.cluster}{REPLY_TOPIC_SUFFIX}") - self._tried
+            if not desk.heartbeats.reached(masters):
                 await desk.heartbeats.reach(masters)
         # An unreachable broker delays the first request only.
         self._tried |= masters

@@ -180,6 +180,25 @@ async def test_a_broker_that_cannot_be_reached_holds_up_the_first_request_only(a
     assert took == pytest.approx([1.5, 0, 0], abs=0.1)
 
 
+@pytest.mark.parametrize("timeout_s", [3, 8])
+async def test_silent_name_servers_leave_requests_the_time_to_be_sent(autojump_clock, cluster, replying, timeout_s):
+    replies = []
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await producer.send(triomq.Message("T", b"x"))
+        cluster.network.hanging.add(cluster.name_server.address)
+        await cluster.name_server.cut()
+
+        async def ask() -> None:
+            replies.append(await producer.request(ASK, timeout_s))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                replying(after_s=0.2)
+                nursery.start_soon(ask)
+    assert [reply.body for reply in replies] == [b"pong"] * 3
+
+
 @pytest.mark.parametrize("sent_before", [4, 5, 6, 7])
 async def test_a_request_is_sent_once_after_it_has_waited_for_a_broker(autojump_clock, cluster, sent_before):
     other = cluster.add_master("broker-b")
