@@ -420,20 +420,25 @@ class Targets:
         return self._choose(targets, out.last_broker)
 
     def _choose(self, targets: TopicTargets, last_broker: str | None) -> MessageQueue:
-        faults = self._faults
-        for _ in targets.queues:
-            if faults is not None:
-                queue = faults.choose(targets.queues, last_broker, targets.count, trio.current_time())
-            else:
-                queue = choose_plain(targets.queues, last_broker, targets.count)
-            if self._may_be_dialled(targets, queue):
-                return queue
-        # A strategy may name the same brokers each time, and avoid the only one that can be reached.
-        for _ in targets.queues:
-            other = targets.queues[targets.count() % len(targets.queues)]
-            if self._may_be_dialled(targets, other):
-                return other
-        return queue
+        faults, now = self._faults, trio.current_time()
+        if faults is not None:
+            queue = faults.choose(targets.queues, last_broker, targets.count, now)
+        else:
+            queue = choose_plain(targets.queues, last_broker, targets.count)
+        if self._may_be_dialled(targets, queue):
+            return queue
+        # Not repeated for each queue: a broker may have hundreds, and many sends may choose in one turn of the loop.
+        up = {address for address in targets.masters if not self._links.is_down(address)}
+        if not up:
+            return queue
+        if faults is not None:
+            left = [target.queue for target in targets.targets if target.address in up]
+            return faults.choose(left, last_broker, targets.count, now)
+        wanted = up - {targets.route.master(last_broker) if last_broker is not None else None} or up
+        while True:
+            target = targets.targets[targets.count() % len(targets.targets)]
+            if target.address in wanted:
+                return target.queue
 
     def _may_be_dialled(self, targets: TopicTargets, queue: MessageQueue) -> bool:
         master = targets.route.master(queue.broker_name)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
+
 import pytest
 import trio
 
 import triomq
+from triomq import errors
 from triomq._producer.strategies.faults import LatencyFaults, choose_plain, not_available_for_s
 
 
@@ -88,3 +92,64 @@ async def test_the_broker_that_was_slow_is_the_only_one_left(cluster):
         await cluster.broker.stop()
         results = [await producer.send(triomq.Message("T", b"x")) for _ in range(4)]
     assert {result.queue.broker_name for result in results} == {"broker-b"}
+
+
+class Counting(Stubborn):
+    """Counts how many queues it is given."""
+
+    given = 0
+
+    def choose(self, queues, last_broker, count, now):
+        self.given += len(queues)
+        return super().choose(queues, last_broker, count, now)
+
+
+@pytest.mark.parametrize("up", [True, False])
+async def test_a_strategy_is_not_asked_for_each_of_many_queues(cluster, autojump_clock, up):
+    """It may look at all of them each time."""
+    other = cluster.add_master("broker-b")
+    for each in cluster.name_server.routes["T"].queue_datas:
+        each.read_queue_nums = each.write_queue_nums = 500
+    faults = Counting("broker-a")
+    async with cluster.client() as client:
+        producer = client.producer("G", faults=faults)
+        assert (await producer.send(triomq.Message("T", b"x"))).queue.broker_name == "broker-a"
+        await cluster.broker.stop()
+        if not up:
+            await other.stop()
+        with suppress(errors.MQError):
+            assert (await producer.send(triomq.Message("T", b"x"))).queue.broker_name == "broker-b"
+    assert faults.given < 50 * 1000
+
+
+@pytest.mark.parametrize("last_broker", [None, "broker-a", "broker-b"])
+async def test_queues_of_brokers_that_can_be_reached_are_used_evenly(cluster, autojump_clock, last_broker):
+    cluster.add_master("broker-b")
+    cluster.add_master("broker-c")
+    async with cluster.client() as client:
+        producer = client.producer("G")
+        await cluster.broker.stop()
+        await producer.send(triomq.Message("T", b"x"))
+        targets = producer._targets
+        topic = await targets.of("T")
+        for address in topic.masters:
+            with suppress(errors.MQError):
+                await client._links.get(address)
+        chosen = Counter(targets._choose(topic, last_broker) for _ in range(120))
+    wanted = {"broker-b", "broker-c"} - {last_broker}
+    queues = [queue for queue in topic.queues if queue.broker_name in wanted]
+    assert chosen == dict.fromkeys(queues, 120 // len(queues))
+
+
+async def test_the_only_broker_is_down_and_has_many_queues(cluster, autojump_clock):
+    (each,) = cluster.name_server.routes["T"].queue_datas
+    each.read_queue_nums = each.write_queue_nums = 500
+    async with cluster.client() as client:
+        producer = client.producer("G", send_timeout_s=0.1)
+        await cluster.broker.stop()
+        with pytest.raises(errors.MQError):
+            await producer.send(triomq.Message("T", b"x"))
+        topic = await producer._targets.of("T")
+        before = topic.count()
+        assert producer._targets._choose(topic, "broker-a").broker_name == "broker-a"
+        assert topic.count() - before <= 2 * len(topic.queues)
