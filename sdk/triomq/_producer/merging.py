@@ -46,6 +46,9 @@ BYTES_MAX: Final = 128 * 1024
 MESSAGE_BYTES_MAX: Final = 16 * 1024
 """Limit of a message in a batch: for larger ones the cost of their own request is negligible."""
 
+SHARED_TIME: Final = 0.9
+"""A message that has a smaller part of its time left opens no batch: those that join it have no other time."""
+
 REFUSED_S: Final = 60.0
 """How long the messages of a topic are sent alone after a broker has refused a batch of them."""
 
@@ -134,6 +137,7 @@ class Merging:
         self._in_flight = in_flight
         self._linger_s = linger_s
         settings = sender.settings
+        self._shared_from_s = settings.timeout_s * SHARED_TIME
         body_bytes_max = min(settings.max_body_bytes, MESSAGE_BYTES_MAX)
         if settings.compressor is not None:
             body_bytes_max = min(body_bytes_max, settings.compress_from_bytes - 1)
@@ -217,7 +221,12 @@ class Merging:
     def goes_alone(self, out: Outgoing, link: Link) -> bool:
         """Whether :meth:`begin` sends a message at once, and opens no batch with it."""
         idle = not link.pending and not self._linger_s
-        return idle or not may_merge(out) or bool(self._refused and out.topic in self._refused)
+        return (
+            idle
+            or not may_merge(out)
+            or bool(self._refused and out.topic in self._refused)
+            or out.deadline - trio.current_time() < self._shared_from_s
+        )
 
     def flush(self) -> None:
         """Write all open batches, in the order in which they were opened."""

@@ -736,3 +736,32 @@ async def test_awaited_sends_beyond_what_may_be_in_flight_have_requests_of_their
     counts = element_counts(cluster.broker)
     assert sum(counts) == 40
     assert max(counts) == 10
+
+
+async def test_a_send_with_little_time_left_opens_no_batch(autojump_clock, cluster, make_callback):
+    """Those that joined it would have no other time: they would be sent again, and stored twice."""
+    dial = cluster.network.dial
+
+    async def dial_late(address):
+        if address == cluster.broker.address:
+            await trio.sleep(2.9)
+        return await dial(address)
+
+    async def slowly(command):
+        await trio.sleep(0.3)
+        return cluster.broker.send(command)
+
+    cluster.broker.script(SEND, slowly, slowly)
+    cluster.broker.script(BATCH, slowly, slowly)
+    async with (
+        cluster.client(dial=dial_late) as client,
+        client.producer("G", linger_s=0.01, compressor=None) as producer,
+    ):
+        late = make_callback()
+        await producer.send(triomq.Message("T", b"late"), late, queue=QUEUE)  # returns when the connection is open
+        assert client._links.ready(cluster.broker.address) is not None
+        callbacks = await send_all(producer, texts(5), make_callback, queue=QUEUE)
+        await trio.sleep(5)
+    assert [type(error) for error in late.errors] == [errors.RequestTimeout]
+    assert [len(callback.results) for callback in callbacks] == [1] * 5
+    assert sorted(cluster.broker.bodies("T")) == [*texts(5), b"late"]
