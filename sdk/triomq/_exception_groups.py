@@ -10,15 +10,19 @@ import trio
 
 @asynccontextmanager
 async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
-    """A nursery in a task of the user's, whose single failure is raised as it is.
+    """A nursery in a task of the user's, whose single failure is raised as it is, and one Cancelled for several.
 
-    Ctrl-C ends the wait for a nursery of the main task, and no task of it: programs expect a plain KeyboardInterrupt.
+    Ctrl-C ends the wait for a nursery of the main task, and no task of it: programs expect a plain KeyboardInterrupt, and
+    may have an ``except trio.Cancelled``.
     """
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
     except BaseExceptionGroup as group:
-        raise without_groups(group) from None
+        error = without_groups(group)
+        while isinstance(error, BaseExceptionGroup) and was_cancelled(error):
+            error = error.exceptions[0]
+        raise error from None
 
 
 def without_groups(error: BaseException) -> BaseException:

@@ -158,6 +158,28 @@ def test_ctrl_c_is_raised_as_it_is(wait):
         signal.signal(signal.SIGINT, inherited)
 
 
+@pytest.mark.parametrize("wait", ["route", "commit"])
+async def test_a_cancel_is_raised_as_it_is(autojump_clock, wait):
+    """Also while a call waits for several tasks, each of which is cancelled."""
+
+    async def dial(_address):
+        await trio.sleep_forever()
+
+    async with triomq.open_client(["one:9876", "two:9876"], dial=dial) as client:
+        raised = []
+        with trio.move_on_after(1):
+            try:
+                if wait == "route":
+                    await client.pull_consumer("G").fetch_queues("T")
+                else:
+                    queues = {triomq.MessageQueue("T", "broker-a", number): 0 for number in range(2)}
+                    await BrokerOffsets("G", Silent()).commit(queues)
+            except BaseException as error:
+                raised.append(type(error))
+                raise
+        assert raised == [trio.Cancelled]
+
+
 @pytest.mark.parametrize("name", ["client", *KINDS])
 async def test_a_block_that_is_not_entered_by_async_with_names_the_cure(name):
     def block():
