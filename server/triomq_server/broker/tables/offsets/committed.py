@@ -410,9 +410,7 @@ class OffsetTable:
                 with suppress(OSError):
                     await flush()
             await self._file.save_in_background(text)
-            written = True
-            if resets is not None and times is not None:
-                await resets.save(times)
+            written = resets is None or times is None or await resets.save(times)
         except OSError as error:
             self._file.log_failure(error)
         finally:

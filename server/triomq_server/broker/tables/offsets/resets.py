@@ -256,10 +256,10 @@ class Resets:
         else:
             self.changed = False
 
-    async def save(self, text: bytes) -> None:
-        """Write the file in the background; if the disk fails, it logs an error and the next time tries again."""
+    async def save(self, text: bytes) -> bool:
+        """Write the file in the background; returns whether it is written: if the disk fails, it logs an error."""
         if self._file is None:
-            return
+            return True
         written = False
         try:
             await self._file.save_in_background(text)
@@ -269,6 +269,7 @@ class Resets:
         finally:
             if not written:  # also at a cancel
                 self.changed = True
+        return written
 
 
 def decode_times(text: str) -> Offsets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 from typing import Any
@@ -246,6 +247,30 @@ async def test_times_whose_write_is_cancelled_are_written_at_the_end(autojump_cl
         scope.cancel()
         await resets.save(b"{}")
     assert resets.changed
+
+
+async def test_times_that_the_disk_refused_are_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    path = "/s/triomq/offsetResets.json"
+    offsets = OffsetTable(
+        ConfigFile("/s/config/consumerOffset.json", disk), resets=Resets(ConfigFile(path, disk), Clock())
+    )
+    offsets.commit("g", "t", 0, 200)
+    offsets.commit("g", "t", 0, 50)
+    save = ConfigFile.save
+
+    def save_others(file: ConfigFile, data: bytes) -> None:
+        if file.path == path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(file, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "save", save_others)
+        assert not await offsets.persist_in_background()
+    assert await offsets.persist_in_background()
+    read = Resets(ConfigFile(path, disk), Clock())
+    read.load()
+    assert read.time_of("t@g", 0)
 
 
 def test_resets_of_groups_removed_long_ago_are_dropped() -> None:
