@@ -70,6 +70,12 @@ DISK_FULL = 16
 LOG_EMPTIED = "logEmptied"
 """The file in `triomq/` which says that all of the log is being dropped, so that its queues are no sign of a loss."""
 
+HALF_CUT = (
+    "the log was cut, but its queues and index were not; restart this broker, whose start cuts them: it takes no messages "
+    "until then"
+)
+"""The cause and the cure where `MessageStore.half_cut` is set."""
+
 
 class MessageStore:
     """One store directory. Use `open_store`.
@@ -90,6 +96,8 @@ class MessageStore:
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
         recovery_report: the findings of recovery.
+        half_cut: whether `cut` has failed when the log was already cut. New records would get the numbers and keys of those
+            dropped, so nothing is appended any more.
         not_written: after closing, the data that the disk has not taken; None if the next start finds the store complete.
         running_flags: RocketMQ's bits (`NOT_READABLE` ...); change them through `set_flag` and `clear_flag`.
     """
@@ -146,6 +154,7 @@ class MessageStore:
         if self.flusher.is_synchronous:
             self.append_listeners.append(self.flusher.wake)
         self.running_flags = 0
+        self.half_cut = False
         self._space_lacks = Repeats()  # the disk may report free space although a file still cannot be made
         self._refusals = Repeats()
         self.not_written: str | None = None
@@ -241,7 +250,9 @@ class MessageStore:
 
         Raises:
             StoreDamaged: the log ends in something other than an unfinished record; nothing has been dropped.
+            OSError: the disk fails, or `half_cut`.
         """
+        self._check_cut()
         await self._dispatch_all()
         end = self.dispatcher.dispatched_offset
         if end < self.commitlog.max_offset:
@@ -277,7 +288,7 @@ class MessageStore:
 
         Used only by an operator's order, or for an incomplete record. `offset` is the start of a record or the end of
         the log. Other tasks get their turns, but nothing may be appended in the meantime. Once something has been
-        dropped, a cancel does not interrupt it.
+        dropped, a cancel does not interrupt it. OSError; then `half_cut` is whether the log was cut nevertheless.
         """
         await self._dispatch_all()
         await self._index_all()
@@ -294,11 +305,13 @@ class MessageStore:
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
         end = await self.flusher.cut_log(offset, last_timestamp)
         self.dispatcher.restart_at(end)
+        self.half_cut = True
         with trio.CancelScope(shield=True):
             # Entries of records that had left the log before would hide those that come in their places.
             await self._cut_queues_and_index(0 if is_emptied else offset)
             if is_emptied:
                 await disk.run(partial(forget_offset, disk, root, LOG_EMPTIED))
+        self.half_cut = False
         return before - end
 
     async def _cut_queues_and_index(self, offset: int) -> None:
@@ -499,7 +512,12 @@ class MessageStore:
         """So many bytes have been written to the `raw_place`."""
         self.commitlog.raw_written(size_bytes)
 
+    def _check_cut(self) -> None:
+        if self.half_cut:
+            raise OSError(HALF_CUT)
+
     def _begin_at(self, offset: int) -> None:
+        self._check_cut()
         if not self.commitlog.segments.items:
             self.dispatcher.dispatched_offset = offset
 

@@ -14,6 +14,7 @@ from memory_disk import MemoryDisk
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -133,3 +134,33 @@ async def test_appends_are_refused_above_the_warning_level(
         disk.used_bytes -= 80 * 4096
         await trio.sleep(12)
         assert store.append(make_record(1)).status is AppendStatus.PUT_OK
+
+
+async def test_a_start_ends_a_cut_that_the_disk_has_refused(
+    memory_disk: MemoryDisk, clock: Any, make_config: Any, make_record: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def refused(_queue: ConsumeQueue, _offset: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    config = make_config("/store")
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(6):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await store.demote()
+        end = store.record_offset_at("T", 0, 4)
+        log = bytes(store.log_slice(end, store.log_max_offset - end))
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueue, "truncate", refused)
+            with pytest.raises(OSError, match="Cannot allocate"):
+                await store.cut(end)
+        assert store.half_cut
+        assert store.log_max_offset == end
+        with pytest.raises(OSError, match="restart this broker"):
+            store.append_raw(log, end)
+        with pytest.raises(OSError, match="restart this broker"):
+            await store.promote()
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, 4)
+        assert store.append(make_record(4)).queue_offset == 4

@@ -25,7 +25,7 @@ from triomq_server.config import BrokerRole, dump_properties
 from triomq_server.replication.divergence import LogRelation, cut_offset
 from triomq_server.replication.rules import HaSettings
 from triomq_server.restarting import restarted
-from triomq_server.store import StoreDamaged
+from triomq_server.store import HALF_CUT, StoreDamaged
 from triomq_server.wire import Dial, OpenLink
 
 _log = logging.getLogger(__name__)
@@ -216,9 +216,8 @@ class Roles:
                 end = cut_offset(self._broker.store, found)
                 dropped = await self._broker.store.cut(end)
             except OSError as error:
-                raise RoleError(
-                    f"the disk refuses the cut: {error}; give the order again when that is mended"
-                ) from error
+                cure = HALF_CUT if self._broker.store.half_cut else "give the order again when that is mended"
+                raise RoleError(f"the disk refuses the cut: {error}; {cure}") from error
             finally:
                 self._start_following()
             self._broker.replication.close_links()

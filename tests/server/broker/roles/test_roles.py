@@ -25,7 +25,8 @@ from triomq_server.broker.admin.ha import CHANGE_ROLE, CUT_LOG, HA_STATUS, HaSta
 from triomq_server.broker.lifecycle import serve_broker
 from triomq_server.config import BrokerConfig, NamesrvConfig, load_properties
 from triomq_server.namesrv import serve_namesrv
-from triomq_server.store import MessageStore
+from triomq_server.store import HALF_CUT, MessageStore
+from triomq_server.store.consume_queue import ConsumeQueue
 from triomq_server.wire import open_link
 
 NAMESRV = "127.0.0.1:9876"
@@ -340,6 +341,29 @@ async def test_a_cut_that_the_disk_refuses_is_ordered_again(
         await trio.sleep(10)
         assert (await at_slave.ask(Command.request(CUT_LOG))).code == 0
         await caught_up(at_master, at_slave)
+
+
+async def test_a_slave_whose_queues_could_not_be_cut_takes_nothing(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_queue: ConsumeQueue, _offset: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    async with parted(open_broker, on_old=2, on_new=0) as (at_master, at_slave):
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueue, "truncate", refused)
+            answer = await at_slave.ask(Command.request(CUT_LOG))
+        assert (answer.code, answer.remark) == (
+            1,
+            f"the disk refuses the cut: [Errno 12] Cannot allocate memory; {HALF_CUT}",
+        )
+        end = (await status(at_slave)).log_end
+        await at_master.put(body=b"longer than what was cut")
+        await trio.sleep(30)
+        after = await status(at_slave)
+        assert after.log_end == end
+        assert after.following.last_error == HALF_CUT
+        assert HALF_CUT in (await change(at_slave, "ASYNC_MASTER", force="true"))
 
 
 @pytest.mark.parametrize(("on_old", "on_new"), [(2, 2), (1, 3), (3, 1)])
