@@ -16,6 +16,9 @@ HOST: Final = "127.0.0.1"
 FAST_PORT_DISTANCE: Final = 2
 """The fast listener's port is this far below the main port; the HA listener's port is one above it."""
 
+ATTEMPTS: Final = 5
+"""How often a cluster is started on free ports: another process may take one between choosing and binding it."""
+
 _FREE: Final = range(15_000, 32_000)
 """Below Linux' range for outgoing connections, so that none of them takes a port between choosing and binding it."""
 

@@ -93,6 +93,11 @@ class Child:
         if failure:
             raise NotStartedError(failure, os.strerror(failure), self._program)
 
+    @property
+    def is_started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return self._start.closed
+
     def pass_on(self) -> None:
         """Send the command the signals that have arrived, unless a terminal has sent them to the command, too."""
         while (got := signal.sigtimedwait(self._passed_on, 0)) is not None:

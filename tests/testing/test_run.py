@@ -34,6 +34,12 @@ with triomq.blocking.open_client(os.environ["NAMESRV_ADDR"]) as client:
     print(sorted(masters), [message.body for message in found.messages], flush=True)
 """
 
+SEND_TO_A = """
+import triomq.blocking
+with triomq.blocking.open_client() as client:
+    print(client.producer("writers").send(triomq.Message("A", b"one")).queue_offset)
+"""
+
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -140,6 +146,23 @@ def test_a_port_that_is_taken(options: list[str]) -> None:
         done = run(*options, "--set", f"listenPort={port}", "--", "sleep", "1000")
     assert done.returncode == 1
     assert f"--set has listenPort={port} (with {port - 2} and {port + 1}); leave that out" in done.stderr
+
+
+def test_a_port_that_is_taken_before_it_is_used() -> None:
+    """By another program: others are chosen."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        script = f"""
+import triomq_command
+from triomq_testing.clusters import lending
+free_ports, ports = lending.free_ports, [[{taken.getsockname()[1]}]]
+lending.free_ports = lambda count: ports.pop() if ports else free_ports(count)
+triomq_command.main()
+"""
+        command = [sys.executable, "-c", script, "run", "--topics", "A", "--", *RUN[:1], "-c", SEND_TO_A]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=reset_signals
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize(

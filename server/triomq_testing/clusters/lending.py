@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import time
@@ -17,7 +18,8 @@ from triomq_server.cluster.plan import ClusterPlan, NodePlan, plan_cluster
 from triomq_server.config import BrokerConfig
 from triomq_server.disk import RealDisk
 from triomq_server.disk.config_files import ConfigFile
-from triomq_server.ports import free_ports
+from triomq_server.ports import ATTEMPTS, free_ports
+from triomq_server.process.failures import leaves
 from triomq_server.store import wall_ms
 from triomq_server.wire import Listen, dial_tcp, listen_tcp
 from triomq_testing.child import Child
@@ -64,11 +66,22 @@ def lend(
         ValueError: a broker must not start with these settings.
     """
     remove_left_behind()
-    with temporary_directory() as home:
-        ports = [listening.getsockname()[1], *free_ports(masters * (1 + slaves))]
-        plan = plan_cluster(home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports)
-        _write_topics(plan, topics)
-        trio.run(_lend, child, plan, _listen_on(listening), steering, secret, faults)
+    are_chosen = not any(key.endswith("Port") for key in settings)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with temporary_directory() as home:
+                ports = [listening.getsockname()[1], *free_ports(masters * (1 + slaves))]
+                plan = plan_cluster(
+                    home, masters=masters, slaves=slaves, settings=SETTINGS | dict(settings), ports=ports
+                )
+                _write_topics(plan, topics)
+                trio.run(_lend, child, plan, _listen_on(listening), steering, secret, faults)
+        except Exception as error:
+            is_taken = getattr(next(leaves(error)), "errno", None) == errno.EADDRINUSE
+            if not (is_taken and are_chosen) or attempt == ATTEMPTS or child.is_started or child.has_ended():
+                raise
+        else:
+            return
 
 
 async def _lend(
@@ -115,7 +128,8 @@ def _listen_on(listening: socket.socket) -> Listen:
     async def listen(host: str, port: int) -> Sequence[trio.abc.Listener[trio.abc.Stream]]:
         if port != held:
             return await listen_tcp(host, port)
-        return [trio.SocketListener(trio.socket.from_stdlib_socket(listening))]
+        # A copy, since another attempt needs it again.
+        return [trio.SocketListener(trio.socket.from_stdlib_socket(listening.dup()))]
 
     return listen
 

@@ -19,6 +19,7 @@ from triomq_server.cluster import open_cluster
 from triomq_server.cluster.nodes import Machine
 from triomq_server.cluster.plan import NodePlan
 from triomq_server.config import BrokerConfig, ConfigError
+from triomq_server.ports import ATTEMPTS
 from triomq_testing.clusters.broker_settings import SETTINGS
 from triomq_testing.control import Control
 from triomq_testing.directories import remove_left_behind, temporary_directory
@@ -28,9 +29,6 @@ from triomq_testing.steered.clock import Clock, LocalHand, SteeredClock
 from triomq_testing.steered.disk import SteeredDisk
 from triomq_testing.steered.faults import Faults, Weaknesses
 from triomq_testing.steered.network import SteeredNetwork
-
-_ATTEMPTS = 5
-"""The number of attempts: another process may take a port between choosing and binding it."""
 
 
 class Servers:
@@ -215,7 +213,7 @@ class _Running:
         A failure before it has started is raised here, a later one by `stop`, so that other clusters continue.
         """
         try:
-            for attempt in range(1, _ATTEMPTS + 1):
+            for attempt in range(1, ATTEMPTS + 1):
                 try:
                     await self._run_once(task_status)
                     break
@@ -224,7 +222,7 @@ class _Running:
                     if self._started:
                         self._failure = failure
                         break
-                    if attempt == _ATTEMPTS or getattr(failure, "errno", None) != errno.EADDRINUSE:
+                    if attempt == ATTEMPTS or getattr(failure, "errno", None) != errno.EADDRINUSE:
                         raise failure from None
         finally:
             self._ended.set()
