@@ -23,8 +23,8 @@ settings.load_profile("triomq")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than cores: many tests wait, and other environments run beside."""
-    return (os.cpu_count() or 1) + 2
+    """One worker more than cores: some tests wait."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(wrapper=True)
