@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -10,14 +9,12 @@ from rich.console import Console
 
 from triomq_benchmarks.clusters.processes import ChildError
 from triomq_benchmarks.clusters.scratch import scratch_folder
+from triomq_benchmarks.commands.measurements.early_end import end_early, measured_until_end
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.drivers.prepared_frames import AnswerError
-from triomq_benchmarks.growth.points import TERMS, Point, measure_growth
+from triomq_benchmarks.growth.points import TERMS, measure_growth
 from triomq_benchmarks.growth.tables import growth_json, print_growth
-from triomq_command.running import EXIT_INTERRUPTED
-
-INTERRUPTED = "interrupted"
 
 
 @click.command()
@@ -42,29 +39,19 @@ def growth(names: tuple[str, ...], messages: int, home: Path | None, quick: bool
     Exit code 1: it could not be measured to its end; 130: interrupted. What was measured before is shown.
     """
     terms = [term for term in TERMS if not names or term.name in names]
-    points: list[Point] = []
-    failure = ""
     with scratch_folder("triomq-growth-") as scratch:
-        measured = measure_growth(
-            terms,
-            home or Path(scratch),
-            messages=min(messages, 5000) if quick else messages,
-            quick=quick,
-            progress=dim_progress(as_json),
-        )
-        try:
-            for point in measured:
-                # `extend` promises nothing about what it has added before an error.
-                points.append(point)  # noqa: PERF402
-        except KeyboardInterrupt:
-            failure = INTERRUPTED
-        except (ChildError, AnswerError, OSError) as error:
-            failure = str(error)
+        points, failure = measured_until_end(
+            lambda: measure_growth(
+                terms,
+                home or Path(scratch),
+                messages=min(messages, 5000) if quick else messages,
+                quick=quick,
+                progress=dim_progress(as_json),
+            ),
+            ChildError, AnswerError, OSError,
+        )  # fmt: skip
     if as_json:
         click.echo(growth_json(points, failure))
     else:
         print_growth(points, Console())
-    if failure == INTERRUPTED:
-        sys.exit(EXIT_INTERRUPTED)
-    if failure:
-        raise click.ClickException(failure + ("\nWhat is shown was measured before." if points else ""))
+    end_early(failure, has_figures=bool(points))

@@ -13,6 +13,7 @@ from triomq_benchmarks.clusters.builds import ToolUnavailableError
 from triomq_benchmarks.clusters.java import find_java
 from triomq_benchmarks.clusters.processes import ChildError, DriverError
 from triomq_benchmarks.clusters.scratch import scratch_folder
+from triomq_benchmarks.commands.measurements.early_end import INTERRUPTED, end_early, measured_until_end
 from triomq_benchmarks.commands.measurements.progress import dim_progress
 from triomq_benchmarks.commands.named_path import NamedPath
 from triomq_benchmarks.commands.number_range import NumberRange
@@ -20,11 +21,8 @@ from triomq_benchmarks.drivers.driver_processes import LoadError
 from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, QUICK_BODY_BYTES, SDK
 from triomq_benchmarks.versus_java.brokers_and_clients import LOADS, Comparison, Plan, Row, Single, compare
 from triomq_benchmarks.versus_java.tables import comparison_json, print_comparison
-from triomq_command.running import EXIT_INTERRUPTED
 
 SIDES = ("start", "broker", "sdk")
-
-INTERRUPTED = "interrupted"
 
 FULL_SHARE = 0.75
 """Used share of a disk from which on a full run may reach the 85 % where brokers delete their oldest log files."""
@@ -72,18 +70,14 @@ def versus_java(
         sdk_scenarios=tuple(one.name for one in SDK if one.name in scenarios),
         keep_stores=home is not None,
     )
-    measured: list[Row | Single] = []
-    failure = ""
     with scratch_folder("triomq-versus-java-") as scratch:
         place = home or Path(scratch)
-        try:
-            for figure in compare(plan, sides or SIDES, java, place, dim_progress(as_json)):
-                # `extend` promises nothing about what it has added before an error.
-                measured.append(figure)  # noqa: PERF402
-        except KeyboardInterrupt:
-            failure = INTERRUPTED
-        except (ChildError, DriverError, LoadError, OSError) as error:
-            failure = f"{error}{_disk_advice(place)}"
+        measured, failure = measured_until_end(
+            lambda: compare(plan, sides or SIDES, java, place, dim_progress(as_json)),
+            ChildError, DriverError, LoadError, OSError,
+        )  # fmt: skip
+        if failure and failure != INTERRUPTED:
+            failure += _disk_advice(place)
     comparison = Comparison(
         rows=tuple(each for each in measured if isinstance(each, Row)),
         singles=tuple(each for each in measured if isinstance(each, Single)),
@@ -93,10 +87,7 @@ def versus_java(
         click.echo(comparison_json(comparison))
     else:
         print_comparison(comparison, Console(width=None if sys.stdout.isatty() else 220))
-    if failure == INTERRUPTED:
-        sys.exit(EXIT_INTERRUPTED)
-    if failure:
-        raise click.ClickException(failure + ("\nWhat is shown was measured before." if measured else ""))
+    end_early(failure, has_figures=bool(measured))
 
 
 def _disk_advice(place: Path) -> str:
