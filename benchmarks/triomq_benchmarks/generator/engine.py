@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
 
@@ -16,6 +16,8 @@ from triomq_benchmarks.clusters.access import PLAIN, Access
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.workload.workload import Workload
+
+E = TypeVar("E", bound=BaseException)
 
 OnRow = Callable[[IntervalRow], None]
 """Takes an increment; called in the driver's own loop."""
@@ -25,6 +27,14 @@ Ended = Callable[[WorkerResult], None]
 
 STOPPED = "it was stopped before its end"
 """The failure of a worker whose run was interrupted."""
+
+
+def plain_errors(group: BaseExceptionGroup[E]) -> list[E]:
+    """The errors of a group of groups, which nurseries make even of a single error."""
+    found: list[E] = []
+    for error in group.exceptions:
+        found.extend(plain_errors(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
 
 
 def most_workers(workload: Workload) -> int:

@@ -31,6 +31,7 @@ from triomq_benchmarks.generator.engine import (
     RunPlan,
     Share,
     check_workers,
+    plain_errors,
 )
 
 READY_LIMIT_S: Final = 60.0
@@ -67,7 +68,7 @@ class ProcessEngine:
                 for child in children:
                     nursery.start_soon(child.listen)
         except* EngineError as errors:
-            failures.extend(_plain(errors))
+            failures.extend(plain_errors(errors))
         finally:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
@@ -78,14 +79,6 @@ class ProcessEngine:
         if failures:
             # Here and not within `except*`, which would make a group of it.
             raise failures[0]
-
-
-def _plain(errors: BaseExceptionGroup[EngineError]) -> list[EngineError]:
-    """The errors of a group of groups."""
-    found: list[EngineError] = []
-    for error in errors.exceptions:
-        found.extend(_plain(error) if isinstance(error, BaseExceptionGroup) else [error])
-    return found
 
 
 async def _agree(children: list[_ChildShare], started: Callable[[float], None]) -> None:

@@ -20,7 +20,7 @@ import triomq
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.run_result import WorkerResult
 from triomq_benchmarks.generator.consumers import Consumers
-from triomq_benchmarks.generator.engine import Share
+from triomq_benchmarks.generator.engine import Share, plain_errors
 from triomq_benchmarks.generator.loop_lag import LoopLag
 from triomq_benchmarks.generator.precise_timer import PreciseTimer, SleepUntil
 from triomq_benchmarks.generator.producers import SendTally, ShareProducer
@@ -111,23 +111,13 @@ async def run_share(
     Raises:
         triomq.MQError: the clients could not be opened, a topic is missing, or the backlog could not be sent.
     """
-    failure: triomq.MQError | None = None
+    failures: list[triomq.MQError] = []
     try:
         return await _ShareRun(share, emit, ledger).run(agree_start)
     except* triomq.MQError as errors:
-        failure = _first(errors)
+        failures = plain_errors(errors)
     # Here and not within `except*`, which would make a group of it.
-    assert failure is not None
-    raise failure
-
-
-def _first(errors: BaseExceptionGroup[triomq.MQError]) -> triomq.MQError:
-    """The first plain error of a group, as a nursery makes one even of a single error."""
-    first: BaseException = errors
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    assert isinstance(first, triomq.MQError)
-    return first
+    raise failures[0]
 
 
 class _ShareRun:

@@ -18,7 +18,7 @@ import triomq
 from triomq_benchmarks.figures.intervals import IntervalRow
 from triomq_benchmarks.figures.ledger import LedgerError
 from triomq_benchmarks.figures.run_result import WorkerResult
-from triomq_benchmarks.generator.engine import Share
+from triomq_benchmarks.generator.engine import Share, plain_errors
 from triomq_benchmarks.generator.worker import run_share, share_ledger
 
 
@@ -71,10 +71,7 @@ def main() -> int:
     try:
         trio.run(_run, share)
     except* (triomq.MQError, LedgerError) as errors:
-        error: BaseException = errors
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        failure = str(error)
+        failure = str(plain_errors(errors)[0])
     if failure is not None:
         _write("error", failure)
     return int(failure is not None)
