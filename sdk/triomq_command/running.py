@@ -39,6 +39,11 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def has_terminal() -> bool:
+    """Whether a question can be answered on a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty()  # None: it was closed
+
+
 class QuietGroup(click.Group):
     """A group of commands that Ctrl-C ends without output."""
 

@@ -21,7 +21,7 @@ from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_command.ending_signals import interrupted_by_signals
-from triomq_command.running import printable
+from triomq_command.running import has_terminal, printable
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -318,7 +318,7 @@ def check_can_ask(what: str) -> None:
     Args:
         what: what the command does, after "this".
     """
-    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
+    if not has_terminal():
         raise click.UsageError(f"this {what}, and there is no terminal to ask on: give --yes")
 
 

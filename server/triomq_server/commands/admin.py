@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ import click
 import trio
 
 from triomq_command.connection_options import with_connection_options
+from triomq_command.running import has_terminal
 from triomq_server.admin.asking import AdminError
 from triomq_server.admin.outages import outage_text
 from triomq_server.admin.replication import Row, replication, slave_state
@@ -173,7 +173,7 @@ admin.add_command(repair_store)
 
 def _ask_to_drop(broker: str) -> None:
     """Ask for confirmation on the terminal; without a terminal the order is refused."""
-    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
+    if not has_terminal():
         raise click.UsageError(
             f"this drops the messages that only {broker} has, and there is no terminal to ask on: give --yes"
         )

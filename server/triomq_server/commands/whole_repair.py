@@ -14,6 +14,7 @@ import attrs
 import click
 import trio
 
+from triomq_command.running import has_terminal
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, configured, fail, failing_with_store
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _agreed(found: Findings, *, yes: bool, as_json: bool) -> bool:
     _print(found.problems)
     if any(one.kind in _LOST_KINDS for one in found.problems):
         click.echo(f"{_LOST}: if there is one, do that first", err=True)
-    if as_json or sys.stdin is None or not sys.stdin.isatty():  # None: it was closed
+    if as_json or not has_terminal():
         raise click.UsageError("there is no terminal to ask on: --yes repairs, --dry-run changes nothing")
     return click.confirm("Repair it?", err=True)
 
