@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import trio
@@ -331,8 +332,7 @@ class Targets:
         Raises:
             MQError: it cannot be reached.
         """
-        with trio.CancelScope() as scope:
-            self._opening[scope] = target
+        with self._until_moved(target):
             try:
                 while True:
                     link = await self._dial(out.topic, target.address)
@@ -343,9 +343,17 @@ class Targets:
                 out.refresh_route = True
                 self._note_fault(target.queue.broker_name)
                 raise
+        return None
+
+    @contextmanager
+    def _until_moved(self, target: Target) -> Iterator[trio.CancelScope]:
+        """A scope that is cancelled when the route names another master of the target's broker."""
+        with trio.CancelScope() as scope:
+            self._opening[scope] = target
+            try:
+                yield scope
             finally:
                 del self._opening[scope]
-        return None
 
     async def _dial(self, topic: str, address: str) -> Link:
         with trio.move_on_after(DIAL_DOUBT_S):
@@ -366,15 +374,9 @@ class Targets:
         """
         address = self._master_address(queue)
         if address is not None:
-            with trio.CancelScope() as scope:
-                self._opening[scope] = Target(queue, address)
-                try:
-                    # It continues while the name servers are asked: they may be silent.
-                    return await self._dial(queue.topic, address)
-                except ConnectFailed:
-                    pass
-                finally:
-                    del self._opening[scope]
+            with self._until_moved(Target(queue, address)) as scope, suppress(ConnectFailed):
+                # It continues while the name servers are asked: they may be silent.
+                return await self._dial(queue.topic, address)
             if scope.cancelled_caught:
                 return await self.master(queue)
             log.info("the master of %s cannot be reached at %s: asking for the route", queue.broker_name, address)
