@@ -45,15 +45,21 @@ async def name_server(network: MemoryNetwork, port: int = 9876) -> AsyncIterator
         nursery.cancel_scope.cancel()
 
 
-async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
-    """Without a pull the arrival alone fetches the topic, long before the next period of ten seconds."""
+@asynccontextmanager
+async def master_and_slave(open_broker: Any, **of_master: str) -> AsyncIterator[tuple[Any, Any]]:
+    """A client at a master and one at its slave; both brokers know one name server."""
     network = MemoryNetwork()
     async with (
         name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV) as master,
+        open_broker(network=network, namesrvAddr=NAMESRV, **of_master) as master,
         open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
     ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+        yield await master.peer(), await slave.peer(SLAVE_PORT)
+
+
+async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
+    """Without a pull the arrival alone fetches the topic, long before the next period of ten seconds."""
+    async with master_and_slave(open_broker) as (at_master, at_slave):
         await trio.sleep(15)
         await at_master.put("Fresh")
         await trio.sleep(1)
@@ -63,7 +69,7 @@ async def test_a_message_of_an_unknown_topic_makes_the_slave_ask_at_once(open_br
 async def test_a_fault_while_the_log_is_copied_does_not_end_the_broker(
     open_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    network, take_turn, failed = MemoryNetwork(), HaSlave._take_turn, []
+    take_turn, failed = HaSlave._take_turn, []
 
     async def fail_once(slave: HaSlave, *rest: Any) -> bool:
         if not failed:
@@ -71,12 +77,7 @@ async def test_a_fault_while_the_log_is_copied_does_not_end_the_broker(
             raise OverflowError("a value nobody thought of")
         return await take_turn(slave, *rest)
 
-    async with (
-        name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV) as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
-    ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+    async with master_and_slave(open_broker) as (at_master, at_slave):
         await trio.sleep(5)
         monkeypatch.setattr(HaSlave, "_take_turn", fail_once)
         await at_master.put("Fresh")
@@ -102,13 +103,7 @@ async def test_a_slave_that_starts_before_its_master_finds_it(open_broker: Any, 
 
 async def test_transactions_do_not_make_the_slave_ask_again_and_again(open_broker: Any) -> None:
     """The topic of their ends has no configuration, so no table would bring it."""
-    network = MemoryNetwork()
-    async with (
-        name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV) as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
-    ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+    async with master_and_slave(open_broker) as (at_master, at_slave):
         await trio.sleep(15)
         status = slave_status(await at_slave.ask(Command.request(HA_STATUS)))
         for number in range(30):
@@ -150,17 +145,11 @@ async def test_a_name_server_that_knows_no_master_does_not_take_it_away(open_bro
 
 
 async def test_a_pull_of_an_unknown_topic_makes_the_slave_ask_at_once(open_broker: Any) -> None:
-    network = MemoryNetwork()
     create = {
         "topic": "Empty", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "order": "false",
     }  # fmt: skip
-    async with (
-        name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV) as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
-    ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+    async with master_and_slave(open_broker) as (at_master, at_slave):
         await trio.sleep(15)
         await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=create))
         assert (await at_slave.pull("Empty")).code == 17
@@ -176,13 +165,7 @@ async def test_topics_of_a_later_version_are_taken_over(open_broker: Any, monkey
         return decode(body.replace(b'"timestamp"', b'"stateVersion":0,"timestamp"'))
 
     monkeypatch.setattr(TopicConfigTableForSlaves, "decode_in_slices", decode_later)
-    network = MemoryNetwork()
-    async with (
-        name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV) as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
-    ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+    async with master_and_slave(open_broker) as (at_master, at_slave):
         await trio.sleep(15)
         await at_master.put("Fresh")
         await trio.sleep(15)
@@ -208,13 +191,7 @@ async def test_a_master_knows_the_hosts_of_its_set(open_broker: Any, monkeypatch
 
 
 async def test_a_reader_finds_everything_at_the_slave(open_broker: Any) -> None:
-    network = MemoryNetwork()
-    async with (
-        name_server(network),
-        open_broker(network=network, namesrvAddr=NAMESRV, brokerRole="SYNC_MASTER") as master,
-        open_broker(network=network, namesrvAddr=NAMESRV, **SLAVE) as slave,
-    ):
-        at_master, at_slave = await master.peer(), await slave.peer(SLAVE_PORT)
+    async with master_and_slave(open_broker, brokerRole="SYNC_MASTER") as (at_master, at_slave):
         group = SubscriptionGroupConfig(group_name="CG", which_broker_when_consume_slowly=7)
         await at_master.ask(Command.request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode()))
         for _ in range(60):  # until the slave has found the master

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -178,16 +180,10 @@ class Counting:
         return True
 
 
-async def test_arrivals_look_at_very_many_pulls_of_a_queue_in_turns() -> None:
-    log, link, matcher, wanting = Log(limit=100_000), Party(), Counting(7), Counting(8)
-    for _ in range(9000):
-        pull = held(link)
-        pull.matcher = matcher
-        assert log.pulls.hold(pull)
-    last = held(link)
-    last.matcher = wanting
-    log.pulls.hold(last)
-    asked = [0]
+@asynccontextmanager
+async def looks_of_turns(log: Log, matcher: Counting) -> AsyncIterator[list[int]]:
+    """Run held pulls until nothing is left to do; afterwards the list has how often each turn has asked the matcher."""
+    asked, looks = [0], list[int]()
 
     class Turns(trio.abc.Instrument):
         def after_task_step(self, _task: trio.lowlevel.Task) -> None:
@@ -197,14 +193,28 @@ async def test_arrivals_look_at_very_many_pulls_of_a_queue_in_turns() -> None:
         nursery.start_soon(log.pulls.run)
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.add_instrument(turns := Turns())
-        for number in range(100):
-            log.pulls.arrived(arrival(number + 1, tags_code=3 + number % 2))
-        log.pulls.arrived(arrival(101, tags_code=8))
+        yield looks
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.remove_instrument(turns)
         nursery.cancel_scope.cancel()
+    looks += [after - before for before, after in pairwise(asked)]
+
+
+async def test_arrivals_look_at_very_many_pulls_of_a_queue_in_turns() -> None:
+    log, link, matcher, wanting = Log(limit=100_000), Party(), Counting(7), Counting(8)
+    for _ in range(9000):
+        pull = held(link)
+        pull.matcher = matcher
+        assert log.pulls.hold(pull)
+    last = held(link)
+    last.matcher = wanting
+    log.pulls.hold(last)
+    async with looks_of_turns(log, matcher) as looks:
+        for number in range(100):
+            log.pulls.arrived(arrival(number + 1, tags_code=3 + number % 2))
+        log.pulls.arrived(arrival(101, tags_code=8))
     assert log.woken == [last]
-    assert max(after - before for before, after in pairwise(asked)) < LOOKED_AT_ONCE + 3
+    assert max(looks) < LOOKED_AT_ONCE + 3
     assert matcher.asked == 4 * 9000, "for the first message, and then once for each tag"
     assert log.pulls.waiting == 9000
 
@@ -216,23 +226,11 @@ async def test_very_many_tags_are_not_compared_with_very_many_pulls() -> None:
     for pull in (*pulls, beyond):
         pull.matcher = matcher
         assert log.pulls.hold(pull)
-    asked = [0]
-
-    class Turns(trio.abc.Instrument):
-        def after_task_step(self, _task: trio.lowlevel.Task) -> None:
-            asked.append(matcher.asked)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.pulls.run)
-        await trio.testing.wait_all_tasks_blocked()
-        trio.lowlevel.add_instrument(turns := Turns())
+    async with looks_of_turns(log, matcher) as looks:
         for number in range(8 * TAGS_MOST):
             log.pulls.arrived(arrival(number + 1, tags_code=number))
-        await trio.testing.wait_all_tasks_blocked()
-        trio.lowlevel.remove_instrument(turns)
-        nursery.cancel_scope.cancel()
     assert set(log.woken) == set(pulls), "they are run again, and ask again"
-    assert max(after - before for before, after in pairwise(asked)) <= LOOKED_AT_ONCE + TAGS_MOST
+    assert max(looks) <= LOOKED_AT_ONCE + TAGS_MOST
     assert log.pulls.waiting == 1
 
 
