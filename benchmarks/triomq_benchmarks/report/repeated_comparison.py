@@ -209,7 +209,7 @@ def _measure(
 def _counts(rounds: Sequence[tuple[RunResult, RunResult]]) -> list[RepeatedMeasure]:
     """Failed sends, and the findings of the rounds in which both runs were audited: sums, 0 on both sides without errors."""
     made = [_count("failed sends", *(sum(run.total("errors") for run in side) for side in zip(*rounds, strict=True)))]
-    # Without an audit, a run has no count: a side would seem to be better only because nobody looked.
+    # Without an audit, a run has no count: a side would seem to be better only because it was not looked at.
     audited = [(old, new) for old, new in rounds if old.audit is not None and new.audit is not None]
     sides = list(zip(*audited, strict=True))
     for defect in DEFECTS if audited else ():

@@ -176,7 +176,7 @@ class Share:
             if queue is None or self._due[queue] > trio.current_time():
                 await self._wait(queue)
                 continue
-            begun_s, pause_s = trio.current_time(), 0.0  # if it is cancelled, it may have a message: it need not rest
+            begun_s, pause_s = trio.current_time(), 0.0  # if it is cancelled, it may have a message: no pause then
             self._due[queue] = math.inf  # another task that pulled it meanwhile would get the same messages
             this = self._pulls[queue] = object()
             try:

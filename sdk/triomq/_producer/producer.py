@@ -632,7 +632,7 @@ class Producer(metaclass=NoPublicConstructor):
             if merging is not None:
                 merging.flush()
             await in_flight.wait_capacity(send.size_bytes)
-            # Its time begins only now: a request without time left would fail, and end a connection that is well.
+            # Its time begins only now: a request without time left would fail, and end a working connection.
             waited_s = trio.current_time() - now
             now = send.started = now + waited_s
             out.deadline += waited_s

@@ -73,7 +73,7 @@ async def test_locks_at_the_end_of_a_consumer(autojump_clock, brokers, open_cons
         assert second.consumers.locks
         silence(first)
         await trio.sleep(60)
-    assert not second.consumers.locks, "the next member need not wait until they expire"
+    assert not second.consumers.locks, "the next member does not have to wait until they expire"
 
 
 async def test_a_queue_that_is_given_up(autojump_clock, group_cluster, brokers, open_consumer):

@@ -227,7 +227,7 @@ class Positions:
         self._certain = trio.Event()
         self._at_brokers = isinstance(store, BrokerOffsets)
         # One at a time: brokers may serve two requests of one link in either order. A store of another kind has one lock
-        # for all brokers: it need not allow two commits at the same time.
+        # for all brokers: it does not have to allow two commits at a time.
         self._writing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     # --- memory ----------------------------------------------------------------------------------------------
