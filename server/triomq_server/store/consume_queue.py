@@ -107,6 +107,10 @@ def pass_entries_one_by_one(
 pass_entries = compiled_recovery.pass_entries if COMPILED else pass_entries_one_by_one
 
 
+def _ignore(_: int) -> None:
+    """The default of `ConsumeQueue.damage_found`."""
+
+
 class QueueGap(Exception):  # noqa: N818 - named after the state one is in
     """A record's queue offset lies beyond the queue's end: the entries in between are missing."""
 
@@ -125,6 +129,8 @@ class ConsumeQueue:
         start_offset: number of the first entry of a queue without files; not 0 if a queue of this name was removed.
         removed_before: records in front of this log offset belong to a removed queue of this name; they get no entry.
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
+        damage_found: called before its files are cut or deleted, with a log offset in front of all records whose entries
+            that may concern.
         known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
         flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
         numbered: whether its records carry the numbers of their entries; false once RocketMQ is found to have given them
@@ -137,6 +143,7 @@ class ConsumeQueue:
         "_current",
         "_is_recovered",
         "buffer",
+        "damage_found",
         "damaged",
         "flushed_until",
         "known_end",
@@ -165,6 +172,7 @@ class ConsumeQueue:
         self.min_offset = start_offset
         self.max_physical_offset = -1
         self.damaged = False
+        self.damage_found: Callable[[int], None] = _ignore
         self.known_end = 0
         self.flushed_until = -1
         self.numbered = True
@@ -410,7 +418,7 @@ class ConsumeQueue:
             following = segment.end
         if end is None:
             return
-        self.damaged = True
+        self.found_damaged(end)
         for file in unusable:
             data = disk.read(file.path) if file.length <= 2 * segments.size else b""
             self.known_end = max(self.known_end, self._numbers_in(data, file.base))
@@ -510,12 +518,21 @@ class ConsumeQueue:
         for segment in self.segments.items[-_FILES_CHECKED:]:
             segment.remember(None)
 
+    def found_damaged(self, at: int) -> None:
+        """Its entries are missing or wrong from this position on; those in front of it stay."""
+        self.damaged = True
+        before = self.segments.find(at - UNIT_BYTES)
+        offset = 0
+        if before is not None:
+            (offset,) = PHYSICAL_OFFSET.unpack(before.peek(at - UNIT_BYTES - before.base, PHYSICAL_OFFSET.size))
+        self.damage_found(offset)
+
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:
             _log.error(
                 "%s: damaged from entry %d on; built again from the log", self, at // UNIT_BYTES, extra=self.log_fields
             )
-        self.damaged = True
+        self.found_damaged(at)
 
     def cut_at_first_wrong(self, fits: Callable[[ConsumeQueue, int, int, int], bool]) -> None:
         """Find the first entry of the last files for which `fits` is false; drop it and all after it.
@@ -736,10 +753,19 @@ class UnusableTopic(Exception):  # noqa: N818 - named after the state one is in
 class ConsumeQueues:
     """All queues of a store, by topic and queue id."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int, removed: RemovedQueues) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        file_bytes: int,
+        removed: RemovedQueues,
+        *,
+        damage_found: Callable[[int], None] = _ignore,
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
+        self._damage_found = damage_found
         self.removed = removed
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
 
@@ -794,6 +820,7 @@ class ConsumeQueues:
             removed = self.removed.get(topic, queue_id)
             start, log_offset = (0, 0) if removed is None else (removed.next_offset, removed.log_offset)
             queue = ConsumeQueue(topic, queue_id, segments, start_offset=start, removed_before=log_offset)
+            queue.damage_found = self._damage_found
             self.table[topic, queue_id] = queue
         return queue
 

@@ -32,6 +32,7 @@ from triomq_server.store.flush.flusher import Flusher
 from triomq_server.store.index import Index
 from triomq_server.store.notes.last_run import note_role
 from triomq_server.store.notes.noted_offset import forget_offset, note_offset
+from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.queue_removal import QueueRemoval
 from triomq_server.store.reading import lookup, tail
 from triomq_server.store.reading import queue_reads as reading
@@ -92,6 +93,7 @@ class MessageStore:
         disk: access to the files; the broker uses it for its own tables, too.
         commitlog, consume_queues, index, checkpoint: the parts on disk; no index if the configuration disables it.
         dispatcher, flusher, cleaner, queue_removal, entry_repair: the parts that work on them.
+        queue_rebuild: the note that damaged queues are being built again.
         arrival_listeners: called with each message that became readable, from `notify_arrivals`.
         append_listeners: called with the log's new end, from `notify_arrivals`.
         delay_listener: called with the queue id of each message that `append` put into the schedule topic, at once.
@@ -118,7 +120,10 @@ class MessageStore:
         self.checkpoint = Checkpoint(disk, f"{root}/checkpoint")
         self.commitlog = CommitLog(config, disk, clock)
         removed = RemovedQueues(ConfigFile(f"{root}/triomq/removedQueues.json", disk))
-        self.consume_queues = ConsumeQueues(disk, f"{root}/consumequeue", config.consume_queue_file_bytes, removed)
+        self.queue_rebuild = QueueRebuild(disk, root)
+        self.consume_queues = ConsumeQueues(
+            disk, f"{root}/consumequeue", config.consume_queue_file_bytes, removed, damage_found=self.queue_rebuild.note
+        )
         self.index: Index | None = None
         if config.message_index_enable:
             self.index = Index(disk, f"{root}/index", config.max_hash_slot_num, config.max_index_num, clock, local_time)

@@ -159,6 +159,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.commitlog.segments.load("mappedFileSizeCommitLog")
     if not config.compat_49 and noted_offset(disk, root, LOG_EMPTIED) is None:
         _check_log_is_there(store, root)
+    store.queue_rebuild.load()
     with closing(store.consume_queues.load()) as steps:  # has a thread, which a cancel ends, too
         for _ in steps:
             await trio.lowlevel.checkpoint()
@@ -204,6 +205,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         same_boot=same_boot,
         may_be_torn=may_be_torn,
         reindex_from=reindex_from,
+        queue_rebuild=store.queue_rebuild,
         whole=is_repair,
     )
     for _ in recovery.steps():
@@ -217,10 +219,17 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
     forget_offset(disk, root, LOG_EMPTIED)
-    if refused_from is not None and last.same_boot:
+    await _settle(store, root, refused_from if last.same_boot else None)
+
+
+async def _settle(store: MessageStore, root: str, refused_from: int | None) -> None:
+    """After recovery: put on the disk what it has built again, and what the disk has refused an earlier run."""
+    if refused_from is not None:
         await store.flusher.doubt_log(refused_from)
     else:
-        forget_refusal(disk, root)
+        forget_refusal(store.disk, root)
+    if store.queue_rebuild.log_offset is not None and await store.flusher.flush_queues_once():
+        store.queue_rebuild.forget()
 
 
 def _check_log_is_there(store: MessageStore, root: str) -> None:

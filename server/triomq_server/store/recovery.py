@@ -26,6 +26,7 @@ from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index
+from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
 from triomq_server.store.removed_queues import RemovedQueue
 from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound
@@ -92,6 +93,7 @@ class Recovery:
         same_boot: bool,
         may_be_torn: bool,
         reindex_from: int | None,
+        queue_rebuild: QueueRebuild,
         whole: bool = False,
     ) -> None:
         self._config = config
@@ -111,6 +113,7 @@ class Recovery:
         self._ends: list[tuple[ConsumeQueue, int]] = []
         """Queues that begin again, and their ends before: blanks at an end have no records."""
         self._reindex_from = reindex_from
+        self._queue_rebuild = queue_rebuild
         self._records = 0
         self._last_records: dict[tuple[str, int], tuple[int, int, int]] = {}
         """Of the last record read for each topic and queue: queue offset, log offset, size."""
@@ -143,6 +146,8 @@ class Recovery:
         begin = built if self._clean and not self._whole else checked_from
         for queue in damaged:
             begin = min(begin, max(queue.max_physical_offset, self._commitlog.min_offset))
+        if self._queue_rebuild.log_offset is not None:  # perhaps of a start that has been killed
+            begin = min(begin, max(self._queue_rebuild.log_offset, self._commitlog.min_offset))
         yield from self._index_again(begin)
         yield from self._dispatch(begin, end, damaged)
         self._dispatcher.dispatched_offset = end
@@ -251,7 +256,7 @@ class Recovery:
     @staticmethod
     def _found_without_files(queue: ConsumeQueue) -> None:
         _log.error("%s: it has no files; built again from the log", queue, extra=queue.log_fields)
-        queue.damaged = True
+        queue.found_damaged(0)
 
     def _damaged_queues(self, checked_from: int) -> Generator[None, None, list[ConsumeQueue]]:
         """Cut queues with wrong entries in front of them; returns all that have to be built again from where they end.
@@ -288,7 +293,7 @@ class Recovery:
                         queue,
                         extra=queue.log_fields,
                     )
-                queue.damaged = True
+                queue.found_damaged(queue.max_offset * UNIT_BYTES)
         yield from self._begin_again()
         return (yield from self._cut_damaged())
 
@@ -341,6 +346,7 @@ class Recovery:
             queue, first, record.queue_offset, extra=queue.log_fields,
         )  # fmt: skip
         self._ends.append((queue, queue.max_offset))
+        queue.damage_found(record.offset)
         queue.truncate(0)
         # At once: behind a queue's end, missing entries are found after a kill, too.
         queue.put(record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False)

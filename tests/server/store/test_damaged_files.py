@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from memory_disk import MemoryDisk
+from memory_disk import MemoryDisk, NothingUnforced
 from trio.testing import wait_all_tasks_blocked
 
 from triomq_protocol.record.view import RecordView
@@ -16,6 +18,8 @@ from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import UNIT, ConsumeQueue
 from triomq_server.store.files.checkpoint import Checkpoint
+from triomq_server.store.files.segments import Segments, StoreDamaged
+from triomq_server.store.flush import flusher
 from triomq_server.wire import to_the_end
 
 MakeConfig = Callable[..., StoreConfig]
@@ -231,6 +235,108 @@ async def test_a_kill_while_first_files_are_built_again_loses_nothing(
     for left in [*killed, disk]:
         async with open_store(config, disk=left) as store:
             assert await all_numbers(store, record_number) == list(range(RECORDS))
+
+
+IDLE = 38
+"""Messages of a queue that is idle since: none of its records is in the part of the log that a start checks."""
+
+
+async def with_idle_queue(config: StoreConfig, make_record: MakeRecord, clock: Any) -> MemoryDisk:
+    """A store closed in order, with 38 messages in queue 0 and later ones in queue 1."""
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(200):
+            clock.now += 10_000
+            store.append(make_record(n, queue_id=int(n >= IDLE)))
+    return disk
+
+
+def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
+    files = sorted(path for path in disk.files if "/consumequeue/T/0/" in path)
+    assert len(files) == 4
+    if what == "an entry":
+        disk.open(files[1]).buffer[60:80] = bytes(20)
+    elif what == "a wrong length":
+        content = disk.open(files[1]).buffer[:]
+        disk.remove(files[1])
+        disk.write(files[1], content[:100])
+    else:
+        for path in {"first file": files[:1], "second file": files[1:2], "all files": files}[what]:
+            disk.remove(path)
+
+
+DAMAGES = ["an entry", "a wrong length", "first file", "second file", "all files"]
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
+    what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start must learn that the queue was damaged: its files look sound, and only lack its last entries."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    damage_idle_queue(disk, what)
+    killed: list[MemoryDisk] = []
+
+    def kill_behind(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def then_kill(*arguments: Any, **more: Any) -> Any:
+            result = original(*arguments, **more)
+            killed.append(disk.after_kill())
+            return result
+
+        monkeypatch.setattr(owner, name, then_kill)
+
+    with monkeypatch.context():
+        for owner, name in ((ConsumeQueue, "put"), (Segments, "truncate"), (MemoryDisk, "remove")):
+            kill_behind(owner, name)
+        async with open_store(config, disk=disk, clock=clock):
+            monkeypatch.undo()
+    assert len(killed) > IDLE - 30
+    for left in [*killed, disk]:
+        async with open_store(config, disk=left, clock=clock) as store:
+            assert store.queue_bounds("T", 0) == (0, IDLE)
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+async def test_a_refused_start_does_not_hide_the_damage_of_a_queue(
+    what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """An operator moves a foreign file away, and starts the broker again."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    damage_idle_queue(disk, what)
+    disk.write("/store/consumequeue/T/1/core", b"foreign")
+    with pytest.raises(StoreDamaged, match="core"):
+        async with open_store(config, disk=disk, clock=clock):
+            pass
+    disk.remove("/store/consumequeue/T/1/core")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+@pytest.mark.parametrize("refusing", [False, True])
+async def test_a_queue_that_was_built_again_is_not_lost_with_the_power(
+    what: str, refusing: bool, make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: Any
+) -> None:
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    damage_idle_queue(disk, what)
+    with monkeypatch.context() as patch:
+        if refusing:
+            patch.setattr(flusher, "sync_segments", refuse)
+        async with open_store(config, disk=disk, clock=clock):
+            left = disk.after_power_loss(NothingUnforced())
+    assert left.exists("/store/triomq/queuesFrom") is refusing
+    async with open_store(config, disk=left, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+    assert not left.exists("/store/triomq/queuesFrom")
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("per_log_file", [20, 24, 40])

@@ -364,6 +364,16 @@ class Flusher:
         if checkpoint:
             await self.save_checkpoint()
 
+    async def flush_queues_once(self) -> bool:
+        """Force the queues to the disk after a start has built some of them again; whether the disk has taken them."""
+        try:
+            await self.flush_queues(0, checkpoint=False)
+        except OSError as error:
+            _log.error("the queues cannot be forced to the disk: %s; the next start builds them again", error)
+            await self._doubt_queues(error)
+            return False
+        return True
+
     async def _flush_some(
         self, queues: Iterator[tuple[int, ConsumeQueue]], least_pages: int, failures: list[OSError]
     ) -> None:
