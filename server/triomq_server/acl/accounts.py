@@ -63,13 +63,11 @@ class AccessRules:
     Attributes:
         accounts: by access key.
         white: addresses from which requests are not checked.
-        file_of: the path of its file, by access key.
         repeated: access keys that occur again, in a later file or later in the same file; that entry does not count.
     """
 
     accounts: Mapping[str, Account] = attrs.Factory(dict)
     white: Sequence[Matcher] = ()
-    file_of: Mapping[str, str] = attrs.Factory(dict)
     repeated: Sequence[str] = ()
 
     def admits(self, host: str) -> bool:
@@ -102,7 +100,6 @@ def parse(path: str, data: bytes) -> dict[str, Any]:
 def rules_of(files: Sequence[tuple[str, Mapping[str, Any]]]) -> AccessRules:
     """Build rules from parsed files; the first occurrence of an access key counts. Raises AclError."""
     accounts: dict[str, Account] = {}
-    file_of: dict[str, str] = {}
     white: list[Matcher] = []
     repeated: list[str] = []
     for path, content in files:
@@ -114,8 +111,7 @@ def rules_of(files: Sequence[tuple[str, Mapping[str, Any]]]) -> AccessRules:
                 repeated.append(account.access_key)
                 continue
             accounts[account.access_key] = account
-            file_of[account.access_key] = path
-    return AccessRules(accounts, tuple(white), file_of, tuple(repeated))
+    return AccessRules(accounts, tuple(white), tuple(repeated))
 
 
 def white_addresses(path: str, content: Mapping[str, Any]) -> list[str]:

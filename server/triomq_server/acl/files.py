@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol, TypeVar
 
 import trio
@@ -19,6 +19,9 @@ from triomq_server.acl.accounts import MOST_BYTES, AccessRules, AclError, entrie
 from triomq_server.plain_files import open_plain, read_plain, replace_plain
 
 T = TypeVar("T")
+
+Contents = dict[str, edits.Content]
+"""What files hold, by path, in the order in which they count."""
 
 WATCH_S = 5.0
 """Interval between checks of the files, as in RocketMQ."""
@@ -126,16 +129,21 @@ class AclFiles:
     async def put_account(self, entry: edits.Content) -> None:
         """Add an account, or change it in its file. Raises AclError, OSError; then nothing has changed."""
         access_key = str(entry["accessKey"])
-        path = self.rules.file_of.get(access_key, self.default_file)
-        await self._edit(path, lambda content: edits.with_account(path, content, entry))
+
+        def change(contents: Contents) -> Contents:
+            path = next(_files_with(contents, access_key), self.default_file)
+            return {path: edits.with_account(path, contents.get(path, {}), entry)}
+
+        await self._edit(change)
 
     async def delete_account(self, access_key: str) -> bool:
-        """Delete an account; False if there is none. Raises AclError, OSError; then nothing has changed."""
-        path = self.rules.file_of.get(access_key)
-        if path is None:
-            return False
-        await self._edit(path, lambda content: edits.without_account(path, content, access_key))
-        return True
+        """Delete an account from all files; False if there is none. Raises AclError, OSError; then it still counts."""
+        return await self._edit(
+            lambda contents: {
+                path: edits.without_account(path, contents[path], access_key)
+                for path in _files_with(contents, access_key)
+            }
+        )
 
     async def put_white(self, addresses: Sequence[str], path: str | None) -> bool:
         """Replace the global white list of a file, by default of `plain_acl.yml`; False if there is no such file.
@@ -143,10 +151,13 @@ class AclFiles:
         Raises AclError, OSError; then nothing has changed.
         """
         path = path or self.default_file
-        if path != self.default_file and path not in self._seen:
-            return False
-        await self._edit(path, lambda content: edits.with_white(content, addresses))
-        return True
+
+        def change(contents: Contents) -> Contents:
+            if path != self.default_file and path not in contents:
+                return {}
+            return {path: edits.with_white(contents.get(path, {}), addresses)}
+
+        return await self._edit(change)
 
     async def versions(self) -> dict[str, DataVersion]:
         """The version of each file by path, as last read."""
@@ -158,22 +169,31 @@ class AclFiles:
         seen = self._seen
         return await self._run(lambda: _listed(seen).encode())
 
-    async def _edit(self, path: str, change: Callable[[edits.Content], edits.Content]) -> None:
+    async def _edit(self, change: Callable[[Contents], Contents]) -> bool:
+        """Change files; `change` returns those that are different, of the contents of all. False if there are none."""
         async with self._using:
             now_ms = self._clock()
-            seen, rules = await self._run(lambda: self._rewrite(path, change, now_ms))
-            self._take(seen, rules)
+            changed = await self._run(lambda: self._rewrite(change, now_ms))
+            if changed is not None:
+                self._take(*changed)
+            return changed is not None
 
     def _rewrite(
-        self, path: str, change: Callable[[edits.Content], edits.Content], now_ms: int
-    ) -> tuple[dict[str, bytes], AccessRules]:
-        """Change a file, unless the files could then no longer be used together."""
-        seen = self._read()
-        seen[path] = edits.dumped(change(parse(path, seen.get(path, b""))), now_ms)
-        rules = _rules(seen)
+        self, change: Callable[[Contents], Contents], now_ms: int
+    ) -> tuple[dict[str, bytes], AccessRules] | None:
+        """Change files, unless they could then no longer be used together."""
+        seen = self._read()  # not the files of the last check: an operator may have moved an account since then
+        contents = {path: parse(path, data) for path, data in seen.items()}
+        changed = {path: edits.dumped(content, now_ms) for path, content in change(contents).items()}
+        if not changed:
+            return None
+        seen |= changed
+        contents |= {path: parse(path, data) for path, data in changed.items()}
+        rules = rules_of(list(contents.items()))
         if rules.admits_nobody:
             raise AclError("nothing has been changed: nobody could send a request any more")
-        _replace(path, seen[path])
+        for path, data in reversed(changed.items()):  # the entry that counts is in the first of them
+            _replace(path, data)
         return seen, rules
 
     def _take(self, seen: dict[str, bytes], rules: AccessRules) -> None:
@@ -222,6 +242,13 @@ class AclFiles:
                     f"the access control files have more than {MOST_ALL_BYTES} bytes; put fewer accounts in {self._conf}"
                 )
         return found
+
+
+def _files_with(contents: Contents, access_key: str) -> Iterator[str]:
+    """The paths of the files that have an account."""
+    for path, content in contents.items():
+        if any(str(entry.get("accessKey")) == access_key for entry in entries(path, content)):
+            yield path
 
 
 def _rules(files: Mapping[str, bytes]) -> AccessRules:

@@ -80,7 +80,6 @@ def test_the_first_place_of_an_access_key_counts() -> None:
     ]
     rules = rules_of(files)
     assert rules.accounts["account"].secret_key == "secret-1"
-    assert rules.file_of == {"account": "1.yml"}
     assert rules.repeated == ("account",)
 
 
