@@ -6,6 +6,7 @@ read.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,11 @@ import yaml
 
 MOST_DEPTH = 20
 """Maximum nesting of lists and maps; accounts need five levels."""
+
+
+_TAG = re.compile(r".* tag .*", re.DOTALL)
+_TAG_PROBLEM = "a tag that is not known; a text that begins with ! needs quotes"
+"""What the library says about a tag shows it, and a secret that begins with `!` is read as one."""
 
 
 class YamlError(Exception):
@@ -55,7 +61,7 @@ def load(data: bytes) -> Any:
         return yaml.load(data, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
-        raise YamlError(f"{where} is not YAML: {error.problem}") from None
+        raise YamlError(f"{where} is not YAML: {_TAG.sub(_TAG_PROBLEM, error.problem or '')}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise YamlError(f" is not YAML: {type(error).__name__}") from None
 

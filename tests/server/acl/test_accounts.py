@@ -115,6 +115,18 @@ def test_the_first_place_of_an_access_key_counts() -> None:
         (b"accounts:\n- admin: true\n  admin: false", "line 3 is not YAML: a key is given twice in one map"),
         (b"a: &x [1]\nb: *x", "line 2 is not YAML: aliases are not possible"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+        (
+            b"accounts:\n- accessKey: account\n  secretKey: !SECRET-1",
+            "line 3 is not YAML: a tag that is not known; a text",
+        ),
+        (
+            b"accounts:\n- accessKey: account\n  secretKey: !SECRET-1!2",
+            "line 3 is not YAML: a tag that is not known; a text",
+        ),
+        (
+            b"accounts:\n- accessKey: account\n  secretKey: !<SECRET-1>",
+            "line 3 is not YAML: a tag that is not known; a text",
+        ),
         (b"[" * 100_000, "line 1 is not YAML: more than 20 levels"),
         (b" " * (MOST_BYTES + 1), "at most 1048576 are possible"),
     ],
