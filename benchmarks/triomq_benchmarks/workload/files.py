@@ -353,7 +353,7 @@ def _read_yaml(text: str, name: str) -> dict[str, Any]:
         raise WorkloadError(f"{name}: reading YAML needs PyYAML: pip install 'triomq[bench]'") from error
     try:
         values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # KeyError, IndexError and more at values with wrong tags
         raise WorkloadError(f"{name} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise WorkloadError(f"{name} has no keys")

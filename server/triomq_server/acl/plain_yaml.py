@@ -15,6 +15,8 @@ import yaml
 MOST_DEPTH = 20
 """Maximum nesting of lists and maps; accounts need five levels."""
 
+MOST_DIGITS = 1000
+"""Maximum length of a number: Python makes no text of very large ones, and YAML's numbers to base 60 take quadratic time."""
 
 _TAG = re.compile(r".* tag .*", re.DOTALL)
 _TAG_PROBLEM = "a tag that is not known; a text that begins with ! needs quotes"
@@ -54,6 +56,15 @@ class _Loader(yaml.SafeLoader):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MOST_DIGITS:
+            problem = f"a number of more than {MOST_DIGITS} characters; a text needs quotes"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return super().construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
 
 def load(data: bytes) -> Any:
     """Parse a text. Raises YamlError."""
@@ -62,7 +73,7 @@ def load(data: bytes) -> Any:
     except yaml.MarkedYAMLError as error:
         where = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
         raise YamlError(f"{where} is not YAML: {_TAG.sub(_TAG_PROBLEM, error.problem or '')}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 (the library raises KeyError, IndexError and more at values with wrong tags)
         raise YamlError(f" is not YAML: {type(error).__name__}") from None
 
 

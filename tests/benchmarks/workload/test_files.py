@@ -174,6 +174,8 @@ def test_mistakes_are_named_with_their_remedy(values: dict[str, object], says: s
         ("a.yaml", "[" * 20_000, "is not YAML"),
         ("a.toml", "rate = " + "9" * 5000, "is not TOML"),
         ("a.yaml", "rate: " + "9" * 5000, "is not YAML"),
+        ("a.yaml", "rate: !!bool maybe", "is not YAML"),
+        ("a.yaml", "rate: !!int ''", "is not YAML"),
     ],
 )
 def test_files_that_are_no_workloads(tmp_path: Path, name: str, content: str | None, says: str) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from triomq_server.acl import AclFiles
+from triomq_server.acl.files import WATCH_S
 from triomq_server.disk import RealDisk
 
 
@@ -100,3 +104,20 @@ async def test_a_white_list_does_not_bring_back_a_file_that_an_operator_has_dele
     path.unlink()
     assert not await accounts.put_white(["10.0.0.2"], str(path))
     assert not path.exists()
+
+
+async def test_a_file_with_values_that_cannot_be_read_changes_nothing(
+    home: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(chore: Callable[[], Any]) -> Any:
+        return chore()
+
+    accounts = AclFiles(str(home), lambda: 0, run)
+    accounts.load()
+    (home / "conf/plain_acl.yml").write_text(
+        _OPERATOR + "- {accessKey: another, secretKey: c secret, admin: !!bool no!}"
+    )
+    with trio.move_on_after(3 * WATCH_S):
+        await accounts.watch()
+    assert list(accounts.rules.accounts) == ["operator", "leaving1"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
