@@ -139,7 +139,7 @@ def account_of(where: str, entry: Mapping[str, Any]) -> Account:
     assert secret_key is not None
     where = f"{where} ({access_key})"
     admin = entry.get("admin")
-    if admin not in (None, True, False):
+    if not isinstance(admin, bool | None):  # 1 equals true
         raise AclError(f"{where}: admin is neither true nor false")
     permissions = {RETRY_PREFIX + name: value for name, value in permission_list(where, entry, "groupPerms")}
     permissions.update(permission_list(where, entry, "topicPerms"))

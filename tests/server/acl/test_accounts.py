@@ -96,6 +96,7 @@ def test_the_first_place_of_an_access_key_counts() -> None:
         (b"accounts: [{accessKey: account}]", "secretKey needs more than 6"),
         (b"accounts: [{accessKey: account, secretKey: 2020-01-01}]", "secretKey is not text; put it in quotes"),
         (b"accounts: [{accessKey: account, secretKey: SECRET-1, admin: perhaps}]", "admin is neither true nor false"),
+        (b"accounts: [{accessKey: account, secretKey: SECRET-1, admin: 1}]", "admin is neither true nor false"),
         (
             b"accounts: [{accessKey: account, secretKey: SECRET-1, topicPerms: t=PUB}]",
             "topicPerms is not a list of texts",
