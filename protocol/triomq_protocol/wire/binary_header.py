@@ -13,7 +13,9 @@ from triomq_protocol.java_text import utf8
 _FIXED = Struct(">hbhiii")  # code, language, version, opaque, flag, length of the remark
 _FIXED_BYTES = _FIXED.size
 _MAX_NAME_BYTES = 32767
-_MAX_FIELDS = 4096  # no command has more than thirty; a header full of empty ones must not block other links
+MAX_FIELDS = 4096
+"""Maximum number of ext fields, in JSON too. No command has more than thirty; a header full of empty ones must not block
+other links."""
 _LANGUAGES: dict[int, str] = {int(code): code.name for code in LanguageCode}
 
 
@@ -100,8 +102,8 @@ def decode_area(area: bytes) -> list[tuple[str | None, str | None]]:
         name, at = _part(area, at, 2)
         value, at = _part(area, at, 4)
         pairs.append((name, value))
-        if len(pairs) > _MAX_FIELDS:
-            raise RemoteProtocolError(f"more than {_MAX_FIELDS} ext fields")
+        if len(pairs) > MAX_FIELDS:
+            raise RemoteProtocolError(f"more than {MAX_FIELDS} ext fields")
     return pairs
 
 

@@ -88,6 +88,46 @@ def test_deep_values_of_ext_fields_make_an_unusable_request(depth: int, member: 
     assert caught.value.field == "extFields"
 
 
+def _ext(members: bytes) -> Command:
+    (command,) = FrameDecoder().feed(json_frame(b'{"code":1,"extFields":{%b}}' % members))
+    return command
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(b"[1e300]", "[1.0E300]"), (b'{"a":{}}', '{"a":{}}'), (b'[[["x"]]]', '[[["x"]]]')]
+)
+def test_lists_and_objects_as_ext_fields_have_a_limit(value: bytes, text: str) -> None:
+    """Making Java's text of 256 KiB of them takes up to 0.4 s."""
+    filled = b'"topic":"%b","other":' % (b"x" * (4096 - len(b'{"topic":"","other":}') - len(value)))
+    assert (_ext(filled + value).fields or {})["other"] == text
+    for more in (1, 20_000):
+        with pytest.raises(HeaderError, match="extFields"):
+            _ext(filled + value + b" " * more).field_pairs()
+    command = _ext(b'"topic":"A","other":[' + b"1e300," * 40_000 + b"0]")
+    assert command.header(GetRouteInfoRequest).topic == "A"  # which makes no text of the other field
+
+
+@pytest.mark.parametrize("name", [b"%d", b"\xff%d"])
+def test_the_number_of_ext_fields_in_json_is_limited(name: bytes) -> None:
+    members = [b'"%b":%d' % (name % number, number) for number in range(4097)]
+    assert len(_ext(b",".join(members[:-1])).fields or {}) == 4096
+    with pytest.raises(HeaderError, match="has more than 4096 members"):
+        _ext(b",".join(members)).field_pairs()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"7", "7"), (b"1e5", "100000.0"), (b"true", "true"), (b"null", None), (b'"a\xff"', "a\ufffd"), (b'"\\ud83d\\ude00"', "😀"),
+        (b"123456789012345678901234567890", "123456789012345678901234567890"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("length", [10, 5000, 20_000])
+def test_values_of_ext_fields_behind_long_ones(length: int, value: bytes, text: str | None) -> None:
+    pairs = _ext(b'"long":"%b","value":%b' % (b"x" * length, value)).field_pairs()
+    assert pairs == [("long", "x" * length), ("value", text)]
+
+
 @pytest.mark.parametrize("depth", [66, 300, 500, 900, 20_000])
 def test_a_deep_remark_is_no_header(depth: int) -> None:
     with pytest.raises(RemoteProtocolError, match=r"not JSON|unusual form"):
