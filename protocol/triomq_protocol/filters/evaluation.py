@@ -273,8 +273,11 @@ def _compare_to(sign: Callable[[Any, Any], bool], name: str, value: int, propert
 
 
 def _compare(sign: Callable[[Any, Any], bool], left: Evaluate, right: Evaluate, properties: Properties) -> bool | None:
-    a, b = left(properties), right(properties)
-    if a is None or b is None:
+    a = left(properties)
+    if a is None:
+        return None  # Java does not evaluate the other side then, which may fail
+    b = right(properties)
+    if b is None:
         return None
     assert not isinstance(a, bool) and not isinstance(b, bool)  # noqa: PT018 - the parser allows no boolean here
     if isinstance(a, str) and isinstance(b, str):

@@ -162,6 +162,15 @@ def test_errors_of_values_that_cannot_be_compared(expression: str, text: str, me
     assert compile_filter(expression).matches({"a": text, "b": "1"}) is False
 
 
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">="])
+def test_behind_a_missing_value_nothing_is_compared_that_could_fail(sign: str) -> None:
+    """A failure inside the right operand would make the whole expression an error; as 4.9.7 evaluates it."""
+    assert outcome(f"a {sign} -(b = 1)", b="x") is None
+    assert outcome(f"a {sign} -(b = 1) OR TRUE", b="x") is True
+    assert outcome(f"b {sign} -(b = 1) OR TRUE", b="x") == "error"
+    assert outcome("a = -(b = 1) OR TRUE", b="x") == "error"
+
+
 THREE = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
