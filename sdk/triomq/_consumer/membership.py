@@ -57,7 +57,7 @@ from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_els
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._error_text import shown
-from triomq._exception_groups import without_groups
+from triomq._exception_groups import open_plain_nursery, without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
@@ -583,15 +583,7 @@ class Membership(ABC):
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 if self.started:
                     await self._rebalancing_ended.wait()
-                brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-                for queue in self._to_release():
-                    brokers[queue.broker_name].append(queue)
-                # At the same time: a broker that is silent must not use up the time of the others.
-                async with trio.open_nursery() as nursery:
-                    for theirs in brokers.values():
-                        nursery.start_soon(self._release_at, theirs)
-        except BaseExceptionGroup as group:
-            raise without_groups(group) from None
+                await at_each_broker(self._to_release(), self._release_at)
         finally:
             # Also after an error of a user's offset store: the client's end waits for this.
             self._close_connections()
@@ -662,8 +654,8 @@ class Membership(ABC):
         """Take a queue: find its start, start pulling.  False: not now, ask again."""
 
     @abstractmethod
-    async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: stop pulling, persist its offset.  False: not now, ask again."""
+    async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
+        """Give queues up: stop pulling, persist their offsets.  Those that are not returned cannot be now."""
 
     @abstractmethod
     async def topic_changed(self, topic: str, /) -> None:
@@ -694,6 +686,18 @@ class Membership(ABC):
     @abstractmethod
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """Handle one message that an operator picked."""
+
+
+async def at_each_broker(
+    queues: Collection[MessageQueue], release: Callable[[Collection[MessageQueue]], Awaitable[object]]
+) -> None:
+    """Release the queues of each broker, at the same time: a broker that is silent must not use up the others' time."""
+    brokers: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        brokers[queue.broker_name].append(queue)
+    async with open_plain_nursery() as nursery:
+        for theirs in brokers.values():
+            nursery.start_soon(release, theirs)
 
 
 def _plain(error: Exception) -> Exception:

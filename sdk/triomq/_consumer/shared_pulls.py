@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -242,16 +242,18 @@ class Share:
         self._note_change()
         return True
 
-    async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up."""
-        self._due.pop(queue, None)
-        self._pulls.pop(queue, None)
+    async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
+        """Give queues up."""
+        for queue in queues:
+            self._due.pop(queue, None)
+            self._pulls.pop(queue, None)
         try:
             with self._own_callbacks.running():
-                await call_with_queues(self._callbacks.on_revoked, [queue])
+                await call_with_queues(self._callbacks.on_revoked, queues)
         finally:
-            self._lose(queue)
-        return True
+            for queue in queues:
+                self._lose(queue)
+        return queues
 
     async def kept(self, _queue: MessageQueue, /) -> bool:
         """Does nothing: only the caller commits offsets."""

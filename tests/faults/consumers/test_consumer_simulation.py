@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from consumer_ledger import Ledger
 from consumer_simulation import kinds, simulate
 
 from triomq._consumer.push.membership import PushMembership
+from triomq._message.message import MessageQueue
 
 SEEDS = int(os.environ.get("TRIOMQ_CONSUMER_SIMULATIONS", "40"))
 SHARE = 10
@@ -44,14 +45,14 @@ def test_a_seed_repeats_itself() -> None:
 def test_a_member_that_does_not_wait_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit's own test: queues are committed to the end of what was pulled when they are given up."""
 
-    async def revoked(self: PushMembership, queue: object, /) -> bool:
-        source = self.engine.queues[queue]  # type: ignore[index]
-        offset = source.next_offset
-        self.engine.stop(source.queue)
-        self.positions.update(source.queue, offset, increase_only=True)
-        await self.positions.persist([source.queue])
-        self.positions.forget(source.queue)
-        return True
+    async def revoked(self: PushMembership, queues: Sequence[MessageQueue], /) -> Sequence[MessageQueue]:
+        for queue in queues:
+            offset = self.engine.queues[queue].next_offset
+            self.engine.stop(queue)
+            self.positions.update(queue, offset, increase_only=True)
+            await self.positions.persist([queue])
+            self.positions.forget(queue)
+        return queues
 
     monkeypatch.setattr(PushMembership, "revoked", revoked)
     faults = (fault for seed in range(60) for fault in simulate(seed).faults)

@@ -100,10 +100,10 @@ async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock
     broker = group_cluster.broker
     fill(group_cluster, *(b"%d" % number for number in range(10)), queue_id=3)
     events, lost, again, came, results = [], trio.Event(), trio.Event(), trio.Event(), []
-    callbacks = triomq.ConsumerCallbacks(on_assigned=events.append, on_revoked=events.append)
+    callbacks = triomq.ConsumerCallbacks(on_assigned=events.extend, on_revoked=events.extend)
 
     async def late(command):
-        await until(lambda: events.count([Q[3]]) == 3)
+        await until(lambda: events.count(Q[3]) == 3)
         if pulled_again:
             await again.wait()
         came.set()
@@ -145,7 +145,7 @@ async def test_a_result_of_before_a_queue_was_lost_does_not_count(autojump_clock
             second.pull_consumer("G") as other,
             other.share("T") as theirs,
         ):
-            await until(lambda: Q[3] in theirs.assignment and events.count([Q[3]]) == 2)
+            await until(lambda: Q[3] in theirs.assignment and events.count(Q[3]) == 2)
             await other.commit(Q[3], 6)
         await trio.sleep(60)
         nursery.cancel_scope.cancel()

@@ -6,6 +6,7 @@ import pytest
 import trio
 from consumer_broker import until
 
+import triomq
 from triomq_protocol.codes import RequestCode
 
 SECOND = ("G", "T", 0)
@@ -103,6 +104,44 @@ async def test_a_queue_that_is_given_up(autojump_clock, group_cluster, brokers, 
             two.drain()
         one.drain()
     assert len(handled) == len(set(handled)) == 7, "nothing is handled twice"
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_are_given_up_together(autojump_clock, group_cluster, brokers, open_consumer, options):
+    """The first broker stores no offset: this is waited for once, and not at each of its queues."""
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=16)
+    async with open_consumer(**options) as one:
+        await until(lambda: len(one.assignment) == 32)
+        await trio.sleep(60)
+        silence(first, RequestCode.UPDATE_CONSUMER_OFFSET)
+        # It comes before the other member in the list, and gets the first broker's queues.
+        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
+            await two.subscribe("T")
+            await until(lambda: len(one.assignment) == 16, seconds=4)
+            assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
+
+
+@pytest.mark.parametrize("kind", ["lite", "push"])
+async def test_on_revoked_has_all_queues_that_are_given_up(autojump_clock, group_cluster, brokers, open_consumer, kind):
+    revoked = []
+
+    def give_up(queues):
+        if any(queue.topic == "T" for queue in queues):  # and not the retry topic
+            revoked.append({queue for queue in queues if queue.topic == "T"})
+
+    callbacks = triomq.ConsumerCallbacks(on_revoked=give_up)
+    async with open_consumer(kind, callbacks=callbacks) as one:
+        await until(lambda: len(one.assignment) == 4)
+        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
+            await two.subscribe("T")
+            await until(lambda: len(two.assignment) == 2)
+            gone = set(two.assignment)
+            assert revoked == [gone]
+            await until(lambda: len(one.assignment) == 2)
+        await until(lambda: len(one.assignment) == 4)
+        every = set(one.assignment)
+    assert revoked == [gone, every]
 
 
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])

@@ -1,7 +1,7 @@
 """Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
-Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to take or give up queues
-one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
+Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all of
+a topic together, and to take others, one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
 ``RebalanceImpl``.
 """
 
@@ -61,8 +61,12 @@ class Assignee(Protocol):
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue: lock it if needed, find its start, start pulling.  False: not now, ask again."""
 
-    async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: stop pulling, persist its offset, forget it, unlock it.  False: not now, ask again."""
+    async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
+        """Give queues up: stop pulling, persist their offsets, forget them, unlock them.
+
+        Returns:
+            Those that were given up; the others cannot be now, ask again.
+        """
 
     async def kept(self, queue: MessageQueue, /) -> bool:
         """A queue stays ours in this round.  False: it is not known yet whether it was ours all the time, ask again."""
@@ -407,12 +411,12 @@ class Rebalance:
         moves = plan_moves(owned, share, {queue for queue in owned if self._assignee.is_stuck(queue)})
         before = frozenset(owned)
         done = True
-        for queue in moves.revoke:
-            # Its offset is persisted in there: its next owner reads it from the broker.
-            if await self._assignee.revoked(queue):
-                self.owned.discard(queue)
-            else:
-                done = False
+        if moves.revoke:
+            # Their offsets are persisted in there: their next owners read them from the brokers. All together: a broker
+            # that is silent would be waited for at each of its queues, while they have no owner.
+            given_up = await self._assignee.revoked(moves.revoke)
+            self.owned.difference_update(given_up)
+            done = len(given_up) == len(moves.revoke)
         for queue in sorted_queues(owned.difference(moves.revoke)):
             done &= await self._assignee.kept(queue)
         for queue in moves.assign:

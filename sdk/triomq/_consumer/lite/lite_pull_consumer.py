@@ -165,9 +165,8 @@ class LitePullConsumer(AssignedQueues):
                 subscription = make_subscription(topic, expression, now)
                 await self._member.check_filter(subscription)
                 self._member.use(subscription)
-            for queue in [queue for queue in self._member.engine.queues if queue not in wanted]:
-                self._check_open()  # the close itself calls on_revoked
-                await self._member.revoked(queue)
+            self._check_open()  # the close itself calls on_revoked
+            await self._member.revoked([queue for queue in self._member.engine.queues if queue not in wanted])
             for queue in wanted:
                 if queue not in self._member.engine.queues:
                     await self._member.take(queue)

@@ -204,23 +204,26 @@ class LiteMembership(Membership):
         await self.call_with_queues(self.callbacks.on_assigned, [queue])
         self.engine.start(queue, offset)
 
-    async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up."""
-        # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
-        source = self.engine.stop(queue)
-        if self.positions.in_doubt(queue):
-            # A commit in on_revoked does not count either.
-            self.positions.forget(queue)
-        elif source is not None:
-            self._revoking[queue] = source
+    async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
+        """Give queues up."""
+        for queue in queues:
+            # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
+            source = self.engine.stop(queue)
+            if self.positions.in_doubt(queue):
+                # A commit in on_revoked does not count either.
+                self.positions.forget(queue)
+            elif source is not None:
+                self._revoking[queue] = source
         try:
-            await self.call_with_queues(self.callbacks.on_revoked, [queue])
+            await self.call_with_queues(self.callbacks.on_revoked, queues)
         finally:
-            self._revoking.pop(queue, None)
+            for queue in queues:
+                self._revoking.pop(queue, None)
             if self.auto_commit:
-                await self.positions.persist_at_end([queue])
-        self.positions.forget(queue)
-        return True
+                await self.positions.persist_at_end(queues)
+        for queue in queues:
+            self.positions.forget(queue)
+        return queues
 
     async def topic_changed(self, _topic: str, /) -> None:
         """Nothing to do: pulls carry their expression."""

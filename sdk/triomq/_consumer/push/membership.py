@@ -7,7 +7,7 @@ Upstream: ``DefaultMQPushConsumerImpl``, ``RebalancePushImpl``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import trio
@@ -17,7 +17,7 @@ from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.group.queue_locks import QueueLocks
-from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership
+from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership, at_each_broker
 from triomq._consumer.push.concurrent import ConcurrentDispatch
 from triomq._consumer.push.dispatch import later_in
 from triomq._consumer.push.handlers import Handlers
@@ -231,13 +231,12 @@ class PushMembership(Membership):
     # --- the end ---------------------------------------------------------------------------------------------
 
     async def _revoke_all(self) -> None:
-        for queue in list(self.engine.queues):
-            await self._call_revoked(queue)
+        await self._call_revoked(list(self.engine.queues))
 
-    async def _call_revoked(self, queue: MessageQueue) -> None:
-        if queue not in self._revoked_called:
-            self._revoked_called.add(queue)  # once, although the consumer may end in the midst of it
-            await self.call_with_queues(self.callbacks.on_revoked, [queue])
+    async def _call_revoked(self, queues: Sequence[MessageQueue]) -> None:
+        new = [queue for queue in queues if queue not in self._revoked_called]
+        self._revoked_called.update(new)  # once, although the consumer may end in the midst of it
+        await self.call_with_queues(self.callbacks.on_revoked, new)
 
     def _to_release(self) -> Collection[MessageQueue]:
         leaving = self._locks.leaving if self._locks is not None else ()
@@ -295,28 +294,31 @@ class PushMembership(Membership):
             locks.leaving.discard(queue)
         return True
 
-    async def revoked(self, queue: MessageQueue, /) -> bool:
-        """Give a queue up: stop pulling, persist its offset, unlock it.  False: its handler is still running."""
-        source = self.engine.queues.get(queue)
-        if source is None:
-            return True
-        if self._ordered is not None and not await self._ordered.wait_idle(queue):
-            return False
-        await self._call_revoked(queue)
-        self.engine.stop(queue)
-        if self._ordered is not None:
-            self._ordered.remove(queue)
-        locks = self._locks
+    async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
+        """Give queues up: stop pulling, persist their offsets, unlock them, except those whose handler still runs."""
+        going = queues if self._ordered is None else await self._ordered.wait_idle(queues)
+        owned = [queue for queue in going if queue in self.engine.queues]
+        await self._call_revoked(owned)
+        for queue in owned:
+            self.engine.stop(queue)
+            if self._ordered is not None:
+                self._ordered.remove(queue)
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
-            # Before the next member can read it (docs/protocol/consumer.md §11.3), even if this one ends
+            # Before the next member can read them (docs/protocol/consumer.md §11.3), even if this one ends
             # meanwhile.
-            await self.positions.persist([queue])
-            if locks is not None:
-                # At once, even if pulled messages were not handled: no handler is running, and the next member
-                # starts with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
-                await locks.unlock([queue], wait=False)
-        self.positions.forget(queue)
-        return True
+            await at_each_broker(owned, self._hand_over)
+        for queue in owned:
+            self.positions.forget(queue)
+        return going
+
+    @trio.lowlevel.enable_ki_protection
+    async def _hand_over(self, queues: Collection[MessageQueue]) -> None:
+        """Let other members begin with queues of one broker, which were given up."""
+        await self.positions.persist(queues)
+        if self._locks is not None:
+            # At once, even if pulled messages were not handled: no handler is running, and the next member
+            # starts with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
+            await self._locks.unlock(queues, wait=False)
 
     async def topic_changed(self, topic: str, /) -> None:
         """Queues of a topic have moved: heartbeats carry a newer version of its subscription

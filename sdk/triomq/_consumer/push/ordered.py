@@ -124,24 +124,26 @@ class OrderedDispatch(Dispatch[OrderedQueue]):
         """Remove a queue that was given up."""
         self.states.pop(queue, None)
 
-    async def wait_idle(self, queue: MessageQueue) -> bool:
-        """Give nothing more out of a queue, and wait a moment until nothing is in flight.
+    async def wait_idle(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        """Give nothing more out of queues, and wait a moment until nothing of them is in flight.
 
         Returns:
-            Whether it can be given up; if not, ``on_idle`` is called when it can.
+            Those that can be given up; when another one can, ``on_idle`` is called.
         """
-        state = self.states.get(queue)
-        if state is None:
-            return True
-        state.leaving = True
-        state.given_up_calls += 1
-        if state.in_flight:
-            state.idle = trio.Event()
-            with trio.move_on_after(GIVE_UP_WAIT_S):
-                await state.idle.wait()
+        states = [self.states[queue] for queue in queues if queue in self.states]
+        for state in states:
+            state.leaving = True
+            state.given_up_calls += 1
+            state.idle = trio.Event() if state.in_flight else None
+        with trio.move_on_after(GIVE_UP_WAIT_S):
+            for state in states:
+                if state.idle is not None:
+                    await state.idle.wait()
+        for state in states:
             state.idle = None
-        # Giving it up is still requested: the end of its handler calls `on_idle`.
-        return not state.in_flight
+        # Giving the others up is still requested: the end of their handlers calls `on_idle`.
+        busy = {state.source.queue for state in states if state.in_flight}
+        return [queue for queue in queues if queue not in busy]
 
     def is_in_flight(self, queue: MessageQueue) -> bool:
         """Whether a handler is processing a queue's messages; a delivery that is never answered does not count."""

@@ -105,11 +105,11 @@ class Assignee:
         self.calls.append(("assigned", queue))
         return ("assigned", queue) not in self.refuses
 
-    async def revoked(self, queue, /):
+    async def revoked(self, queues, /):
         await trio.lowlevel.checkpoint()
-        self.calls.append(("revoked", queue))
-        self.stuck.discard(queue)
-        return ("revoked", queue) not in self.refuses
+        self.calls.extend(("revoked", queue) for queue in queues)
+        self.stuck.difference_update(queues)
+        return [queue for queue in queues if ("revoked", queue) not in self.refuses]
 
     async def kept(self, queue, /):
         await trio.lowlevel.checkpoint()

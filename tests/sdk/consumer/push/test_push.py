@@ -1096,6 +1096,7 @@ async def test_an_unsubscribed_topic_is_given_up(autojump_clock, group_cluster, 
                 pass
         await consumer.unsubscribe("T")
         await until(lambda: not consumer.assignment, seconds=5)
+        await trio.testing.wait_all_tasks_blocked()
         assert committed(group_cluster) == 2
         assert ("G", "T") not in group_cluster.broker.consumers.subscriptions
 
