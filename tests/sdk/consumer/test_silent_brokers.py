@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
 from consumer_broker import until
@@ -155,6 +157,21 @@ async def test_queues_of_other_brokers_are_taken(autojump_clock, group_cluster, 
         assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
         first.scripts.clear()
         await until(lambda: len(consumer.assignment) == 32)
+
+
+async def test_ordered_queues_of_other_brokers_are_locked(
+    autojump_clock, group_cluster, brokers, open_consumer, caplog
+):
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=16)
+    silence(first, RequestCode.LOCK_BATCH_MQ)
+    caplog.set_level(logging.INFO)
+    async with open_consumer(ordered=True) as consumer:
+        await until(lambda: len(consumer.assignment) == 16, seconds=3)
+        assert {queue.broker_name for queue in consumer.assignment} == {"broker-b"}
+        first.scripts.clear()
+        await until(lambda: len(consumer.assignment) == 32, seconds=5)
+    assert "locked by another member" not in caplog.text
 
 
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])

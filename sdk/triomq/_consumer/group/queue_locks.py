@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from triomq._cluster.broker_links import BrokerLinks
@@ -53,8 +53,14 @@ class QueueLocks:
         self._client_id = client_id
         self._brokers = brokers
 
-    async def lock(self, queues: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
+    async def lock(
+        self, queues: Collection[MessageQueue], failed: Callable[[MessageQueue, MQError], object] = lambda *_: None
+    ) -> tuple[list[MessageQueue], list[MessageQueue]]:
         """Take or renew locks.
+
+        Args:
+            queues: the queues.
+            failed: called with a queue of each broker that did not answer, and the error.
 
         Returns:
             The queues that are ours now, and those that are not, each broker's in the given order; queues whose broker
@@ -67,6 +73,7 @@ class QueueLocks:
                 ours = await self._ask(part)
             except MQError as error:
                 log.warning("%d queues of %s could not be locked: %s", len(part), part[0].broker_name, error)
+                failed(part[0], error)
                 continue
             granted += [each for each in part if each in ours]
             refused += [each for each in part if each not in ours]

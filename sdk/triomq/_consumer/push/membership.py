@@ -267,9 +267,10 @@ class PushMembership(Membership):
         asked_s = trio.current_time()
         if locks is not None:
             locks.leaving.add(queue)  # until it is ours for good: a cancel may occur in between
-            granted, _ = await locks.lock([queue])
+            granted, refused = await locks.lock([queue], self.note_silent)
             if queue not in granted:
-                log.info("%s is locked by another member still", queue, extra=queue_fields(queue, self.group))
+                if refused:
+                    log.info("%s is locked by another member still", queue, extra=queue_fields(queue, self.group))
                 locks.leaving.discard(queue)
                 return False
         try:
