@@ -50,6 +50,7 @@ class BrokerOffsets:
         brokers: the links to brokers.
         look_again: called just before an offset is sent, since earlier requests take time: returns the offset to send
             now, None for none. It raises :class:`~triomq.errors.LinkLost` for a queue in doubt.
+        stored: called with each offset that a broker has stored, also if others of a commit are refused.
         overruled: called if the broker does not accept an offset as the group was reset; None: the reset holds.
     """
 
@@ -58,11 +59,13 @@ class BrokerOffsets:
         group: str,
         brokers: BrokerLinks,
         look_again: Callable[[MessageQueue, int], int | None] = lambda _queue, offset: offset,
+        stored: Callable[[MessageQueue, int], object] = lambda _queue, _offset: None,
         overruled: Overruled | None = None,
     ) -> None:
         self._group = group
         self._brokers = brokers
         self._look_again = look_again
+        self._stored = stored
         self._overruled = overruled
 
     async def read(self, queue: MessageQueue, /) -> int | None:
@@ -154,6 +157,7 @@ class BrokerOffsets:
         if answer.code != ResponseCode.SUCCESS:
             what = f"committing offset {offset} of group {self._group} in {queue}"
             return error_for_code(answer.code, answer.remark, what=what, address=link.address)
+        self._stored(queue, offset)
         if answer.remark == RESET_BEFORE:
             log.info(
                 "offset %d of group %s in %s is not committed: an operator's reset applies", offset, self._group, queue

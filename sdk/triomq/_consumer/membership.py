@@ -256,7 +256,12 @@ class Membership(ABC):
         if self.broadcasts:
             self._ends_with_client = True
             return self._client.instance_offsets.setdefault(self.group, InstanceOffsets())
-        return BrokerOffsets(self.group, brokers, lambda queue, _offset: self.positions.to_write(queue))
+        return BrokerOffsets(
+            self.group,
+            brokers,
+            lambda queue, _offset: self.positions.to_write(queue),
+            lambda queue, offset: self.positions.note_persisted(queue, offset),
+        )
 
     def _make_engine(
         self, sink: PullSink, settings: PullSettings, held_back: Callable[[PulledQueue], bool] | None

@@ -9,7 +9,7 @@ from consumer_broker import until
 import triomq
 from triomq import errors
 from triomq._cluster.broker_offsets import AT_ONCE, OFFSET_TIMEOUT_S, BrokerOffsets
-from triomq._consumer.group.positions import END_TIMEOUT_S
+from triomq._consumer.group.positions import END_TIMEOUT_S, PERSIST_ALL_S
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.offset import UpdateConsumerOffsetRequest
 
@@ -56,6 +56,28 @@ async def test_a_topic_that_was_deleted(autojump_clock, deleted_topic, caplog, h
     assert "offsets could not be persisted" in caplog.text
     requests = deleted_topic.broker.requests(RequestCode.UPDATE_CONSUMER_OFFSET)
     assert len(requests) < 100
+
+
+@pytest.mark.parametrize("has_route", [True, False])
+async def test_what_was_stored_is_not_sent_again(autojump_clock, deleted_topic, has_route):
+    """Each five seconds the refused offset is sent, and not those of the topic's and the broker's other queues."""
+    broker = deleted_topic.broker
+    async with (
+        deleted_topic.client() as client,
+        client.lite_pull_consumer("G", start_from="earliest") as consumer,
+    ):
+        await consumer.assign([triomq.MessageQueue(topic, "broker-a", 0) for topic in ("A", "T")])
+        deleted_topic.is_deleted = True
+        if not has_route:
+            del deleted_topic.name_server.routes["A"]
+        for topic in ("A", "T"):
+            broker.store(topic, 0, b"m")
+        polled = 0
+        while polled < 2:
+            polled += len(await consumer.poll())
+        await consumer.poll(0.0)
+        await trio.sleep(120)
+        assert broker.consumers.commits.count(("G", "T", 0, 1)) <= 120 / PERSIST_ALL_S + 1
 
 
 class Distant:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Final, Literal
 
@@ -426,7 +426,8 @@ class Positions:
             except MQError as error:
                 errors.append(error)
             else:
-                self._note_persisted(part)
+                for queue, offset in part.items():
+                    self.note_persisted(queue, offset)
 
     def to_write(self, queue: MessageQueue) -> int | None:
         """The offset of a queue to write now; None if it was given up meanwhile.
@@ -438,12 +439,12 @@ class Positions:
             raise offset_in_doubt(queue)
         return self._offsets.get(queue)
 
-    def _note_persisted(self, offsets: Mapping[MessageQueue, int]) -> None:
-        for queue, offset in offsets.items():
-            if queue in self._offsets:
-                self._persisted[queue] = offset
-                if self._offsets[queue] >= offset:
-                    self._moved.discard(queue)
+    def note_persisted(self, queue: MessageQueue, offset: int) -> None:
+        """Record that an offset is in the store; brokers may store some and refuse others."""
+        if queue in self._offsets:
+            self._persisted[queue] = offset
+            if self._offsets[queue] >= offset:
+                self._moved.discard(queue)
 
     # --- starting and correcting -----------------------------------------------------------------------------
 
