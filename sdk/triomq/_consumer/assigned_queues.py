@@ -5,18 +5,19 @@ Upstream: ``DefaultLitePullConsumer``; Java's push consumer has only ``suspend``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 import trio
 
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.positions import checked_time_ms
-from triomq._consumer.membership import Membership
+from triomq._consumer.membership import NO_ANSWER, Membership, at_each_broker
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_queue, check_whole_offset
 from triomq._own_callbacks import OwnCallbacks
-from triomq.errors import InvalidCall
+from triomq.errors import ClientClosed, InvalidCall, MQError
 
 
 class AssignedQueues(metaclass=NoPublicConstructor):
@@ -80,11 +81,19 @@ class AssignedQueues(metaclass=NoPublicConstructor):
         self._member.go_to(queue, offset)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
-        """Go to the queues' first messages; without queues, for all that are assigned."""
+        """Go to the queues' first messages; without queues, for all that are assigned.
+
+        Raises:
+            MQError: some queues cannot be moved now, which it names; the others are moved.
+        """
         await self._go_to_each(queues, self._member.bounds.min_offset)
 
     async def seek_to_end(self, *queues: MessageQueue) -> None:
-        """Go to the end of the queues, after their last messages; without queues, for all that are assigned."""
+        """Go to the end of the queues, after their last messages; without queues, for all that are assigned.
+
+        Raises:
+            MQError: some queues cannot be moved now, which it names; the others are moved.
+        """
         await self._go_to_each(queues, self._member.bounds.max_offset)
 
     async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
@@ -93,6 +102,7 @@ class AssignedQueues(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: the time cannot be used, or a queue is not assigned, or is locked by another member; the other
                 queues are moved in the last case.
+            MQError: some queues cannot be moved now, which it names; the others are moved.
         """
         checked_time_ms("the time", moment)  # even if nothing is assigned
         await self._go_to_each(queues, lambda queue: self._member.positions.offset_at(queue, moment))
@@ -101,15 +111,27 @@ class AssignedQueues(metaclass=NoPublicConstructor):
         self, queues: Collection[MessageQueue], find: Callable[[MessageQueue], Awaitable[int]]
     ) -> None:
         """Go to an offset of each queue, or of all that are assigned; one that cannot be moved keeps none of them back."""
-        refused: InvalidCall | None = None
-        for queue in self._own(queues or self._assigned()):
-            offset = await find(queue)
-            try:
-                self._member.go_to(queue, offset)
-            except InvalidCall as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused
+        wanted = self._own(queues or self._assigned())
+        failed: dict[MessageQueue, MQError] = {}
+
+        @trio.lowlevel.enable_ki_protection
+        async def go_at_one_broker(theirs: Collection[MessageQueue]) -> None:
+            silence: MQError | None = None
+            for queue in theirs:
+                if silence is not None:
+                    failed[queue] = silence  # each would take the whole time limit again
+                    continue
+                try:
+                    self._member.go_to(queue, await find(queue))
+                except ClientClosed:
+                    raise
+                except MQError as error:
+                    failed[queue] = error
+                    silence = error if isinstance(error, NO_ANSWER) else None
+
+        await at_each_broker(wanted, go_at_one_broker)
+        if failed:
+            raise _not_moved(failed, len(wanted))
 
     def _assigned(self) -> list[MessageQueue]:
         """The queues that are assigned to this member now, sorted, without the retry topic's."""
@@ -124,3 +146,17 @@ class AssignedQueues(metaclass=NoPublicConstructor):
                     f"{queue} is not assigned to this consumer; its `assignment` lists the queues that are"
                 )
         return found
+
+
+def _not_moved(failed: Mapping[MessageQueue, MQError], count: int) -> MQError:
+    """The error of a seek of several queues, of which some were not moved: that of an outage, if there is one."""
+    outages = [error for error in failed.values() if not isinstance(error, InvalidCall)]
+    first = (outages or list(failed.values()))[0]
+    if len(failed) == 1 or not outages:
+        return first
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for queue in sorted(failed):
+        places[queue.topic, queue.broker_name].append(str(queue.queue_id))
+    names = "; ".join(f"{', '.join(ids)} of {topic} at {broker}" for (topic, broker), ids in places.items())
+    what = f"{first.what}; {len(failed)} of {count} queues were not moved: {names}"
+    return type(first)(what, address=first.address, code=first.code, remark=first.remark, attempts=first.attempts)

@@ -77,6 +77,9 @@ MessageModel = Literal["clustering", "broadcasting"]
 MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
 """The users' name of a message model -> its name in heartbeats."""
 
+NO_ANSWER: Final = (ConnectFailed, LinkLost, RequestTimeout)
+"""Errors of a broker that does not answer: it is not asked for its other queues, too."""
+
 
 @attrs.frozen(kw_only=True)
 class ClientResources:
@@ -521,7 +524,7 @@ class Membership(ABC):
 
     def note_silent(self, queue: MessageQueue, error: MQError) -> None:
         """Ask a queue's broker no more in this round, if this error means that it does not answer."""
-        if isinstance(error, ConnectFailed | LinkLost | RequestTimeout):
+        if isinstance(error, NO_ANSWER):
             self._silent[queue.broker_name] = self.rebalance.rounds
 
     def _confirm(self, queue: MessageQueue, committed: int | None) -> bool:

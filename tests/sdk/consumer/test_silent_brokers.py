@@ -9,6 +9,7 @@ import trio
 from consumer_broker import until
 
 import triomq
+from triomq import errors
 from triomq_protocol.codes import RequestCode
 
 SECOND = ("G", "T", 0)
@@ -106,6 +107,35 @@ async def test_a_queue_that_is_given_up(autojump_clock, group_cluster, brokers, 
             two.drain()
         one.drain()
     assert len(handled) == len(set(handled)) == 7, "nothing is handled twice"
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_a_seek_in_all_queues(autojump_clock, group_cluster, brokers, open_consumer, options, is_silent):
+    """The second broker's queues are moved; the error names those of the first one, for which it waits once."""
+    first, second = brokers
+    group_cluster.name_server.add_route("T", first, second, queues=8)
+    fill(second)
+    async with open_consumer(**options) as consumer:
+        await until(lambda: len(consumer.assignment) == 16)
+        await consumer.seek_to_end()
+        await until(lambda: second.offsets[SECOND] == 5)
+        if is_silent:
+            silence(first, RequestCode.GET_MIN_OFFSET)
+        else:
+            await first.stop()
+        began = trio.current_time()
+        with pytest.raises(errors.TransientError) as caught:
+            await consumer.seek_to_begin()
+        assert trio.current_time() - began < 10
+        assert "8 of 16 queues were not moved: 0, 1, 2, 3, 4, 5, 6, 7 of T at broker-a" in str(caught.value)
+        assert "broker-b" not in str(caught.value)
+        if options.get("kind"):
+            await poll_all(consumer)
+        else:
+            for _ in range(5):
+                async with await anext(consumer):
+                    pass
 
 
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
