@@ -380,7 +380,8 @@ class PullEngine:
                 source.counters.pulling_s += trio.current_time() - source.pulled_s
                 if source.process is not process:
                     return  # a seek was made while the answer was in flight: the queue has another task by now
-                if result.status is PullStatus.OFFSET_ILLEGAL:
+                # If it was given up meanwhile, its offset is another member's, or an operator's reset follows.
+                if result.status is PullStatus.OFFSET_ILLEGAL and not process.dropped:
                     await self._correct(source, result)
                     continue
                 self._take(source, process, subscription, result)

@@ -11,8 +11,9 @@ import trio
 from consumer_broker import MemoryOffsets, until
 
 import triomq
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.group_admin import ResetOffsetBody, ResetOffsetRequest
+from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.wire.command import Command
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
@@ -235,6 +236,44 @@ async def test_a_lock_that_another_member_took(autojump_clock, group_cluster):
     assert [each.kind for each in events] == ["lock_lost"]
     assert seen[count:] == [8, 9]
     assert committed(group_cluster) == 10
+
+
+async def test_an_illegal_offset_in_a_queue_that_another_member_took(
+    autojump_clock, group_cluster, open_consumer, events
+):
+    """The answer comes after the lock was lost: the offset is the other member's by then."""
+    broker = group_cluster.broker
+    fill(group_cluster, 10)
+    seen = []
+
+    async def handle(message):
+        seen.append(message.queue_offset)
+
+    async def late(command):
+        await until(lambda: "lock_lost" in events.kinds())
+        broker.offsets["G", "T", 0] = 8
+        header = command.header(PullMessageRequest)
+        answer = PullMessageResponse(
+            suggest_which_broker_id=0, next_begin_offset=5, min_offset=5, max_offset=header.queue_offset
+        )
+        return command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", answer)
+
+    def pull(command):
+        header = command.header(PullMessageRequest)
+        if header.topic == "T" and header.queue_id == 0 and header.queue_offset == 10 and not events:
+            broker.consumers.locks["G", Q0] = ("other", trio.current_time() + 60)
+            return late(command)
+        return served(command)
+
+    served, broker.pull = broker.pull, pull
+    async with open_consumer(ordered=True) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handle)
+        await until(lambda: len(seen) == 10)
+        await trio.sleep(40)
+        assert events.kinds() == ["lock_lost"]
+        assert broker.offsets["G", "T", 0] == 8
+        await until(lambda: seen[10:] == [8, 9])
+        consumer.drain()
 
 
 async def test_a_seek_in_a_queue_that_another_member_has_locked(autojump_clock, group_cluster, open_consumer, events):
