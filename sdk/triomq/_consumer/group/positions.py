@@ -109,7 +109,8 @@ def is_overtaken(known: int, committed: int | None, *, moved: bool) -> bool:
     Args:
         known: how far this member has consumed it.
         committed: the group's offset in the store now; None if there is none.
-        moved: whether a seek, a reset or a correction has set ``known``, and it has not been written since.
+        moved: whether a seek, a reset, or a correction before this member was cut off, has set ``known``, and it has
+            not been written since.
     """
     return committed is not None and committed > known and not moved
 
@@ -504,7 +505,10 @@ class Positions:
         self._report(ConsumerEvent("offset_illegal", f"{what}; {goes_on} (policy {self.policy.value})", queue))
         if chosen is None:
             raise OffsetIllegal(what, address=result.broker_address)
+        keeps_doubt = queue in self._doubted and queue not in self._moved
         self.move(queue, chosen)
+        if keeps_doubt:
+            self._moved.discard(queue)  # unlike a seek, it is no reason to go back behind another member
         await self.persist([queue])
         return chosen
 

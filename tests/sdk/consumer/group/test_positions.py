@@ -241,6 +241,16 @@ async def test_a_correction_is_committed_and_kept(store) -> None:
     assert "has no offset 100, only 3 to 9; going on at 3 (policy earliest)" in event.text
 
 
+async def test_a_correction_in_doubt_does_not_outdo_other_members(store) -> None:
+    """Another member has had the queue meanwhile: the group's offset does not go back to the queue's beginning."""
+    memory = positions(store, illegal_offset="earliest")
+    memory.update(Q0, 5, increase_only=True)
+    memory.doubt()
+    assert await memory.correct(Q0, 5, illegal(50, 200)) == 50
+    assert not store.offsets
+    assert memory.confirm(Q0, 100) == 100
+
+
 async def test_a_consumer_may_end_instead(store) -> None:
     memory = positions(store, illegal_offset="raise")
     memory.update(Q0, 100, increase_only=True)
