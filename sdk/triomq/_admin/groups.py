@@ -41,6 +41,7 @@ from triomq.errors import (
     InvalidCall,
     MQError,
     NotFound,
+    code_name,
 )
 from triomq_protocol.codes import FIRST_VERSION_5, RequestCode
 from triomq_protocol.names import MASTER_ID, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
@@ -94,11 +95,11 @@ class ResetQueue:
 class GroupProgress(dict[MessageQueue, OffsetWrapper]):
     """The progress of a group: queue -> end of the queue, committed offset, store time.
 
-    Queues of a set whose master does not answer are missing, or have a slave's values. Those of a broker that refuses the
-    account are missing.
+    Queues of a set whose master does not answer are missing, or have a slave's values. Those of a broker that answers with
+    a fault, or refuses the account, are missing.
 
     Attributes:
-        without_master: broker name -> why its master did not answer.
+        without_master: broker name -> why its master did not answer, or with which fault.
         refused: broker name -> which broker refuses the account, why, and what to do.
     """
 
@@ -384,7 +385,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             topic: only this topic; default: all.
 
         Returns:
-            The offsets, and the sets that have no master or refuse the account, whose lag is unknown.
+            The offsets, and the sets that have no master, answer with a fault, or refuse the account, whose lag is unknown.
 
         Raises:
             BrokerNotFound: no broker is registered at all.
@@ -404,9 +405,14 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for each in found.answers:
             try:
                 answer = checked(each.answer, what, each.address)
-            except (NotFound, BrokerFault) as error:
+            except NotFound as error:
                 # A broker that has no such group, or not this topic.
                 log.info("%s: %s", each.address, error.reason)
+                continue
+            except BrokerFault as error:
+                # Only masters: faults of slaves are not taken for answers.
+                why = error.remark or code_name(each.answer.code)
+                found.without_master[each.broker_name] = f"the master {each.address} answers with a fault: {why}"
                 continue
             table = (await body_of(ConsumeStats, answer, each.address)).offset_table
             offsets.update((self._routes.namespace.unwrap_queue(queue), offset) for queue, offset in table.items())

@@ -50,6 +50,20 @@ async def test_a_dead_master_is_named_and_the_other_sets_are_asked(autojump_cloc
         assert list(await client.admin.without_master()) == ["broker-a"]
 
 
+async def test_a_broker_that_answers_with_a_fault_is_named(autojump_clock, cluster):
+    """Its queues are missing: the lag is not that of the others."""
+    other = cluster.add_master("broker-b")
+    cluster.broker.script(STATS, progress_of(cluster.broker, 3, 7))
+    other.script(STATS, lambda command: command.answer(1, "java.lang.NullPointerException"))
+    async with cluster.client() as client:
+        progress = await client.groups.progress("G")
+    assert list(progress) == [triomq.MessageQueue("T", "broker-a", 0)]
+    assert progress.lag is None
+    assert progress.without_master == {
+        "broker-b": f"the master {other.address} answers with a fault: java.lang.NullPointerException"
+    }
+
+
 class _HttpAnswer:
     def encode(self):
         return b"HTTP/1.1 400 Bad Request\r\n\r\n"
