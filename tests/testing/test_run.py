@@ -492,7 +492,8 @@ def test_it_takes_little_memory_and_time(figures: Callable[[str], None]) -> None
         f"triomq run -- sleep 1: {took - 1:.2f} s more than the command; "
         f"{run_kib / 1024:.0f} MiB, and {watcher_kib / 1024:.0f} MiB for the watcher"
     )
-    little = run_kib + watcher_kib <= 60 * 1024
+    most_mib = 60 if sys.version_info < (3, 14) else 68  # the same modules take 8 MiB more there
+    little = run_kib + watcher_kib <= most_mib * 1024
     assert little or "coverage" in sys.modules or os.environ.get("COVERAGE_PROCESS_START")
 
 
