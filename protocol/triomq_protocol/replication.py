@@ -56,8 +56,8 @@ class TransferDecoder:
 
     def __init__(self) -> None:
         self._head = b""
-        self.offset = 0
-        self.left = 0
+        self.offset: int = 0
+        self.left: int = 0
 
     @property
     def head_left(self) -> int:

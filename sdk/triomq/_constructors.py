@@ -18,7 +18,7 @@ class NoPublicConstructor(type):
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
-        cls.__signature__ = Signature()
+        cls.__signature__: Signature = Signature()
         if "__init__" in namespace:
             namespace["__init__"].__doc__ = None  # it is for readers of the source
             namespace["__init__"].__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY)])

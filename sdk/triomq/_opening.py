@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar, Unpack
 
 import trio
 
@@ -203,7 +203,7 @@ def _shorthand(
     return opened
 
 
-open_producer = _shorthand(Client.producer)
-open_pull_consumer = _shorthand(Client.pull_consumer)
-open_push_consumer = _shorthand(Client.push_consumer)
-open_lite_pull_consumer = _shorthand(Client.lite_pull_consumer)
+open_producer: Final = _shorthand(Client.producer)
+open_pull_consumer: Final = _shorthand(Client.pull_consumer)
+open_push_consumer: Final = _shorthand(Client.push_consumer)
+open_lite_pull_consumer: Final = _shorthand(Client.lite_pull_consumer)

@@ -19,7 +19,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
 
@@ -108,15 +108,15 @@ class Producer(ClosingProxy[_producer.Producer]):
     awaited in the loop.
     """
 
-    send_oneway = async_method(_producer.Producer.send_oneway)
-    send_batch = async_method(_producer.Producer.send_batch)
-    request = async_method(_producer.Producer.request)
-    reply = async_method(_producer.Producer.reply)
-    send_half = async_method(_producer.Producer.send_half)
-    end_half = async_method(_producer.Producer.end_half)
-    send_elements = async_method(_producer.Producer.send_elements)
-    queues = async_method(_producer.Producer.queues)
-    flush = async_method(_producer.Producer.flush)
+    send_oneway: Final = async_method(_producer.Producer.send_oneway)
+    send_batch: Final = async_method(_producer.Producer.send_batch)
+    request: Final = async_method(_producer.Producer.request)
+    reply: Final = async_method(_producer.Producer.reply)
+    send_half: Final = async_method(_producer.Producer.send_half)
+    end_half: Final = async_method(_producer.Producer.end_half)
+    send_elements: Final = async_method(_producer.Producer.send_elements)
+    queues: Final = async_method(_producer.Producer.queues)
+    flush: Final = async_method(_producer.Producer.flush)
 
     @overload
     async def send(
@@ -204,17 +204,17 @@ class Producer(ClosingProxy[_producer.Producer]):
 class PullConsumer(ClosingProxy[_pull.PullConsumer]):
     """Pulls messages for one group; see :class:`triomq.PullConsumer`."""
 
-    fetch_queues = async_method(_pull.PullConsumer.fetch_queues)
-    pull = async_method(_pull.PullConsumer.pull)
-    position = async_method(_pull.PullConsumer.position)
-    positions = plain_method(_pull.PullConsumer.positions)
-    seek = plain_method(_pull.PullConsumer.seek)
-    committed = async_method(_pull.PullConsumer.committed)
-    commit = async_method(_pull.PullConsumer.commit)
-    min_offset = async_method(_pull.PullConsumer.min_offset)
-    max_offset = async_method(_pull.PullConsumer.max_offset)
-    offset_by_time = async_method(_pull.PullConsumer.offset_by_time)
-    earliest_stored_ms = async_method(_pull.PullConsumer.earliest_stored_ms)
+    fetch_queues: Final = async_method(_pull.PullConsumer.fetch_queues)
+    pull: Final = async_method(_pull.PullConsumer.pull)
+    position: Final = async_method(_pull.PullConsumer.position)
+    positions: Final = plain_method(_pull.PullConsumer.positions)
+    seek: Final = plain_method(_pull.PullConsumer.seek)
+    committed: Final = async_method(_pull.PullConsumer.committed)
+    commit: Final = async_method(_pull.PullConsumer.commit)
+    min_offset: Final = async_method(_pull.PullConsumer.min_offset)
+    max_offset: Final = async_method(_pull.PullConsumer.max_offset)
+    offset_by_time: Final = async_method(_pull.PullConsumer.offset_by_time)
+    earliest_stored_ms: Final = async_method(_pull.PullConsumer.earliest_stored_ms)
 
     def share(
         self,
@@ -246,100 +246,100 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
 class Admin(Proxy[_admin.Admin]):
     """Administrative calls; see :class:`triomq.admin.Admin`."""
 
-    create_topic = async_method(_admin.Admin.create_topic)
-    ensure_topic = async_method(_admin.Admin.ensure_topic)
-    delete_topic = async_method(_admin.Admin.delete_topic)
-    topics = async_method(_admin.Admin.topics)
-    route = async_method(_admin.Admin.route)
-    cluster_info = async_method(_admin.Admin.cluster_info)
-    topic_stats = async_method(_admin.Admin.topic_stats)
-    without_master = async_method(_admin.Admin.without_master)
-    contested_ids = async_method(_admin.Admin.contested_ids)
-    broker_sets = async_method(_admin.Admin.broker_sets)
+    create_topic: Final = async_method(_admin.Admin.create_topic)
+    ensure_topic: Final = async_method(_admin.Admin.ensure_topic)
+    delete_topic: Final = async_method(_admin.Admin.delete_topic)
+    topics: Final = async_method(_admin.Admin.topics)
+    route: Final = async_method(_admin.Admin.route)
+    cluster_info: Final = async_method(_admin.Admin.cluster_info)
+    topic_stats: Final = async_method(_admin.Admin.topic_stats)
+    without_master: Final = async_method(_admin.Admin.without_master)
+    contested_ids: Final = async_method(_admin.Admin.contested_ids)
+    broker_sets: Final = async_method(_admin.Admin.broker_sets)
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     """Administrative calls about consumer groups; see :class:`triomq.admin.GroupAdmin`."""
 
-    END = _group_admin.GroupAdmin.END
-    is_system_group = staticmethod(_group_admin.GroupAdmin.is_system_group)
-    names = async_method(_group_admin.GroupAdmin.names)
-    members = async_method(_group_admin.GroupAdmin.members)
-    progress = async_method(_group_admin.GroupAdmin.progress)
-    running_info = async_method(_group_admin.GroupAdmin.running_info)
-    owners = async_method(_group_admin.GroupAdmin.owners)
-    traffic = async_method(_group_admin.GroupAdmin.traffic)
-    reset = async_method(_group_admin.GroupAdmin.reset)
-    set_offsets = async_method(_group_admin.GroupAdmin.set_offsets)
-    check_offline = async_method(_group_admin.GroupAdmin.check_offline)
-    settings = async_method(_group_admin.GroupAdmin.settings)
-    create = async_method(_group_admin.GroupAdmin.create)
-    delete = async_method(_group_admin.GroupAdmin.delete)
-    clone_offsets = async_method(_group_admin.GroupAdmin.clone_offsets)
-    offsets_to_clone = async_method(_group_admin.GroupAdmin.offsets_to_clone)
+    END: Final = _group_admin.GroupAdmin.END
+    is_system_group: Final = staticmethod(_group_admin.GroupAdmin.is_system_group)
+    names: Final = async_method(_group_admin.GroupAdmin.names)
+    members: Final = async_method(_group_admin.GroupAdmin.members)
+    progress: Final = async_method(_group_admin.GroupAdmin.progress)
+    running_info: Final = async_method(_group_admin.GroupAdmin.running_info)
+    owners: Final = async_method(_group_admin.GroupAdmin.owners)
+    traffic: Final = async_method(_group_admin.GroupAdmin.traffic)
+    reset: Final = async_method(_group_admin.GroupAdmin.reset)
+    set_offsets: Final = async_method(_group_admin.GroupAdmin.set_offsets)
+    check_offline: Final = async_method(_group_admin.GroupAdmin.check_offline)
+    settings: Final = async_method(_group_admin.GroupAdmin.settings)
+    create: Final = async_method(_group_admin.GroupAdmin.create)
+    delete: Final = async_method(_group_admin.GroupAdmin.delete)
+    clone_offsets: Final = async_method(_group_admin.GroupAdmin.clone_offsets)
+    offsets_to_clone: Final = async_method(_group_admin.GroupAdmin.offsets_to_clone)
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
     """Queries stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
-    by_id = async_method(_message_admin.MessageAdmin.by_id)
-    by_unique_key = async_method(_message_admin.MessageAdmin.by_unique_key)
-    by_key = async_method(_message_admin.MessageAdmin.by_key)
-    trace = async_method(_message_admin.MessageAdmin.trace)
-    at = async_method(_message_admin.MessageAdmin.at)
-    entries = async_method(_message_admin.MessageAdmin.entries)
-    by_time = async_method(_message_admin.MessageAdmin.by_time)
-    page = async_method(_message_admin.MessageAdmin.page)
-    tracks = async_method(_message_admin.MessageAdmin.tracks)
-    consume_directly = async_method(_message_admin.MessageAdmin.consume_directly)
-    resend = async_method(_message_admin.MessageAdmin.resend)
-    send_copy = async_method(_message_admin.MessageAdmin.send_copy)
+    by_id: Final = async_method(_message_admin.MessageAdmin.by_id)
+    by_unique_key: Final = async_method(_message_admin.MessageAdmin.by_unique_key)
+    by_key: Final = async_method(_message_admin.MessageAdmin.by_key)
+    trace: Final = async_method(_message_admin.MessageAdmin.trace)
+    at: Final = async_method(_message_admin.MessageAdmin.at)
+    entries: Final = async_method(_message_admin.MessageAdmin.entries)
+    by_time: Final = async_method(_message_admin.MessageAdmin.by_time)
+    page: Final = async_method(_message_admin.MessageAdmin.page)
+    tracks: Final = async_method(_message_admin.MessageAdmin.tracks)
+    consume_directly: Final = async_method(_message_admin.MessageAdmin.consume_directly)
+    resend: Final = async_method(_message_admin.MessageAdmin.resend)
+    send_copy: Final = async_method(_message_admin.MessageAdmin.send_copy)
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
     """Reads dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
-    queues = async_method(_dead_letters.DeadLetterAdmin.queues)
-    count = async_method(_dead_letters.DeadLetterAdmin.count)
-    read = async_method(_dead_letters.DeadLetterAdmin.read)
-    at = async_method(_dead_letters.DeadLetterAdmin.at)
-    redrive = async_method(_dead_letters.DeadLetterAdmin.redrive)
+    queues: Final = async_method(_dead_letters.DeadLetterAdmin.queues)
+    count: Final = async_method(_dead_letters.DeadLetterAdmin.count)
+    read: Final = async_method(_dead_letters.DeadLetterAdmin.read)
+    at: Final = async_method(_dead_letters.DeadLetterAdmin.at)
+    redrive: Final = async_method(_dead_letters.DeadLetterAdmin.redrive)
 
 
 class Doctor(Proxy[_doctor.Doctor]):
     """Examines a whole cluster; see :class:`triomq.admin.Doctor`."""
 
-    findings = async_method(_doctor.Doctor.findings)
-    look = async_method(_doctor.Doctor.look)
+    findings: Final = async_method(_doctor.Doctor.findings)
+    look: Final = async_method(_doctor.Doctor.look)
 
 
 class ServerAdmin(Proxy[_servers.ServerAdmin]):
     """Administrative calls about brokers and name servers; see :class:`triomq.admin.ServerAdmin`."""
 
-    address_of = async_method(_servers.ServerAdmin.address_of)
-    status = async_method(_servers.ServerAdmin.status)
-    config = async_method(_servers.ServerAdmin.config)
-    set_config = async_method(_servers.ServerAdmin.set_config)
-    clean = async_method(_servers.ServerAdmin.clean)
-    producers = async_method(_servers.ServerAdmin.producers)
-    consume_stats = async_method(_servers.ServerAdmin.consume_stats)
-    name_server_config = async_method(_servers.ServerAdmin.name_server_config)
-    set_name_server_config = async_method(_servers.ServerAdmin.set_name_server_config)
-    set_write_permission = async_method(_servers.ServerAdmin.set_write_permission)
-    kv_list = async_method(_servers.ServerAdmin.kv_list)
-    kv_get = async_method(_servers.ServerAdmin.kv_get)
-    kv_put = async_method(_servers.ServerAdmin.kv_put)
-    kv_delete = async_method(_servers.ServerAdmin.kv_delete)
+    address_of: Final = async_method(_servers.ServerAdmin.address_of)
+    status: Final = async_method(_servers.ServerAdmin.status)
+    config: Final = async_method(_servers.ServerAdmin.config)
+    set_config: Final = async_method(_servers.ServerAdmin.set_config)
+    clean: Final = async_method(_servers.ServerAdmin.clean)
+    producers: Final = async_method(_servers.ServerAdmin.producers)
+    consume_stats: Final = async_method(_servers.ServerAdmin.consume_stats)
+    name_server_config: Final = async_method(_servers.ServerAdmin.name_server_config)
+    set_name_server_config: Final = async_method(_servers.ServerAdmin.set_name_server_config)
+    set_write_permission: Final = async_method(_servers.ServerAdmin.set_write_permission)
+    kv_list: Final = async_method(_servers.ServerAdmin.kv_list)
+    kv_get: Final = async_method(_servers.ServerAdmin.kv_get)
+    kv_put: Final = async_method(_servers.ServerAdmin.kv_put)
+    kv_delete: Final = async_method(_servers.ServerAdmin.kv_delete)
 
 
 class AccountAdmin(Proxy[_accounts.AccountAdmin]):
     """Accounts of brokers with access control; see :class:`triomq.admin.AccountAdmin`."""
 
-    list = async_method(_accounts.AccountAdmin.list)
-    put = async_method(_accounts.AccountAdmin.put)
-    delete = async_method(_accounts.AccountAdmin.delete)
-    set_white_list = async_method(_accounts.AccountAdmin.set_white_list)
-    versions = async_method(_accounts.AccountAdmin.versions)
+    list: Final = async_method(_accounts.AccountAdmin.list)
+    put: Final = async_method(_accounts.AccountAdmin.put)
+    delete: Final = async_method(_accounts.AccountAdmin.delete)
+    set_white_list: Final = async_method(_accounts.AccountAdmin.set_white_list)
+    versions: Final = async_method(_accounts.AccountAdmin.versions)
 
 
 class Client(metaclass=NoPublicConstructor):
@@ -348,19 +348,19 @@ class Client(metaclass=NoPublicConstructor):
     def __init__(self, session: ClientSession) -> None:
         self._session = session
         client = session.value
-        self.admin = construct(Admin, session, client.admin)
+        self.admin: Admin = construct(Admin, session, client.admin)
         """Administrative calls."""
-        self.groups = construct(GroupAdmin, session, client.groups)
+        self.groups: GroupAdmin = construct(GroupAdmin, session, client.groups)
         """Administrative calls about consumer groups."""
-        self.messages = construct(MessageAdmin, session, client.messages)
+        self.messages: MessageAdmin = construct(MessageAdmin, session, client.messages)
         """Stored messages."""
-        self.dead_letters = construct(DeadLetterAdmin, session, client.dead_letters)
+        self.dead_letters: DeadLetterAdmin = construct(DeadLetterAdmin, session, client.dead_letters)
         """Dead letters: messages that groups gave up on."""
-        self.servers = construct(ServerAdmin, session, client.servers)
+        self.servers: ServerAdmin = construct(ServerAdmin, session, client.servers)
         """Administrative calls about brokers and name servers."""
-        self.accounts = construct(AccountAdmin, session, client.accounts)
+        self.accounts: AccountAdmin = construct(AccountAdmin, session, client.accounts)
         """Accounts of brokers with access control."""
-        self.doctor = construct(Doctor, session, client.doctor)
+        self.doctor: Doctor = construct(Doctor, session, client.doctor)
         """Examination of the whole cluster."""
 
     @property
@@ -377,10 +377,10 @@ class Client(metaclass=NoPublicConstructor):
         """The client's state and counters; see :meth:`triomq.Client.statistics`."""
         return self._session.value.statistics()
 
-    producer = _factory(_client.Client.producer, Producer)
-    pull_consumer = _factory(_client.Client.pull_consumer, PullConsumer)
-    lite_pull_consumer = _factory(_client.Client.lite_pull_consumer, LitePullConsumer)
-    push_consumer = _factory(_client.Client.push_consumer, PushConsumer)
+    producer: Final = _factory(_client.Client.producer, Producer)
+    pull_consumer: Final = _factory(_client.Client.pull_consumer, PullConsumer)
+    lite_pull_consumer: Final = _factory(_client.Client.lite_pull_consumer, LitePullConsumer)
+    push_consumer: Final = _factory(_client.Client.push_consumer, PushConsumer)
 
     async def aclose(self) -> None:
         """Flush producers, unregister groups, close links; a second call does nothing.

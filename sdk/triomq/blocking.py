@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Final, Self, TypeVar, Unpack, cast, overload
 
 import trio
 
@@ -127,16 +127,16 @@ class Producer(ClosingProxy[_producer.Producer]):
     carry out or check transactions are called in worker threads, and may call it.
     """
 
-    send_oneway = blocking_method(_producer.Producer.send_oneway)
-    send_batch = blocking_method(_producer.Producer.send_batch)
-    request = blocking_method(_producer.Producer.request)
-    reply = blocking_method(_producer.Producer.reply)
-    send_in_transaction = blocking_method(_producer.Producer.send_in_transaction)
-    send_half = blocking_method(_producer.Producer.send_half)
-    end_half = blocking_method(_producer.Producer.end_half)
-    send_elements = blocking_method(_producer.Producer.send_elements)
-    queues = blocking_method(_producer.Producer.queues)
-    flush = blocking_method(_producer.Producer.flush)
+    send_oneway: Final = blocking_method(_producer.Producer.send_oneway)
+    send_batch: Final = blocking_method(_producer.Producer.send_batch)
+    request: Final = blocking_method(_producer.Producer.request)
+    reply: Final = blocking_method(_producer.Producer.reply)
+    send_in_transaction: Final = blocking_method(_producer.Producer.send_in_transaction)
+    send_half: Final = blocking_method(_producer.Producer.send_half)
+    end_half: Final = blocking_method(_producer.Producer.end_half)
+    send_elements: Final = blocking_method(_producer.Producer.send_elements)
+    queues: Final = blocking_method(_producer.Producer.queues)
+    flush: Final = blocking_method(_producer.Producer.flush)
 
     @overload
     def send(
@@ -227,17 +227,17 @@ class Producer(ClosingProxy[_producer.Producer]):
 class PullConsumer(ClosingProxy[_pull.PullConsumer]):
     """Pulls messages for one group; see :class:`triomq.PullConsumer`."""
 
-    fetch_queues = blocking_method(_pull.PullConsumer.fetch_queues)
-    pull = blocking_method(_pull.PullConsumer.pull, pull_again)
-    position = blocking_method(_pull.PullConsumer.position)
-    positions = plain_method(_pull.PullConsumer.positions)
-    seek = plain_method(_pull.PullConsumer.seek)
-    committed = blocking_method(_pull.PullConsumer.committed)
-    commit = blocking_method(_pull.PullConsumer.commit)
-    min_offset = blocking_method(_pull.PullConsumer.min_offset)
-    max_offset = blocking_method(_pull.PullConsumer.max_offset)
-    offset_by_time = blocking_method(_pull.PullConsumer.offset_by_time)
-    earliest_stored_ms = blocking_method(_pull.PullConsumer.earliest_stored_ms)
+    fetch_queues: Final = blocking_method(_pull.PullConsumer.fetch_queues)
+    pull: Final = blocking_method(_pull.PullConsumer.pull, pull_again)
+    position: Final = blocking_method(_pull.PullConsumer.position)
+    positions: Final = plain_method(_pull.PullConsumer.positions)
+    seek: Final = plain_method(_pull.PullConsumer.seek)
+    committed: Final = blocking_method(_pull.PullConsumer.committed)
+    commit: Final = blocking_method(_pull.PullConsumer.commit)
+    min_offset: Final = blocking_method(_pull.PullConsumer.min_offset)
+    max_offset: Final = blocking_method(_pull.PullConsumer.max_offset)
+    offset_by_time: Final = blocking_method(_pull.PullConsumer.offset_by_time)
+    earliest_stored_ms: Final = blocking_method(_pull.PullConsumer.earliest_stored_ms)
 
     def share(
         self,
@@ -277,100 +277,100 @@ class PullConsumer(ClosingProxy[_pull.PullConsumer]):
 class Admin(Proxy[_admin.Admin]):
     """Administrative calls; see :class:`triomq.admin.Admin`."""
 
-    create_topic = blocking_method(_admin.Admin.create_topic)
-    ensure_topic = blocking_method(_admin.Admin.ensure_topic)
-    delete_topic = blocking_method(_admin.Admin.delete_topic)
-    topics = blocking_method(_admin.Admin.topics)
-    route = blocking_method(_admin.Admin.route)
-    cluster_info = blocking_method(_admin.Admin.cluster_info)
-    topic_stats = blocking_method(_admin.Admin.topic_stats)
-    without_master = blocking_method(_admin.Admin.without_master)
-    contested_ids = blocking_method(_admin.Admin.contested_ids)
-    broker_sets = blocking_method(_admin.Admin.broker_sets)
+    create_topic: Final = blocking_method(_admin.Admin.create_topic)
+    ensure_topic: Final = blocking_method(_admin.Admin.ensure_topic)
+    delete_topic: Final = blocking_method(_admin.Admin.delete_topic)
+    topics: Final = blocking_method(_admin.Admin.topics)
+    route: Final = blocking_method(_admin.Admin.route)
+    cluster_info: Final = blocking_method(_admin.Admin.cluster_info)
+    topic_stats: Final = blocking_method(_admin.Admin.topic_stats)
+    without_master: Final = blocking_method(_admin.Admin.without_master)
+    contested_ids: Final = blocking_method(_admin.Admin.contested_ids)
+    broker_sets: Final = blocking_method(_admin.Admin.broker_sets)
 
 
 class GroupAdmin(Proxy[_group_admin.GroupAdmin]):
     """Administrative calls about consumer groups; see :class:`triomq.admin.GroupAdmin`."""
 
-    END = _group_admin.GroupAdmin.END
-    is_system_group = staticmethod(_group_admin.GroupAdmin.is_system_group)
-    names = blocking_method(_group_admin.GroupAdmin.names)
-    members = blocking_method(_group_admin.GroupAdmin.members)
-    progress = blocking_method(_group_admin.GroupAdmin.progress)
-    running_info = blocking_method(_group_admin.GroupAdmin.running_info)
-    owners = blocking_method(_group_admin.GroupAdmin.owners)
-    traffic = blocking_method(_group_admin.GroupAdmin.traffic)
-    reset = blocking_method(_group_admin.GroupAdmin.reset)
-    set_offsets = blocking_method(_group_admin.GroupAdmin.set_offsets)
-    check_offline = blocking_method(_group_admin.GroupAdmin.check_offline)
-    settings = blocking_method(_group_admin.GroupAdmin.settings)
-    create = blocking_method(_group_admin.GroupAdmin.create)
-    delete = blocking_method(_group_admin.GroupAdmin.delete)
-    clone_offsets = blocking_method(_group_admin.GroupAdmin.clone_offsets)
-    offsets_to_clone = blocking_method(_group_admin.GroupAdmin.offsets_to_clone)
+    END: Final = _group_admin.GroupAdmin.END
+    is_system_group: Final = staticmethod(_group_admin.GroupAdmin.is_system_group)
+    names: Final = blocking_method(_group_admin.GroupAdmin.names)
+    members: Final = blocking_method(_group_admin.GroupAdmin.members)
+    progress: Final = blocking_method(_group_admin.GroupAdmin.progress)
+    running_info: Final = blocking_method(_group_admin.GroupAdmin.running_info)
+    owners: Final = blocking_method(_group_admin.GroupAdmin.owners)
+    traffic: Final = blocking_method(_group_admin.GroupAdmin.traffic)
+    reset: Final = blocking_method(_group_admin.GroupAdmin.reset)
+    set_offsets: Final = blocking_method(_group_admin.GroupAdmin.set_offsets)
+    check_offline: Final = blocking_method(_group_admin.GroupAdmin.check_offline)
+    settings: Final = blocking_method(_group_admin.GroupAdmin.settings)
+    create: Final = blocking_method(_group_admin.GroupAdmin.create)
+    delete: Final = blocking_method(_group_admin.GroupAdmin.delete)
+    clone_offsets: Final = blocking_method(_group_admin.GroupAdmin.clone_offsets)
+    offsets_to_clone: Final = blocking_method(_group_admin.GroupAdmin.offsets_to_clone)
 
 
 class MessageAdmin(Proxy[_message_admin.MessageAdmin]):
     """Queries stored messages; see :class:`triomq.admin.MessageAdmin`."""
 
-    by_id = blocking_method(_message_admin.MessageAdmin.by_id)
-    by_unique_key = blocking_method(_message_admin.MessageAdmin.by_unique_key)
-    by_key = blocking_method(_message_admin.MessageAdmin.by_key)
-    trace = blocking_method(_message_admin.MessageAdmin.trace)
-    at = blocking_method(_message_admin.MessageAdmin.at)
-    entries = blocking_method(_message_admin.MessageAdmin.entries)
-    by_time = blocking_method(_message_admin.MessageAdmin.by_time)
-    page = blocking_method(_message_admin.MessageAdmin.page)
-    tracks = blocking_method(_message_admin.MessageAdmin.tracks)
-    consume_directly = blocking_method(_message_admin.MessageAdmin.consume_directly)
-    resend = blocking_method(_message_admin.MessageAdmin.resend)
-    send_copy = blocking_method(_message_admin.MessageAdmin.send_copy)
+    by_id: Final = blocking_method(_message_admin.MessageAdmin.by_id)
+    by_unique_key: Final = blocking_method(_message_admin.MessageAdmin.by_unique_key)
+    by_key: Final = blocking_method(_message_admin.MessageAdmin.by_key)
+    trace: Final = blocking_method(_message_admin.MessageAdmin.trace)
+    at: Final = blocking_method(_message_admin.MessageAdmin.at)
+    entries: Final = blocking_method(_message_admin.MessageAdmin.entries)
+    by_time: Final = blocking_method(_message_admin.MessageAdmin.by_time)
+    page: Final = blocking_method(_message_admin.MessageAdmin.page)
+    tracks: Final = blocking_method(_message_admin.MessageAdmin.tracks)
+    consume_directly: Final = blocking_method(_message_admin.MessageAdmin.consume_directly)
+    resend: Final = blocking_method(_message_admin.MessageAdmin.resend)
+    send_copy: Final = blocking_method(_message_admin.MessageAdmin.send_copy)
 
 
 class DeadLetterAdmin(Proxy[_dead_letters.DeadLetterAdmin]):
     """Reads dead letters and sends them again; see :class:`triomq.admin.DeadLetterAdmin`."""
 
-    queues = blocking_method(_dead_letters.DeadLetterAdmin.queues)
-    count = blocking_method(_dead_letters.DeadLetterAdmin.count)
-    read = blocking_method(_dead_letters.DeadLetterAdmin.read)
-    at = blocking_method(_dead_letters.DeadLetterAdmin.at)
-    redrive = blocking_method(_dead_letters.DeadLetterAdmin.redrive)
+    queues: Final = blocking_method(_dead_letters.DeadLetterAdmin.queues)
+    count: Final = blocking_method(_dead_letters.DeadLetterAdmin.count)
+    read: Final = blocking_method(_dead_letters.DeadLetterAdmin.read)
+    at: Final = blocking_method(_dead_letters.DeadLetterAdmin.at)
+    redrive: Final = blocking_method(_dead_letters.DeadLetterAdmin.redrive)
 
 
 class Doctor(Proxy[_doctor.Doctor]):
     """Examines a whole cluster; see :class:`triomq.admin.Doctor`."""
 
-    findings = blocking_method(_doctor.Doctor.findings)
-    look = blocking_method(_doctor.Doctor.look)
+    findings: Final = blocking_method(_doctor.Doctor.findings)
+    look: Final = blocking_method(_doctor.Doctor.look)
 
 
 class ServerAdmin(Proxy[_servers.ServerAdmin]):
     """Administrative calls about brokers and name servers; see :class:`triomq.admin.ServerAdmin`."""
 
-    address_of = blocking_method(_servers.ServerAdmin.address_of)
-    status = blocking_method(_servers.ServerAdmin.status)
-    config = blocking_method(_servers.ServerAdmin.config)
-    set_config = blocking_method(_servers.ServerAdmin.set_config)
-    clean = blocking_method(_servers.ServerAdmin.clean)
-    producers = blocking_method(_servers.ServerAdmin.producers)
-    consume_stats = blocking_method(_servers.ServerAdmin.consume_stats)
-    name_server_config = blocking_method(_servers.ServerAdmin.name_server_config)
-    set_name_server_config = blocking_method(_servers.ServerAdmin.set_name_server_config)
-    set_write_permission = blocking_method(_servers.ServerAdmin.set_write_permission)
-    kv_list = blocking_method(_servers.ServerAdmin.kv_list)
-    kv_get = blocking_method(_servers.ServerAdmin.kv_get)
-    kv_put = blocking_method(_servers.ServerAdmin.kv_put)
-    kv_delete = blocking_method(_servers.ServerAdmin.kv_delete)
+    address_of: Final = blocking_method(_servers.ServerAdmin.address_of)
+    status: Final = blocking_method(_servers.ServerAdmin.status)
+    config: Final = blocking_method(_servers.ServerAdmin.config)
+    set_config: Final = blocking_method(_servers.ServerAdmin.set_config)
+    clean: Final = blocking_method(_servers.ServerAdmin.clean)
+    producers: Final = blocking_method(_servers.ServerAdmin.producers)
+    consume_stats: Final = blocking_method(_servers.ServerAdmin.consume_stats)
+    name_server_config: Final = blocking_method(_servers.ServerAdmin.name_server_config)
+    set_name_server_config: Final = blocking_method(_servers.ServerAdmin.set_name_server_config)
+    set_write_permission: Final = blocking_method(_servers.ServerAdmin.set_write_permission)
+    kv_list: Final = blocking_method(_servers.ServerAdmin.kv_list)
+    kv_get: Final = blocking_method(_servers.ServerAdmin.kv_get)
+    kv_put: Final = blocking_method(_servers.ServerAdmin.kv_put)
+    kv_delete: Final = blocking_method(_servers.ServerAdmin.kv_delete)
 
 
 class AccountAdmin(Proxy[_accounts.AccountAdmin]):
     """Accounts of brokers with access control; see :class:`triomq.admin.AccountAdmin`."""
 
-    list = blocking_method(_accounts.AccountAdmin.list)
-    put = blocking_method(_accounts.AccountAdmin.put)
-    delete = blocking_method(_accounts.AccountAdmin.delete)
-    set_white_list = blocking_method(_accounts.AccountAdmin.set_white_list)
-    versions = blocking_method(_accounts.AccountAdmin.versions)
+    list: Final = blocking_method(_accounts.AccountAdmin.list)
+    put: Final = blocking_method(_accounts.AccountAdmin.put)
+    delete: Final = blocking_method(_accounts.AccountAdmin.delete)
+    set_white_list: Final = blocking_method(_accounts.AccountAdmin.set_white_list)
+    versions: Final = blocking_method(_accounts.AccountAdmin.versions)
 
 
 class Client(metaclass=NoPublicConstructor):
@@ -380,19 +380,19 @@ class Client(metaclass=NoPublicConstructor):
         self._loop = ClientLoop(lambda: _opening.open_client(name_servers, **options))
         self._loop.thread()
         self._kept: dict[tuple[str, object], tuple[object, KeptProxy[Any]]] = {}
-        self.admin = construct(Admin, self._loop, lambda client: client.admin)
+        self.admin: Admin = construct(Admin, self._loop, lambda client: client.admin)
         """Administrative calls."""
-        self.groups = construct(GroupAdmin, self._loop, lambda client: client.groups)
+        self.groups: GroupAdmin = construct(GroupAdmin, self._loop, lambda client: client.groups)
         """Administrative calls about consumer groups."""
-        self.messages = construct(MessageAdmin, self._loop, lambda client: client.messages)
+        self.messages: MessageAdmin = construct(MessageAdmin, self._loop, lambda client: client.messages)
         """Stored messages."""
-        self.dead_letters = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
+        self.dead_letters: DeadLetterAdmin = construct(DeadLetterAdmin, self._loop, lambda client: client.dead_letters)
         """Dead letters: messages that groups gave up."""
-        self.servers = construct(ServerAdmin, self._loop, lambda client: client.servers)
+        self.servers: ServerAdmin = construct(ServerAdmin, self._loop, lambda client: client.servers)
         """Administrative calls about brokers and name servers."""
-        self.accounts = construct(AccountAdmin, self._loop, lambda client: client.accounts)
+        self.accounts: AccountAdmin = construct(AccountAdmin, self._loop, lambda client: client.accounts)
         """Accounts of brokers with access control."""
-        self.doctor = construct(Doctor, self._loop, lambda client: client.doctor)
+        self.doctor: Doctor = construct(Doctor, self._loop, lambda client: client.doctor)
         """Examination of the whole cluster."""
 
     @property
@@ -415,10 +415,10 @@ class Client(metaclass=NoPublicConstructor):
         thread = self._loop.thread()
         return thread.call(run)
 
-    producer = _kept_factory(_client.Client.producer, Producer)
-    pull_consumer = _kept_factory(_client.Client.pull_consumer, PullConsumer)
-    lite_pull_consumer = _kept_factory(_client.Client.lite_pull_consumer, LitePullConsumer)
-    push_consumer = _kept_factory(_client.Client.push_consumer, PushConsumer)
+    producer: Final = _kept_factory(_client.Client.producer, Producer)
+    pull_consumer: Final = _kept_factory(_client.Client.pull_consumer, PullConsumer)
+    lite_pull_consumer: Final = _kept_factory(_client.Client.lite_pull_consumer, LitePullConsumer)
+    push_consumer: Final = _kept_factory(_client.Client.push_consumer, PushConsumer)
 
     def close(self) -> None:
         """Flush producers, unregister groups, close links, end the thread; while another thread does that, wait for it.

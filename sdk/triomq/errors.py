@@ -29,9 +29,9 @@ class Attempt:
     __slots__ = ("address", "elapsed_s", "error")
 
     def __init__(self, address: str, error: MQError, elapsed_s: float) -> None:
-        self.address = address
-        self.error = error
-        self.elapsed_s = elapsed_s
+        self.address: str = address
+        self.error: MQError = error
+        self.elapsed_s: float = elapsed_s
 
     def __str__(self) -> str:
         return f"{self.address or 'no address'} after {self.elapsed_s * 1000:.0f} ms: {self.error.reason}"
@@ -151,10 +151,10 @@ class MQError(Exception):
         attempts: Sequence[Attempt] = (),
     ) -> None:
         super().__init__(what)
-        self.what = what
-        self.address = address
-        self.code = code
-        self.remark = remark
+        self.what: str = what
+        self.address: str = address
+        self.code: int | None = code
+        self.remark: str | None = remark
         self.attempts: tuple[Attempt, ...] = tuple(attempts)
         for pattern, advice in self._advice_by_remark:
             if pattern.search(remark or ""):

@@ -70,7 +70,8 @@ class Child:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, _END, signal.SIGCHLD))
         failure, tell_failure = os.pipe2(os.O_CLOEXEC)
         wait_start, start = os.pipe2(os.O_CLOEXEC)
-        self.descriptor, tell_end = os.pipe2(os.O_CLOEXEC)
+        end, tell_end = os.pipe2(os.O_CLOEXEC)
+        self.descriptor: int = end
         os.set_blocking(self.descriptor, False)
         parent = os.getpid()
         self._watcher = os.fork()
@@ -82,7 +83,7 @@ class Child:
         self._passed_on = [each for each in _PASSED_ON if signal.getsignal(each) is not signal.SIG_IGN]
         self._failure = open(failure, "rb")  # noqa: SIM115 -- closed by `end`, like the next
         self._start = open(start, "wb", buffering=0)  # noqa: SIM115
-        self.pid = int(self._failure.read1(16) or 0)
+        self.pid: int = int(self._failure.read1(16) or 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *self._passed_on})
 
     def start(self) -> None:

@@ -75,7 +75,7 @@ def read_tags(expression: str | None) -> TagFilter:
     return TagFilter(expression, tags, frozenset(map(java_hash, tags)))
 
 
-parse_subscription = lru_cache(4096)(read_tags)
+parse_subscription: Final = lru_cache(4096)(read_tags)
 """`read_tags` for programs whose expressions are their own: it keeps the results."""
 
 

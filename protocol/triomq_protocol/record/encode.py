@@ -205,7 +205,7 @@ class UnplacedBatch:
         self._shared = shared
         self._sys_flag = sys_flag
         self._topic = topic
-        self.data = bytearray()
+        self.data: bytearray = bytearray()
         """The records."""
         self._begins: list[int] = []
         self._places: list[int] = []

@@ -90,7 +90,7 @@ class RecordView:
             raise _bad("it ends too early") from error
         if properties_bytes < 0 or properties_at + properties_bytes != at + size:
             raise _bad(f"size {size} disagrees with its parts")
-        self.size_bytes = size
+        self.size_bytes: int = size
         self.sys_flag: int = sys_flag
         self._buffer = data
         self._at = at

@@ -2,6 +2,7 @@
 (docs/protocol/broker-api.md §4)."""
 
 from functools import lru_cache
+from typing import Final
 
 from triomq_protocol.codes import VERSION, LanguageCode, SerializeType
 from triomq_protocol.errors import LocalProtocolError
@@ -139,9 +140,9 @@ class SendAnswers:
 
     def __init__(self, region: str, trace_on: bool) -> None:
         self._json_part, self._binary_part = _answer_tail(region, trace_on)
-        self.json_middle = f'"{self._json_part},"msgId":"'.encode()
+        self.json_middle: bytes = f'"{self._json_part},"msgId":"'.encode()
         """Between the queue id and the message id of a JSON answer."""
-        self.json_end = _JSON_END.encode()
+        self.json_end: bytes = _JSON_END.encode()
         """Behind the opaque of a JSON answer."""
 
     def encode(self, request: Command, msg_id: str, queue_id: int, queue_offset: int) -> bytes:
@@ -167,7 +168,7 @@ def with_code(answer: bytes, code: int) -> bytes:
     return pack_lengths(4 + len(header), len(header)) + header
 
 
-send_answers = lru_cache(16)(SendAnswers)
+send_answers: Final = lru_cache(16)(SendAnswers)
 """The same object for the same settings."""
 
 

@@ -2,7 +2,7 @@
 and §3)."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -309,7 +309,7 @@ def _reject_member(_: type, value: object) -> object:
     raise ValueError(f"not a member of a header: {value!r}"[:200])
 
 
-decode_usual_command = msgspec.json.Decoder(Command, dec_hook=_reject_member).decode
+decode_usual_command: Final = msgspec.json.Decoder(Command, dec_hook=_reject_member).decode
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 
 

@@ -59,8 +59,8 @@ class FrameDecoder:
         self._max_total = max_frame_bytes - 4
         self._max_header = max_header_bytes
         self._most = -1 if frames_at_once is None else frames_at_once
-        self.more = False
-        self.incomplete = bytearray()
+        self.more: bool = False
+        self.incomplete: bytearray = bytearray()
         self._need = 0  # with fewer bytes than these in the buffer no frame can be complete
         self.fault: RemoteProtocolError | None = None
 

@@ -4,6 +4,7 @@ Encoders that run for every message compare with the limits inline and call `doe
 """
 
 from struct import Struct
+from typing import Final
 
 from triomq_protocol.errors import LocalProtocolError
 
@@ -13,7 +14,7 @@ MAX_HEADER_BYTES = 0xFFFFFF
 MAX_LENGTH = 0x7FFFFFFF
 """The frame's length, without its own four bytes, is an int32."""
 
-pack_lengths = Struct(">II").pack
+pack_lengths: Final = Struct(">II").pack
 """From the frame's length and the mark: the header's length and, in the high byte, its encoding."""
 
 

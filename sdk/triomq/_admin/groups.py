@@ -110,8 +110,8 @@ class GroupProgress(dict[MessageQueue, OffsetWrapper]):
         refused: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(offsets)
-        self.without_master = dict(without_master)
-        self.refused = dict(refused or {})
+        self.without_master: dict[str, str] = dict(without_master)
+        self.refused: dict[str, str] = dict(refused or {})
 
     def lag_of(self, queue: MessageQueue) -> int | None:
         """The number of uncommitted messages of a queue; None (unknown) if its set has no master."""
@@ -137,7 +137,7 @@ class GroupNames(list[str]):
 
     def __init__(self, names: Iterable[str], refused: Mapping[str, str]) -> None:
         super().__init__(names)
-        self.refused = dict(refused)
+        self.refused: dict[str, str] = dict(refused)
 
 
 class SettingsBySet(dict[str, GroupSettings]):
@@ -149,7 +149,7 @@ class SettingsBySet(dict[str, GroupSettings]):
 
     def __init__(self, settings: Mapping[str, GroupSettings], unknown: Mapping[str, str]) -> None:
         super().__init__(settings)
-        self.unknown = dict(unknown)
+        self.unknown: dict[str, str] = dict(unknown)
 
 
 @attrs.frozen(kw_only=True)

@@ -110,7 +110,7 @@ class Found(list[T]):
 
     def __init__(self, found: Iterable[T], without_answer: Mapping[str, str]) -> None:
         super().__init__(found)
-        self.without_answer = dict(without_answer)
+        self.without_answer: dict[str, str] = dict(without_answer)
 
 
 class TrackType(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from triomq._aio.calls import ClientSession, ClosingProxy, async_method, handler_in_asyncio, plain_method
 from triomq._constructors import NoPublicConstructor, construct
@@ -23,19 +23,19 @@ from triomq.errors import ClientClosed
 class LitePullConsumer(ClosingProxy[_lite_pull.LitePullConsumer]):
     """Polls messages of one group, for use in ``async with``; see :class:`triomq.LitePullConsumer`."""
 
-    subscribe = async_method(_lite_pull.LitePullConsumer.subscribe)
-    unsubscribe = async_method(_lite_pull.LitePullConsumer.unsubscribe)
-    assign = async_method(_lite_pull.LitePullConsumer.assign)
-    poll = async_method(_lite_pull.LitePullConsumer.poll)
-    pause = plain_method(_lite_pull.LitePullConsumer.pause)
-    resume = plain_method(_lite_pull.LitePullConsumer.resume)
-    commit = async_method(_lite_pull.LitePullConsumer.commit)
-    committed = async_method(_lite_pull.LitePullConsumer.committed)
-    position = plain_method(_lite_pull.LitePullConsumer.position)
-    seek = async_method(_lite_pull.LitePullConsumer.seek)
-    seek_to_begin = async_method(_lite_pull.LitePullConsumer.seek_to_begin)
-    seek_to_end = async_method(_lite_pull.LitePullConsumer.seek_to_end)
-    seek_to_time = async_method(_lite_pull.LitePullConsumer.seek_to_time)
+    subscribe: Final = async_method(_lite_pull.LitePullConsumer.subscribe)
+    unsubscribe: Final = async_method(_lite_pull.LitePullConsumer.unsubscribe)
+    assign: Final = async_method(_lite_pull.LitePullConsumer.assign)
+    poll: Final = async_method(_lite_pull.LitePullConsumer.poll)
+    pause: Final = plain_method(_lite_pull.LitePullConsumer.pause)
+    resume: Final = plain_method(_lite_pull.LitePullConsumer.resume)
+    commit: Final = async_method(_lite_pull.LitePullConsumer.commit)
+    committed: Final = async_method(_lite_pull.LitePullConsumer.committed)
+    position: Final = plain_method(_lite_pull.LitePullConsumer.position)
+    seek: Final = async_method(_lite_pull.LitePullConsumer.seek)
+    seek_to_begin: Final = async_method(_lite_pull.LitePullConsumer.seek_to_begin)
+    seek_to_end: Final = async_method(_lite_pull.LitePullConsumer.seek_to_end)
+    seek_to_time: Final = async_method(_lite_pull.LitePullConsumer.seek_to_time)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -148,16 +148,16 @@ class SharedPulls(metaclass=NoPublicConstructor):
 class PushConsumer(ClosingProxy[_push.PushConsumer]):
     """A member of a consumer group, for use in ``async with``; see :class:`triomq.PushConsumer`."""
 
-    subscribe = async_method(_push.PushConsumer.subscribe)
-    unsubscribe = async_method(_push.PushConsumer.unsubscribe)
-    reply = async_method(_push.PushConsumer.reply)
-    pause = plain_method(_push.PushConsumer.pause)
-    resume = plain_method(_push.PushConsumer.resume)
-    seek = async_method(_push.PushConsumer.seek)
-    seek_to_begin = async_method(_push.PushConsumer.seek_to_begin)
-    seek_to_end = async_method(_push.PushConsumer.seek_to_end)
-    seek_to_time = async_method(_push.PushConsumer.seek_to_time)
-    drain = plain_method(_push.PushConsumer.drain)
+    subscribe: Final = async_method(_push.PushConsumer.subscribe)
+    unsubscribe: Final = async_method(_push.PushConsumer.unsubscribe)
+    reply: Final = async_method(_push.PushConsumer.reply)
+    pause: Final = plain_method(_push.PushConsumer.pause)
+    resume: Final = plain_method(_push.PushConsumer.resume)
+    seek: Final = async_method(_push.PushConsumer.seek)
+    seek_to_begin: Final = async_method(_push.PushConsumer.seek_to_begin)
+    seek_to_end: Final = async_method(_push.PushConsumer.seek_to_end)
+    seek_to_time: Final = async_method(_push.PushConsumer.seek_to_time)
+    drain: Final = plain_method(_push.PushConsumer.drain)
 
     @property
     def assignment(self) -> list[MessageQueue]:

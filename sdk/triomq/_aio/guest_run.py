@@ -95,7 +95,7 @@ class GuestRun:
     nursery: trio.Nursery
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop: asyncio.AbstractEventLoop = loop
         self._pid = os.getpid()
         self._stop: trio.Event
         self._ending = False
@@ -106,7 +106,7 @@ class GuestRun:
         """Task that waits for a user's code in the loop -> a function that ends the wait."""
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
-        self.ticks = Ticks(loop, self._main, self._done)
+        self.ticks: Ticks = Ticks(loop, self._main, self._done)
         # The loop keeps only weak references to its tasks.
         self._guard = loop.create_task(self._close_with_loop(), name="triomq closes its clients with the loop")
 

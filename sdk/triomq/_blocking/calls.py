@@ -42,7 +42,7 @@ class ClientLoop:
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
         self._session = session
         # A signal handler may run in the thread that holds it.
-        self.making = threading.RLock()
+        self.making: threading.RLock = threading.RLock()
         self._lock = threading.Lock()
         self._closed = False
         self._thread: LoopThread[_client.Client] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import trio
 
@@ -79,19 +79,19 @@ class LitePullConsumer(_ConsumerProxy[_lite_pull.LitePullConsumer]):
     A forked child's consumer is a new member, which has to subscribe or assign again.
     """
 
-    subscribe = blocking_method(_lite_pull.LitePullConsumer.subscribe)
-    unsubscribe = blocking_method(_lite_pull.LitePullConsumer.unsubscribe)
-    assign = blocking_method(_lite_pull.LitePullConsumer.assign)
-    poll = blocking_method(_lite_pull.LitePullConsumer.poll, poll_again)
-    pause = plain_method(_lite_pull.LitePullConsumer.pause)
-    resume = plain_method(_lite_pull.LitePullConsumer.resume)
-    commit = blocking_method(_lite_pull.LitePullConsumer.commit)
-    committed = blocking_method(_lite_pull.LitePullConsumer.committed)
-    position = plain_method(_lite_pull.LitePullConsumer.position)
-    seek = blocking_method(_lite_pull.LitePullConsumer.seek)
-    seek_to_begin = blocking_method(_lite_pull.LitePullConsumer.seek_to_begin)
-    seek_to_end = blocking_method(_lite_pull.LitePullConsumer.seek_to_end)
-    seek_to_time = blocking_method(_lite_pull.LitePullConsumer.seek_to_time)
+    subscribe: Final = blocking_method(_lite_pull.LitePullConsumer.subscribe)
+    unsubscribe: Final = blocking_method(_lite_pull.LitePullConsumer.unsubscribe)
+    assign: Final = blocking_method(_lite_pull.LitePullConsumer.assign)
+    poll: Final = blocking_method(_lite_pull.LitePullConsumer.poll, poll_again)
+    pause: Final = plain_method(_lite_pull.LitePullConsumer.pause)
+    resume: Final = plain_method(_lite_pull.LitePullConsumer.resume)
+    commit: Final = blocking_method(_lite_pull.LitePullConsumer.commit)
+    committed: Final = blocking_method(_lite_pull.LitePullConsumer.committed)
+    position: Final = plain_method(_lite_pull.LitePullConsumer.position)
+    seek: Final = blocking_method(_lite_pull.LitePullConsumer.seek)
+    seek_to_begin: Final = blocking_method(_lite_pull.LitePullConsumer.seek_to_begin)
+    seek_to_end: Final = blocking_method(_lite_pull.LitePullConsumer.seek_to_end)
+    seek_to_time: Final = blocking_method(_lite_pull.LitePullConsumer.seek_to_time)
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -234,17 +234,17 @@ class PushConsumer(_ConsumerProxy[_push.PushConsumer]):
     Handlers of :meth:`run` are plain functions; they are called in worker threads.
     """
 
-    subscribe = blocking_method(_push.PushConsumer.subscribe)
-    unsubscribe = blocking_method(_push.PushConsumer.unsubscribe)
-    run = blocking_method(_push.PushConsumer.run)
-    reply = blocking_method(_push.PushConsumer.reply)
-    pause = plain_method(_push.PushConsumer.pause)
-    resume = plain_method(_push.PushConsumer.resume)
-    seek = blocking_method(_push.PushConsumer.seek)
-    seek_to_begin = blocking_method(_push.PushConsumer.seek_to_begin)
-    seek_to_end = blocking_method(_push.PushConsumer.seek_to_end)
-    seek_to_time = blocking_method(_push.PushConsumer.seek_to_time)
-    drain = plain_method(_push.PushConsumer.drain)
+    subscribe: Final = blocking_method(_push.PushConsumer.subscribe)
+    unsubscribe: Final = blocking_method(_push.PushConsumer.unsubscribe)
+    run: Final = blocking_method(_push.PushConsumer.run)
+    reply: Final = blocking_method(_push.PushConsumer.reply)
+    pause: Final = plain_method(_push.PushConsumer.pause)
+    resume: Final = plain_method(_push.PushConsumer.resume)
+    seek: Final = blocking_method(_push.PushConsumer.seek)
+    seek_to_begin: Final = blocking_method(_push.PushConsumer.seek_to_begin)
+    seek_to_end: Final = blocking_method(_push.PushConsumer.seek_to_end)
+    seek_to_time: Final = blocking_method(_push.PushConsumer.seek_to_time)
+    drain: Final = plain_method(_push.PushConsumer.drain)
 
     @property
     def assignment(self) -> list[MessageQueue]:

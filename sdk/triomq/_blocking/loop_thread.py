@@ -194,7 +194,7 @@ class LoopThread(Generic[Session]):
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[Session]], *, name: str) -> None:
-        self.pid = os.getpid()
+        self.pid: int = os.getpid()
         self.session: Session
         self._open = session
         self._token: trio.lowlevel.TrioToken

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from triomq._cluster.replica_choice import find
 from triomq._cluster.routes import Routes
 from triomq._message.message import MessageQueue
+from triomq._message.namespace import Namespace
 from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq.errors import BrokerNotFound, ConnectFailed, MQError
@@ -28,7 +29,7 @@ class BrokerLinks:
     def __init__(self, routes: Routes, links: Links) -> None:
         self._routes = routes
         self._links = links
-        self.namespace = routes.namespace
+        self.namespace: Namespace = routes.namespace
 
     def topic_of(self, queue: MessageQueue) -> str:
         """A queue's topic as its broker knows it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, NoReturn, Protocol
+from typing import ClassVar, Final, Literal, NoReturn, Protocol
 
 import attrs
 import trio
@@ -44,7 +44,7 @@ class Durations:
         total_s: the sum of all, in seconds.
     """
 
-    bounds_s = BOUNDS_S
+    bounds_s: ClassVar[tuple[float, ...]] = BOUNDS_S
     """Upper bounds in seconds, the same for all histograms."""
 
     counts: tuple[int, ...]

@@ -56,10 +56,14 @@ class TopicSends:
     )
 
     def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self.stored = self.stored_in_batches = self.body_bytes = self.oneway = self.retries = 0
-        self.total_s = 0.0
-        self.buckets = [0] * (len(BOUNDS_S) + 1)
+        self.topic: str = topic
+        self.stored: int = 0
+        self.stored_in_batches: int = 0
+        self.body_bytes: int = 0
+        self.oneway: int = 0
+        self.retries: int = 0
+        self.total_s: float = 0.0
+        self.buckets: list[int] = [0] * (len(BOUNDS_S) + 1)
         self.weakly: dict[str, int] = {}
         self.errors: dict[str, int] = {}
 
@@ -87,7 +91,9 @@ class TopicPulls:
     __slots__ = ("messages", "missing", "pulls", "record_bytes")
 
     def __init__(self) -> None:
-        self.messages = self.missing = self.record_bytes = 0
+        self.messages: int = 0
+        self.missing: int = 0
+        self.record_bytes: int = 0
         self.pulls: dict[str, int] = {}
 
 
@@ -107,13 +113,13 @@ class TopicCalls:
     __slots__ = ("buckets", "failed", "handling_s", "ok", "pulled", "pulling_s", "pulls")
 
     def __init__(self) -> None:
-        self.ok = 0
-        self.failed = 0
-        self.handling_s = 0.0
-        self.pulls = 0
-        self.pulled = 0
-        self.pulling_s = 0.0
-        self.buckets = [0] * (len(BOUNDS_S) + 1)
+        self.ok: int = 0
+        self.failed: int = 0
+        self.handling_s: float = 0.0
+        self.pulls: int = 0
+        self.pulled: int = 0
+        self.pulling_s: float = 0.0
+        self.buckets: list[int] = [0] * (len(BOUNDS_S) + 1)
 
     def took(self, duration_s: float, calls: int = 1) -> None:
         """Count the total duration of calls of a handler."""

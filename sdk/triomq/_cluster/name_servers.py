@@ -94,7 +94,7 @@ NameServers = str | Sequence[str] | NameServerProvider | Callable[[], Sequence[s
 class StaticNameServers:
     """A list of name servers that never changes."""
 
-    poll_every_s = float("inf")
+    poll_every_s: float = float("inf")
 
     def __init__(self, addresses: str | Sequence[str]) -> None:
         self._addresses = parse_addresses(addresses)
@@ -112,7 +112,7 @@ class CallableNameServers:
         self, call: Callable[[], Sequence[str] | Awaitable[Sequence[str]]], *, poll_every_s: float = POLL_EVERY_S
     ) -> None:
         self._call = call
-        self.poll_every_s = poll_every_s
+        self.poll_every_s: float = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
         """Call the function."""
@@ -127,7 +127,7 @@ class DnsNameServers:
     def __init__(self, host: str, port: int = 9876, *, poll_every_s: float = POLL_EVERY_S) -> None:
         self._host = host
         self._port = port
-        self.poll_every_s = poll_every_s
+        self.poll_every_s: float = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
         """Resolve the name."""
@@ -172,7 +172,7 @@ class HttpNameServers:
                 "unit_name are a part of the path; for another URL give a function that asks it, see CallableNameServers"
             )
         self._open_stream = open_stream if open_stream is not None else _open_tcp
-        self.poll_every_s = poll_every_s
+        self.poll_every_s: float = poll_every_s
 
     async def addresses(self) -> Sequence[str]:
         """Ask the address server; an answer may take up to 3 s and have up to 64 KiB.

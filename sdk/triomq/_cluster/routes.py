@@ -368,7 +368,7 @@ class Routes:
         """Called with every route that is new or has changed."""
         self.forgotten: list[Callable[[str], None]] = []
         """Called with every topic whose route is dropped; it is looked up again when needed."""
-        self.namespace = namespace if namespace is not None else Namespace()
+        self.namespace: Namespace = namespace if namespace is not None else Namespace()
         self.default_topic = default_topic
         self.default_topic_queues = default_topic_queues
         self._name_servers = name_servers

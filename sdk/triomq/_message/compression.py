@@ -72,7 +72,7 @@ class ZlibCompressor:
         level: 1-9, upstream's default is 5.
     """
 
-    sys_flag = COMPRESSED | COMPRESSION_ZLIB
+    sys_flag: int = COMPRESSED | COMPRESSION_ZLIB
 
     def __init__(self, level: int = 5) -> None:
         self._level = level
@@ -89,7 +89,7 @@ class Lz4Compressor:
         level: see ``lz4.frame.compress``.
     """
 
-    sys_flag = COMPRESSED | COMPRESSION_LZ4
+    sys_flag: int = COMPRESSED | COMPRESSION_LZ4
 
     def __init__(self, level: int = 0) -> None:
         self._lz4 = _library("lz4.frame", "lz4")
@@ -108,7 +108,7 @@ class ZstdCompressor:
         level: 1-22.
     """
 
-    sys_flag = COMPRESSED | COMPRESSION_ZSTD
+    sys_flag: int = COMPRESSED | COMPRESSION_ZSTD
 
     def __init__(self, level: int = 5) -> None:
         self._zstandard = _library("zstandard", "zstandard")

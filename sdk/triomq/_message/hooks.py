@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar, cast
 
 import attrs
 from msgspec import structs
@@ -166,7 +166,7 @@ class ProcessHooks:
     consume: list[ConsumeHook | ConsumeWrapper] = attrs.field(factory=list)
 
 
-process_hooks = ProcessHooks()
+process_hooks: Final = ProcessHooks()
 """The hooks of this process."""
 
 

@@ -45,7 +45,7 @@ class Namespace:
             raise InvalidCall(
                 f"the namespace {shown(name)} has other characters than letters, digits, '|', '_' and '-'"
             )
-        self.name = name
+        self.name: str = name
         self._prefix = f"{name}%"
         self.plain: set[str] = set()
 

@@ -89,22 +89,22 @@ class PullResult:
         missing: int = 0,
         was_reset: bool = False,
     ) -> None:
-        self.status = status
-        self.queue = queue
-        self.next_offset = next_offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self.suggested_broker_id = suggested_broker_id
-        self.broker_address = broker_address
-        self.body = body
-        self.lacks_offset = lacks_offset
-        self.missing = missing
-        self.was_reset = was_reset
-        self.taken = False
+        self.status: PullStatus = status
+        self.queue: MessageQueue = queue
+        self.next_offset: int = next_offset
+        self.min_offset: int = min_offset
+        self.max_offset: int = max_offset
+        self.suggested_broker_id: int = suggested_broker_id
+        self.broker_address: str = broker_address
+        self.body: bytes = body
+        self.lacks_offset: bool = lacks_offset
+        self.missing: int = missing
+        self.was_reset: bool = was_reset
+        self.taken: bool = False
         self._starts = starts
         self._tags = tags if tags is not None and tags.tags else None
         self._wanted = wanted
-        self.namespace = namespace
+        self.namespace: Namespace | None = namespace
         self._messages: list[ReceivedMessage] | None = None
 
     @property

@@ -43,12 +43,12 @@ class Page:
         max_offset: int = -1,
         namespace: Namespace | None = None,
     ) -> None:
-        self.body = body
-        self.decompressed_bytes = 0  # bytes of decompressed bodies that its messages keep
-        self.queue = queue
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self.namespace = namespace or None
+        self.body: bytes = body
+        self.decompressed_bytes: int = 0  # bytes of decompressed bodies that its messages keep
+        self.queue: MessageQueue = queue
+        self.min_offset: int = min_offset
+        self.max_offset: int = max_offset
+        self.namespace: Namespace | None = namespace or None
 
 
 class ReceivedMessage:
@@ -77,7 +77,7 @@ class ReceivedMessage:
         max_offset: int = -1,
         namespace: Namespace | None = None,
     ) -> None:
-        self.page = Page(b"", queue, min_offset, max_offset, namespace)
+        self.page: Page = Page(b"", queue, min_offset, max_offset, namespace)
         self._at = 0
         self._record = record
         self._body = None

@@ -43,9 +43,9 @@ class Transaction(metaclass=NoPublicConstructor):
     __slots__ = ("_rolled_back", "commit_log_offset", "message", "result")
 
     def __init__(self, message: Message, result: SendResult, commit_log_offset: int) -> None:
-        self.message = message
-        self.result = result
-        self.commit_log_offset = commit_log_offset
+        self.message: Message = message
+        self.result: SendResult = result
+        self.commit_log_offset: int = commit_log_offset
         self._rolled_back = False
 
     @property

@@ -99,7 +99,7 @@ class Sender:
         self.group = group
         self.settings = settings
         policy, faults = settings.policy, settings.faults
-        self.targets = Targets(
+        self.targets: Targets = Targets(
             routes,
             links,
             faults=faults,
@@ -111,14 +111,14 @@ class Sender:
         )
         namespace = routes.namespace
         self._instance_id = namespace.name or None
-        self.requests = SendRequests(
+        self.requests: SendRequests = SendRequests(
             group,
             routes.default_topic,
             routes.default_topic_queues,
             namespace=namespace,
             unit_mode=settings.unit_mode,
         )
-        self.attempts = Attempts(
+        self.attempts: Attempts = Attempts(
             self.targets,
             self.requests,
             policy=policy,

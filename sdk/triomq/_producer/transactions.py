@@ -105,7 +105,9 @@ class Transactions:
         self._deliver = deliver
         self._execute: LocalTransaction | None = getattr(listener, "execute", None)
         self._on_end = on_end
-        self.checks = TransactionChecks(sender.group, check, spawn, at_once=checks_at_once, on_end=on_end)
+        self.checks: TransactionChecks = TransactionChecks(
+            sender.group, check, spawn, at_once=checks_at_once, on_end=on_end
+        )
 
     async def begin(self, message: Message) -> Transaction:
         """Send a half message.

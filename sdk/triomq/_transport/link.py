@@ -164,9 +164,9 @@ class Link:
         self.pending: dict[int, Waiter] = {}
         self.peer_version = 0
         """The version in the peer's last heartbeat answer; 0 before it (docs/protocol/consumer.md §2.2)."""
-        self.received_s = 0.0
+        self.received_s: float = 0.0
         """Trio's clock when bytes last arrived; a time for each answer would cost a considerable part of its work."""
-        self.has_received = False
+        self.has_received: bool = False
         """Whether any byte has arrived from the peer."""
         self._stream = stream
         self._send_nowait = stream.send_nowait if isinstance(stream, NowaitStream) else None

@@ -27,7 +27,7 @@ class SharedCluster:
         self._listening.bind(("127.0.0.1", 0))
         self._listening.listen(_BACKLOG)
         self._secret = os.urandom(16).hex()
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/{self._secret}"
+        self.url: str = f"http://127.0.0.1:{self._listening.getsockname()[1]}/{self._secret}"
         self._ended, self._end = os.pipe()
         # A daemon, so that a controller that fails can end.
         self._thread = threading.Thread(target=self._run, name="triomq-testing-shared", daemon=True)

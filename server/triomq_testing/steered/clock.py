@@ -30,7 +30,7 @@ class SteeredClock:
     """
 
     def __init__(self) -> None:
-        self.waits = ClockWaits()
+        self.waits: ClockWaits = ClockWaits()
         self.passed: list[Callable[[], Awaitable[None]]] = []
         self._offset_ms = 0
 

@@ -22,7 +22,7 @@ class SteeredNetwork:
 
     def __init__(self, dial: Dial = dial_tcp) -> None:
         self._dial = dial
-        self.delay_s = 0.0
+        self.delay_s: float = 0.0
         self._is_cut = False
         self._thawed = trio.Event()
         self._thawed.set()
@@ -137,7 +137,7 @@ class SteeredListener(trio.abc.Listener[trio.abc.Stream]):
         self._network = network
         self._listener = listener
         host, port = listener.socket.getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address: str = f"{host}:{port}"
 
     async def accept(self) -> trio.abc.Stream:
         """Wait for the next connection."""

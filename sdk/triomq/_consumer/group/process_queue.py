@@ -115,9 +115,9 @@ class HeldPage(Page):
     ) -> None:
         super().__init__(body, queue, min_offset, max_offset, namespace)
         self.messages: Sequence[HeldMessage] = ()
-        self.passed = 0
-        self.left = 0
-        self.size_bytes = 0
+        self.passed: int = 0
+        self.left: int = 0
+        self.size_bytes: int = 0
 
 
 class HeldMessage(ReceivedMessage):
@@ -134,10 +134,10 @@ class HeldMessage(ReceivedMessage):
     def __init__(self, record: RecordView, queue: MessageQueue, original_topic: str | None = None) -> None:
         super().__init__(record, queue)
         self.page = HeldPage(b"", queue)
-        self.original_topic = original_topic
-        self.extra_times = 0
-        self.stage = WAITING
-        self.started_s = 0.0
+        self.original_topic: str | None = original_topic
+        self.extra_times: int = 0
+        self.stage: Stage = WAITING
+        self.started_s: float = 0.0
 
     @property
     def holder(self) -> ProcessQueue:
@@ -193,14 +193,14 @@ class ProcessQueue:
     __slots__ = ("_pages", "backlog", "count", "dropped", "last_offset", "owner", "queue", "scanned", "size_bytes")
 
     def __init__(self, queue: MessageQueue, owner: Any = None) -> None:
-        self.queue = queue
-        self.owner = owner
-        self.count = 0
-        self.size_bytes = 0
-        self.dropped = False
-        self.backlog = 0
-        self.last_offset = -1
-        self.scanned = -1
+        self.queue: MessageQueue = queue
+        self.owner: Any = owner
+        self.count: int = 0
+        self.size_bytes: int = 0
+        self.dropped: bool = False
+        self.backlog: int = 0
+        self.last_offset: int = -1
+        self.scanned: int = -1
         # Pages with messages that have not ended. They may leave from any position: one slow message must not keep
         # the bytes of all later ones.
         self._pages: OrderedDict[HeldPage, None] = OrderedDict()

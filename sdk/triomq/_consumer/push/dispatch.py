@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -39,8 +39,8 @@ class Later(Exception):  # noqa: N818 - an answer, not an error
         if delay_level > 0:
             check_delay_level(delay_level)
         super().__init__(delay_level)
-        self.delay_level = delay_level
-        self.suspend_s = suspend_s
+        self.delay_level: int = delay_level
+        self.suspend_s: float | None = suspend_s
 
 
 class Rollback(Later):
@@ -54,7 +54,9 @@ class Rollback(Later):
 
     def __init__(self, *, suspend_s: float | None = None) -> None:
         super().__init__(suspend_s=suspend_s)
-        self.args = ()  # those of the constructor, so that it can be pickled, as when a process raises it
+        self.args: tuple[
+            Any, ...
+        ] = ()  # those of the constructor, so that it can be pickled, as when a process raises it
 
 
 class Commit:
@@ -81,8 +83,8 @@ class Dispatch(ABC, Generic[Ready]):
     """
 
     def __init__(self, *, by_hand: bool = False) -> None:
-        self.waiters = Waiters()
-        self.failures = FailureLog()
+        self.waiters: Waiters = Waiters()
+        self.failures: FailureLog = FailureLog()
         self.by_hand = by_hand
         self._ready: deque[Ready] = deque()
 
@@ -130,10 +132,10 @@ class Waiters:
     """
 
     def __init__(self) -> None:
-        self.draining = False
+        self.draining: bool = False
         self.failure: Exception | None = None
         self._lot = trio.lowlevel.ParkingLot()
-        self.waking = False
+        self.waking: bool = False
         """Whether a woken task has not run yet."""
         self._busy = 0
         self._idle: trio.Event | None = None

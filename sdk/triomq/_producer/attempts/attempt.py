@@ -68,9 +68,9 @@ class Attempt(Waiter):
     opaque: int
 
     def __init__(self, out: Outgoing, started: float) -> None:
-        self.out = out
-        self.started = started
-        self.address = ""
+        self.out: Outgoing = out
+        self.started: float = started
+        self.address: str = ""
         self.outcome: SendResult | MQError | None = None
         self._task: trio.lowlevel.Task | None = None
 

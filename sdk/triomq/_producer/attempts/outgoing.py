@@ -54,22 +54,23 @@ class Outgoing:
     def __init__(
         self, topic: str, body: bytes, properties: str, unique_key: str, born_ms: int, deadline: float
     ) -> None:
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.unique_key = unique_key
-        self.born_ms = born_ms
-        self.deadline = self.wait_until = deadline
-        self.waited_in_vain = False
-        self.sys_flag = 0
-        self.flag = 0
-        self.code = RequestCode.SEND_MESSAGE_V2
+        self.topic: str = topic
+        self.body: bytes = body
+        self.properties: str = properties
+        self.unique_key: str = unique_key
+        self.born_ms: int = born_ms
+        self.deadline: float = deadline
+        self.wait_until: float = deadline
+        self.waited_in_vain: bool = False
+        self.sys_flag: int = 0
+        self.flag: int = 0
+        self.code: RequestCode = RequestCode.SEND_MESSAGE_V2
         self.pinned: MessageQueue | None = None
         self.attempts: list[Attempt] = []
-        self.is_written = False
+        self.is_written: bool = False
         self.last_broker: str | None = None
         self.unready_queue: MessageQueue | None = None
-        self.refresh_route = False
+        self.refresh_route: bool = False
         self.result: SendResult | None = None
         self.retry: tuple[int, int] | None = None
         self.own_properties: Mapping[str, str] | None = None

@@ -64,7 +64,7 @@ class SendTemplate:
             # More parts: a name contains one of the numbers, so use others.
             if len(parts) == 4:
                 self._parts = parts[0], parts[1], parts[2], parts[3]
-                self.parts = tuple(part.encode() for part in parts)
+                self.parts: tuple[bytes, ...] = tuple(part.encode() for part in parts)
                 return
 
     def encode(self, opaque: int, born_timestamp: int, properties: str, body: bytes) -> bytes:

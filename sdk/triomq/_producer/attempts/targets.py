@@ -47,8 +47,8 @@ class Target:
     __slots__ = ("address", "queue", "template")
 
     def __init__(self, queue: MessageQueue, address: str) -> None:
-        self.queue = queue
-        self.address = address
+        self.queue: MessageQueue = queue
+        self.address: str = address
         self.template: SendTemplate | None = None
 
 
@@ -63,12 +63,12 @@ class TopicTargets:
     __slots__ = ("_by_queue", "_count", "masters", "queues", "route", "several_brokers", "targets", "topic")
 
     def __init__(self, route: Route, start: int) -> None:
-        self.route = route
-        self.topic = route.topic
-        self.queues = route.publish_queues
-        self.targets = [Target(queue, route.master(queue.broker_name) or "") for queue in self.queues]
-        self.several_brokers = len({queue.broker_name for queue in self.queues}) > 1
-        self.masters = list(dict.fromkeys(target.address for target in self.targets if target.address))
+        self.route: Route = route
+        self.topic: str = route.topic
+        self.queues: tuple[MessageQueue, ...] = route.publish_queues
+        self.targets: list[Target] = [Target(queue, route.master(queue.broker_name) or "") for queue in self.queues]
+        self.several_brokers: bool = len({queue.broker_name for queue in self.queues}) > 1
+        self.masters: list[str] = list(dict.fromkeys(target.address for target in self.targets if target.address))
         self._by_queue = {target.queue: target for target in self.targets}
         self._count = start
 
