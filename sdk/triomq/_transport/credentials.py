@@ -58,15 +58,17 @@ class Credentials:
     security_token: str | None = attrs.field(default=None, validator=attrs.validators.optional(_text), repr=False)
 
     @classmethod
-    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Self:
+    def from_environment(cls, variables: Mapping[str, str] | None = None) -> Self:
         """The account in ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY`` and, if set, ``ROCKETMQ_SECURITY_TOKEN``.
 
         Args:
-            variables: the environment.
+            variables: the environment; default: the process's own.
 
         Raises:
             InvalidCall: one of the first two is not set, or empty.
         """
+        if variables is None:  # as a default value, `help()` and generated pages would show it, with all secrets
+            variables = os.environ
         for name in (ACCESS_KEY_VARIABLE, SECRET_KEY_VARIABLE):
             if not variables.get(name, "").strip():
                 raise InvalidCall(f"the environment variable {name} is not set")

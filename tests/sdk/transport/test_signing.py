@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
+import pydoc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,15 @@ def test_from_the_environment(monkeypatch: Any) -> None:
             triomq.Credentials.from_environment({**variables, name: ""})
         monkeypatch.setenv(name, variables[name])
     assert triomq.Credentials.from_environment().secret_key == SECRET
+
+
+def test_help_shows_no_environment(monkeypatch):
+    """Nor do pages that are generated from signatures."""
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", SECRET)
+    shown = io.StringIO()
+    pydoc.Helper(output=shown).help(triomq.Credentials)
+    assert "from_environment(variables" in shown.getvalue()
+    assert SECRET not in shown.getvalue()
 
 
 @pytest.mark.parametrize(
