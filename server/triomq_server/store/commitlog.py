@@ -229,8 +229,6 @@ class CommitLog:
         end = self._position + size
         if end > segment.size:
             segment = self._next_segment()
-            with self._preparing:
-                self._prepared = segment  # still to be taken up
             end = size
         while 0 < segment.reserved < min(end, segment.size):
             segment.reserve_ahead(RESERVE_STEP_BYTES)
@@ -349,13 +347,9 @@ class CommitLog:
             self._enter(self.segments.build(0, RESERVE_BYTES), new=True)
         elif self._position + size + BLANK_BYTES > current.size:
             following = self._next_segment()
-            try:
-                following.reserve(size + BLANK_BYTES)
-                current.position = self._position
-                current.reserve(self._position + BLANK_BYTES)
-            except OSError:
-                self._prepared = following
-                raise
+            following.reserve(size + BLANK_BYTES)
+            current.position = self._position
+            current.reserve(self._position + BLANK_BYTES)
             if self._position < current.size:
                 rest = current.size - self._position
                 write_blank(self._buffer, self._position, rest)
@@ -390,12 +384,14 @@ class CommitLog:
             self.space_wanted()
 
     def _next_segment(self, reserve: int = RESERVE_BYTES) -> Segment:
+        """The file behind the current one. It stays prepared until it is entered: a preparation that begins in the meantime
+        must not make it again, since what is prepared and never used is deleted."""
         current = self._current
         assert current is not None
         with self._preparing:  # waits for a preparation under way, so that the file is not created twice
-            segment, self._prepared = self._prepared, None
+            segment = self._prepared
             if segment is None or segment.base != current.end:
-                segment = self.segments.build(current.end, reserve)
+                segment = self._prepared = self.segments.build(current.end, reserve)
         return segment
 
     def _enter(self, segment: Segment, *, new: bool = False) -> None:
@@ -404,6 +400,8 @@ class CommitLog:
         if new:
             self.segments.add(segment)
         self._current = segment
+        if segment is self._prepared:
+            self._prepared = None
         self._buffer = (
             segment.buffer
         )  # kept: should its file give up the map, this one stays, and another is the same bytes

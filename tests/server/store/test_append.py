@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +14,19 @@ from stored_records import encode_record
 from triomq_protocol.errors import BodyError
 from triomq_protocol.filters.tags import java_hash
 from triomq_protocol.record.batch import encode_batch_element
+from triomq_protocol.record.encode import write_blank
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
-from triomq_server.store import AppendResult, AppendStatus, Arrival, NewBatch, NewRecord, ReadStatus, open_store
+from triomq_server.store import (
+    AppendResult,
+    AppendStatus,
+    Arrival,
+    NewBatch,
+    NewRecord,
+    ReadStatus,
+    commitlog,
+    open_store,
+)
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -69,6 +80,25 @@ async def test_file_is_closed_by_a_mark_and_the_record_moves_on(
         rest = 2000 - third.end_offset
         assert struct.unpack_from(">ii", data, 1000 - rest) == (rest, -875286124)
         assert [store.read("T", 0, n, 1, None).status for n in range(4)] == [ReadStatus.FOUND] * 4
+
+
+async def test_a_preparation_while_the_next_file_is_begun_does_not_delete_it(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in a thread, and may begin at any moment; what is prepared and not used is deleted at the end."""
+    config = make_config(ROOT, mapped_file_size_commit_log=1000)
+    async with open_store(config, disk=memory_disk) as store:
+
+        def prepare_first(buffer: mmap.mmap, at: int, size: int) -> None:
+            store.commitlog.prepare()
+            write_blank(buffer, at, size)
+
+        monkeypatch.setattr(commitlog, "write_blank", prepare_first)
+        ends = [store.append(make_record(n, size=500)).end_offset for n in range(2)]
+        assert ends[1] > 1000
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 2)
+        assert store.log_max_offset == ends[1]
 
 
 @pytest.mark.parametrize(
