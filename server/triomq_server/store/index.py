@@ -177,13 +177,15 @@ class IndexFile:
         self._file.reserve(start, self.entries_at + last * _ENTRY_BYTES)
         self._reserved = last
 
-    def undo_unpublished(self) -> int:
-        """Remove entries that a killed process inserted but did not publish; returns their number."""
+    def undo_unpublished(self) -> None:
+        """Remove entries that a killed process inserted but did not publish."""
         published = self.count
         limit = self.capacity
         number = published
         while number < limit:
-            key_hash, _, _, previous = ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            key_hash, offset, _, previous = ENTRY.unpack_from(self.buffer, self.entries_at + number * _ENTRY_BYTES)
+            if not (key_hash or offset or previous):
+                break  # never written, whatever slot 0, which an entry of zeros seems to have, leads to
             (head,) = SLOT.unpack_from(self.buffer, _HEADER_BYTES + key_hash % self.slots * 4)
             if key_hash < 0 or previous >= number or not published <= head < limit:
                 break
@@ -191,7 +193,6 @@ class IndexFile:
         while number > published:
             number -= 1
             self._take_back(number)
-        return number - published
 
     def _take_back(self, number: int) -> bool:
         """Remove the newest entry from its chain; true if the chain is empty now."""

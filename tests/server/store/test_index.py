@@ -23,7 +23,7 @@ from triomq_server.disk import access as disk_module
 from triomq_server.disk.access import MappedFile
 from triomq_server.store import NewRecord, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
-from triomq_server.store.index import HASHED_KEY, Index
+from triomq_server.store.index import HASHED_KEY, Index, IndexFile
 from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60
@@ -143,6 +143,22 @@ def test_a_batch_that_was_not_published_is_undone_at_load() -> None:
     assert killed.read(again.files[0].path) == published
     again.add(entries[25 * HASHED_KEY.size :])
     assert to_the_end(again.query("T", "k0", 64, 0, FOREVER)) == list(range(3500, -1, -500))
+
+
+def test_no_more_entries_are_undone_than_were_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if one is in slot 0, as the zeros behind the last one seem to be: writing there takes the whole file's space."""
+    disk = MemoryDisk()
+    index = make_index(disk, capacity=500)
+    entries = b"".join(HASHED_KEY.pack(key_hash, 1000 + key_hash, 5) for key_hash in (1, 2, 14, 3, 28, 4))
+    index.add(entries[: 2 * HASHED_KEY.size])
+    file = index.files[0]
+    assert file.slots == 7
+    file.insert(entries, 2)  # and then the process is killed
+    again = make_index(disk.after_kill(), capacity=500)
+    undone: list[int] = []
+    monkeypatch.setattr(IndexFile, "_take_back", lambda _, number: undone.append(number))
+    again.load(lambda file: True)
+    assert undone == [6, 5, 4, 3]
 
 
 def test_damaged_chains_do_not_loop_forever() -> None:
