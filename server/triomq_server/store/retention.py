@@ -116,6 +116,8 @@ class Cleaner:
         self.space_checked: Callable[[bool], None] = _ignore
         self.used_ratios = (0.0, 0.0)
         self._manual_passes = 0
+        self._not_deleted = ""
+        """Why a log file could not be deleted, as last logged."""
         self._cleaned_up_to = log.min_offset
 
     def request_expiry(self) -> None:
@@ -184,7 +186,14 @@ class Cleaner:
         for n in range(count):
             if n:
                 await trio.sleep(self._config.delete_commit_log_files_interval / 1000)
-            segment = self._commitlog.delete_first()
+            try:
+                segment = self._commitlog.delete_first()
+            except OSError as error:
+                if self._not_deleted != str(error):
+                    self._not_deleted = str(error)
+                    _log.error("a log file that has expired cannot be deleted, and is kept: %s", error)
+                return n
+            self._not_deleted = ""
             _log.info("log file %s deleted; the log begins at %d", segment.path, self._commitlog.min_offset)
         return count
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -199,6 +201,42 @@ async def test_the_operators_request(
         assert store.log_min_offset == 30_000
         await trio.sleep(300)
         assert store.log_min_offset == store.log_max_offset // 3000 * 3000  # never the last file
+
+
+async def test_a_file_that_cannot_be_deleted_stays_readable(
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """For example an immutable one. Later passes must not forget one more file each."""
+    async with open_store(settings(make_config), disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        clock.now += 100 * HOUR_MS
+        files = [segment.path for segment in store.commitlog.segments.items]
+        remove = memory_disk.remove
+
+        def refuse(path: str) -> None:
+            if path == files[2]:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            remove(path)
+
+        store.cleaner.request_expiry()
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "remove", refuse)
+            assert [await store.cleaner.clean() for _ in range(3)] == [2, 0, 0]
+        assert [segment.path for segment in store.commitlog.segments.items] == files[2:]
+        assert store.log_min_offset == 2 * 3000
+        low, _ = store.queue_bounds("T", 0)
+        found = store.read("T", 0, low, 1, None)
+        assert found is not None
+        assert found.status is ReadStatus.FOUND
+        assert (
+            caplog.text.count(f"cannot be deleted, and is kept: [Errno 1] Operation not permitted: '{files[2]}'") == 1
+        )
+        assert await store.cleaner.clean() == len(files) - 3
 
 
 async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:

@@ -317,16 +317,14 @@ class Segments:
         return gone
 
     def delete_first(self) -> Segment:
-        """Delete the oldest file."""
-        segment = self.items.pop(0)
-        self._delete(segment)
-        return segment
+        """Delete the oldest file. OSError if it cannot be deleted; then it is still one of the files."""
+        self._delete(self.items[0])
+        return self.items.pop(0)
 
     def delete_last(self) -> Segment:
-        """Delete the newest file."""
-        segment = self.items.pop()
-        self._delete(segment)
-        return segment
+        """Delete the newest file. OSError as in `delete_first`."""
+        self._delete(self.items[-1])
+        return self.items.pop()
 
     def destroy(self) -> None:
         """Delete all files and the directory."""
