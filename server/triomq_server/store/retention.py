@@ -176,16 +176,19 @@ class Cleaner:
         return deleted
 
     async def _delete_log_files(self, *, at_once: bool) -> int:
-        candidates = self._commitlog.segments.items[:-1]
+        files = self._commitlog.segments
+        candidates = files.items[:-1]
         count = count_expired(
             (self._disk.modified_ms(segment.path) for segment in candidates),
             now_ms=self._clock(),
             reserved_hours=self._config.file_reserved_time,
             at_once=at_once,
         )
-        for n in range(count):
+        for n, (candidate, changes) in enumerate([(segment, segment.changes) for segment in candidates[:count]]):
             if n:
                 await trio.sleep(self._config.delete_commit_log_files_interval / 1000)
+                if candidate not in files.items[:-1] or candidate.changes != changes:
+                    return n  # the log has been cut in the meantime, and what is here now has not expired
             try:
                 segment = self._commitlog.delete_first()
             except OSError as error:

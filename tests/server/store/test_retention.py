@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from memory_disk import MemoryDisk
+from trio.testing import wait_all_tasks_blocked
 
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import DiskUsage
@@ -237,6 +239,35 @@ async def test_a_file_that_cannot_be_deleted_stays_readable(
             caplog.text.count(f"cannot be deleted, and is kept: [Errno 1] Operation not permitted: '{files[2]}'") == 1
         )
         assert await store.cleaner.clean() == len(files) - 3
+
+
+@pytest.mark.parametrize("kept_files", [0, 1, 2, 3])
+@pytest.mark.parametrize("appended", [0, 3])
+async def test_a_cut_between_two_deletions_ends_the_pass(
+    kept_files: int,
+    appended: int,
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    nursery: trio.Nursery,
+    autojump_clock: object,
+) -> None:
+    """What has been appended since then has not expired."""
+    config = attrs.evolve(settings(make_config), delete_commit_log_files_interval=100)
+    async with open_store(config, disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        clock.now += 100 * HOUR_MS
+        store.cleaner.request_expiry()
+        nursery.start_soon(store.cleaner.clean)
+        await wait_all_tasks_blocked()
+        assert store.log_min_offset == 3000
+        await store.cut(3000 * kept_files)
+        ends = [store.append(make_record(n, size=2000)).physical_offset for n in range(appended)]
+        await trio.sleep(10)
+        assert store.log_min_offset == 3000 * kept_files
+        assert len(store.commitlog.segments.items) == (appended or min(kept_files, 1))
+        assert [store.record_at(end) is not None for end in ends] == [True] * appended
 
 
 async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:
