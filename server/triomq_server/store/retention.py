@@ -203,16 +203,17 @@ class Cleaner:
     async def follow_log_min(self) -> None:
         """Drop queue entries and index files that only know records no longer in the log (docs/protocol/store.md
         §13.4)."""
-        log_min = self._commitlog.min_offset
-        if log_min <= self._cleaned_up_to:
+        log, log_min = self._commitlog, self._commitlog.min_offset
+        if log_min == self._cleaned_up_to:
             return
         for queue in self._queues:
-            deleted = queue.delete_expired(log_min)
-            queue.correct_min_offset(log_min)
+            # Asked anew for each: a cut of the whole log in the meantime, or before, lets it begin with a lower offset.
+            deleted = queue.delete_expired(log.min_offset)
+            queue.correct_min_offset(log.min_offset)
             if deleted:
                 await trio.sleep(self._config.delete_consume_queue_files_interval / 1000)
             else:
                 await trio.lowlevel.checkpoint()
         if self._index is not None:
-            self._index.delete_expired(log_min)
+            self._index.delete_expired(log.min_offset)
         self._cleaned_up_to = log_min  # only now: a pass that is cancelled is made up for by the next

@@ -270,6 +270,54 @@ async def test_a_cut_between_two_deletions_ends_the_pass(
         assert [store.record_at(end) is not None for end in ends] == [True] * appended
 
 
+async def test_queues_follow_a_log_that_begins_again_with_a_lower_offset(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    async with open_store(settings(make_config), disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        clock.now += 100 * HOUR_MS
+        store.cleaner.request_expiry()
+        assert await store.cleaner.clean() == 7
+        await store.cut(0)
+        await fill(store, make_record, 40)
+        clock.now += 100 * HOUR_MS
+        assert await store.cleaner.clean() == 4
+        assert store.log_min_offset == 4 * 3000
+        for queue_id in range(2):
+            low, high = store.queue_bounds("T", queue_id)
+            assert store.record_offset_at("T", queue_id, low) >= 4 * 3000
+            assert high == 20
+
+
+async def test_a_cut_while_queues_follow_the_log_hides_no_message(
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    nursery: trio.Nursery,
+    autojump_clock: object,
+) -> None:
+    config = attrs.evolve(settings(make_config), delete_consume_queue_files_interval=100)
+    async with open_store(config, disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        clock.now += 100 * HOUR_MS
+        store.cleaner.request_expiry()
+        done = trio.Event()
+
+        async def clean() -> None:
+            await store.cleaner.clean()
+            done.set()
+
+        nursery.start_soon(clean)
+        await wait_all_tasks_blocked()
+        assert store.log_min_offset == 7 * 3000  # and the pass pauses after the first queue
+        assert not done.is_set()
+        await store.cut(0)
+        await fill(store, make_record, 20)
+        await done.wait()
+        assert [store.queue_bounds("T", queue_id) for queue_id in range(2)] == [(0, 10), (0, 10)]
+
+
 async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:
     async with open_store(settings(make_config), disk=memory_disk) as store:
         for n in range(20):
