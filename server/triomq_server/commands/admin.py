@@ -84,7 +84,7 @@ def _print_replication(rows: list[Row]) -> None:
 @click.option(
     "--id",
     "broker_id",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 2**63 - 1),
     help="A slave's id; default: the smallest one that no broker of the set has or had.",
 )
 @click.option(

@@ -397,6 +397,11 @@ def test_help(call: Call, command: list[str]) -> None:
         (["cluster", "--base-port", "65530"], 2, "3 nodes from port 65530 on need the ports 65528 to 65539"),
         (["cluster", "--set", "flushDiskTyp=SYNC_FLUSH"], 2, "unknown key flushDiskTyp (did you mean flushDiskType?)"),
         (["broker", "--set", "=5"], 2, "'=5' is not KEY=VALUE"),
+        (
+            ["admin", "role", "broker-a:0", "slave", "--id", str(2**63)],
+            2,
+            "is not in the range 1<=x<=9223372036854775807",
+        ),
         (["cluster", "--strict", "--set", "colour=blue"], 2, "bad configuration: unknown key colour"),
     ],
 )

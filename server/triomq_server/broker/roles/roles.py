@@ -17,6 +17,7 @@ import trio
 
 from triomq_protocol.names import MASTER_ID
 from triomq_server.broker.broker import Broker, Following
+from triomq_server.broker.refusals import INT64_MOST
 from triomq_server.broker.registration import RegistrationAnswer, has_identity, members_of_set
 from triomq_server.broker.roles.lost_messages import end_in, lower_offsets, note_slave
 from triomq_server.broker.roles.returning import PERIOD_S, log_two_masters, merge_offsets_of_slaves
@@ -313,6 +314,8 @@ class Roles:
             return config.broker_id or known.free_id(members)
         if asked <= 0:
             raise RoleError("a slave's id is greater than 0; id 0 belongs to the master of the set")
+        if asked > INT64_MOST:
+            raise RoleError(f"a slave's id is at most {INT64_MOST}: name servers take no larger one")
         holder = known.holder(asked, members)
         if holder is not None and holder in members.values():
             raise RoleError(f"id {asked} belongs to {holder}")

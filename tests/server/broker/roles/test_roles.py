@@ -174,6 +174,7 @@ async def test_both_ways_of_being_master_change_without_a_pause(open_broker: Any
     [
         ({"role": "KING"}, "no such role: KING"),
         ({"role": "SLAVE", "brokerId": "0"}, "greater than 0"),
+        ({"role": "SLAVE", "brokerId": str(2**63)}, f"at most {2**63 - 1}"),
         ({"role": "SLAVE", "brokerId": "1"}, "id 1 belongs to 127.0.0.1:10921"),
     ],
 )
