@@ -341,13 +341,7 @@ def _lines_of(settings: Mapping[str, str]) -> bytes:
     for name, value in settings.items():
         check_text("the name of a setting", name)
         check_text(f"the value of {name}", value)
-    text = "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidCall(
-            f"the settings have {text[error.start]!r}, half a character, which UTF-8 cannot hold"
-        ) from None
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items()).encode()
 
 
 def _check_taken(

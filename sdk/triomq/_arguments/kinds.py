@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from triomq._arguments.async_functions import is_async
 from triomq._error_text import shown
 from triomq.errors import InvalidCall
 
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half a character, such as of an argument that is not UTF-8; encoded for a server it becomes a `?`, as in Java."""
+
 
 def check_text(name: str, value: object) -> None:
-    """Raise :class:`InvalidCall` unless an argument is text."""
+    """Raise :class:`InvalidCall` unless an argument is text that UTF-8 can hold."""
     if not isinstance(value, str):
         raise InvalidCall(f"{name} is {type(value).__name__}, not text")
+    if not value.isascii() and (found := SURROGATE.search(value)):
+        # Without the text, which may be a secret.
+        raise InvalidCall(
+            f"{name} has the lone surrogate {shown(found[0])}, half a character, which UTF-8 cannot hold; give text that "
+            "text.encode() takes"
+        )
 
 
 def check_texts(name: str, value: object) -> None:

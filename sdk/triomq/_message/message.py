@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from triomq._arguments.kinds import SURROGATE
 from triomq._arguments.numbers import check_count
 from triomq._error_text import shown
 from triomq.errors import InvalidCall, MessageIllegal
@@ -30,7 +31,6 @@ DELAY_LEVEL_MAX = 18
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -239,7 +239,7 @@ def _check_one_line(key: str) -> None:
 def _check_encodable(name: str, *texts: object) -> None:
     """Raise if a text cannot be encoded as UTF-8; brokers would get a `?` instead."""
     for text in texts:
-        if isinstance(text, str) and (found := _SURROGATE.search(text)):
+        if isinstance(text, str) and (found := SURROGATE.search(text)):
             raise InvalidCall(
                 f"{name} has {shown(text)} with the lone surrogate {shown(found[0])}, half a character, which UTF-8 cannot "
                 "hold; give text that text.encode() takes, and bytes in the body"
@@ -262,5 +262,5 @@ def _is_clean(text: object) -> bool:
         and bool(text.strip())
         and "\x01" not in text
         and "\x02" not in text
-        and (text.isascii() or not _SURROGATE.search(text))
+        and (text.isascii() or not SURROGATE.search(text))
     )
