@@ -85,19 +85,19 @@ def consume(
     Fields of --format are topic, broker, queue, offset, message_id, stored, stored_ms, tags, keys, properties,
     reconsume_times and body.
     """
-    if queue and group:
+    if queue is not None and group is not None:
         raise click.UsageError("give either --queue or --group: a group's queues are shared out by its members")
     expression = filter_of(tags, sql)
-    only = queue_of(topic, queue) if queue else None
+    only = queue_of(topic, queue) if queue is not None else None
     if start is None:
         # From the latest offset on there is nothing until a message is sent.
         start = "earliest" if until_end else "latest"
-    begin = _start_from(start) if group else None
+    begin = _start_from(start) if group is not None else None
     since_ms = _since_ms(start)
     show = _printer(template, as_json=as_json)
 
     async def work(client: Client) -> None:
-        if group:
+        if group is not None:
             assert begin is not None
             await _check_there(client, topic, until_end=until_end)
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:

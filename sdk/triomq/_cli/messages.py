@@ -159,7 +159,7 @@ def send(
     table = dict(_pair(text) for text in properties)
     sample = Message(topic, b"-", tags, (keys or "").split(), table or None, delay_level=delay_level)
     sample.check()
-    target = queue_of(topic, queue) if queue else None
+    target = queue_of(topic, queue) if queue is not None else None
 
     async def work(client: Client) -> None:
         async with client.producer(group, send_timeout_s=timeout_s) as producer:
@@ -204,7 +204,7 @@ def pull(
 ) -> None:
     """Print the messages of TOPIC."""
     filter_of(tags, sql)
-    only = queue_of(topic, queue) if queue else None
+    only = queue_of(topic, queue) if queue is not None else None
 
     async def work(client: Client) -> None:
         async with client.pull_consumer(group) as consumer:

@@ -94,7 +94,7 @@ def reset_offsets(
     if queue is not None and offset is None:
         raise click.UsageError("--queue needs an OFFSET; a time, earliest and latest are for all queues of the topic")
     time_ms = _reset_time_ms(to) if offset is None else None
-    only = queue_of(topic, queue) if queue else None
+    only = queue_of(topic, queue) if queue is not None else None
 
     async def check(client: Client) -> list[MessageQueue]:
         queues = await _queues(client, topic)

@@ -93,6 +93,12 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["consume", "T", "--from", "1" * 5000], "neither earliest nor latest"),
         (["consume", "T", "--from", "²"], "neither earliest nor latest"),
         (["pull", "T", "--queue", "b:" + "1" * 5000], "BROKER:QUEUE"),
+        # As of a variable of a script that is not set: not every queue, and no consumer without a group.
+        (["offsets", "reset", "G", "T", "5", "--queue", "", "--yes"], "'' is not BROKER:QUEUE"),
+        (["send", "T", "x", "--queue", ""], "'' is not BROKER:QUEUE"),
+        (["pull", "T", "--queue", ""], "'' is not BROKER:QUEUE"),
+        (["consume", "T", "--queue", ""], "'' is not BROKER:QUEUE"),
+        (["consume", "T", "--queue", "b:0", "-g", ""], "either --queue or --group"),
         (["topics", "T", "--delete"], "give --yes"),
         (["topics", "T", "--delete", "--queues", "4", "--yes"], "--queues belongs to --create"),
     ],
