@@ -141,11 +141,14 @@ def filter_of(tags: str | None, sql: str | None) -> str | Sql:
     return Sql(sql)
 
 
-def time_of(text: str) -> int:
+def time_of(text: str, *, or_place: bool = True) -> int:
     """Parse a time to ms since 1970: ``2026-11-21T12:00``, with a zone or in local time, or the milliseconds.
 
+    Args:
+        or_place: whether the option also takes the words for places, which the error then names.
+
     Raises:
-        click.UsageError: it has neither form; the text also names the words for places.
+        click.UsageError: it has neither form.
     """
     if _is_number(text) and int(text) >= MS_FROM:
         return int(text)
@@ -154,9 +157,10 @@ def time_of(text: str) -> int:
     try:
         return int(datetime.fromisoformat(text if is_date else "").astimezone().timestamp() * 1000)
     except (ValueError, OverflowError):  # also for a time in the year 1 or 9999 that cannot be converted to UTC
+        places = "neither earliest nor latest, " if or_place else ""
         raise click.UsageError(
-            f"{shown(text)} is neither earliest nor latest, no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor "
-            "milliseconds since 1970"
+            f"{shown(text)} is {places}no time like 2026-11-21T12:00 or 2026-11-21T12:00+01:00, nor milliseconds since 1970, "
+            f"which are at least {MS_FROM}"
         ) from None
 
 

@@ -106,8 +106,8 @@ def by_key(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Show the messages of TOPIC with an index key."""
-    start_ms = 0 if start is None else time_of(start)
-    end_ms = None if until is None else time_of(until)
+    start_ms = 0 if start is None else time_of(start, or_place=False)
+    end_ms = None if until is None else time_of(until, or_place=False)
 
     async def work(client: Client) -> None:
         found = await client.messages.by_key(topic, key, start_ms=start_ms, end_ms=end_ms, max_messages=most)
@@ -243,7 +243,7 @@ def by_time(
 ) -> None:  # fmt: skip
     """Show the messages of TOPIC that a queue stored from a TIME on."""
     place = queue_of(topic, queue)
-    start_ms, end_ms = time_of(start), None if until is None else time_of(until)
+    start_ms, end_ms = time_of(start, or_place=False), None if until is None else time_of(until, or_place=False)
 
     async def work(client: Client) -> None:
         await _check_queue(client, place)

@@ -92,6 +92,9 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["offsets", "reset", "G", "T", "1" * 5000, "--yes"], "neither earliest nor latest"),
         (["consume", "T", "--from", "1" * 5000], "neither earliest nor latest"),
         (["consume", "T", "--from", "²"], "neither earliest nor latest"),
+        (["message", "time", "T", "b:0", "earliest"], "'earliest' is no time like 2026"),
+        (["message", "time", "T", "b:0", "0"], "nor milliseconds since 1970, which are at least 100000000000"),
+        (["message", "key", "T", "k", "--until", "latest"], "'latest' is no time like 2026"),
         (["pull", "T", "--queue", "b:" + "1" * 5000], "BROKER:QUEUE"),
         # As of a variable of a script that is not set: not every queue, and no consumer without a group.
         (["offsets", "reset", "G", "T", "5", "--queue", "", "--yes"], "'' is not BROKER:QUEUE"),
