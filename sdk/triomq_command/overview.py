@@ -46,6 +46,11 @@ ADDED: Final = {
 }
 """The commands that other packages of this distribution add."""
 
+SERVING: Final = (
+    ["bench", "spark-cluster"], ["broker"], ["cluster"], ["dashboard"], ["namesrv"], ["run"],
+)  # fmt: skip
+"""The commands that run until they are stopped, whether or not anybody reads what they print."""
+
 NEEDED: Final = (
     "click",
     "rich",
@@ -63,6 +68,12 @@ NEEDED: Final = (
 
 _COMPLETE: Final = "_TRIOMQ_COMPLETE"
 """The variable with which shells ask for completions; others contain the arguments."""
+
+
+def must_print(arguments: list[str]) -> bool:
+    """Whether the command that these arguments name fails if it cannot print."""
+    named = bool(arguments) and (arguments[0] in COMMANDS or arguments[0] in ADDED)
+    return named and not any(arguments[: len(words)] == words for words in SERVING)
 
 
 def show(arguments: list[str]) -> int | None:

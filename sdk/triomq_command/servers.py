@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
+from triomq_command.overview import must_print
+
 COMMANDS: Final = {
     "admin": "triomq_server.__main__",
     "broker": "triomq_server.commands.broker",
@@ -31,5 +33,7 @@ def run(arguments: list[str]) -> int | None:
     group = running.QuietGroup(
         "triomq", commands={name: command}, context_settings={"help_option_names": ["-h", "--help"]}
     )
-    code: int = running.exit_code_of(lambda: group.main(arguments, prog_name="triomq", standalone_mode=False))
+    code: int = running.exit_code_of(
+        lambda: group.main(arguments, prog_name="triomq", standalone_mode=False), must_print=must_print(arguments)
+    )
     return code

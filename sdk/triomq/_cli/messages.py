@@ -37,7 +37,7 @@ from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
 from triomq._side_by_side import side_by_side
 from triomq.errors import InvalidCall
-from triomq_command.overview import COMMANDS
+from triomq_command.overview import must_print
 from triomq_command.running import QuietGroup, exit_code_of, printable
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
@@ -382,7 +382,7 @@ def run(arguments: list[str] | None = None) -> int:
         The exit code: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     words = sys.argv[1:] if arguments is None else arguments
-    return exit_code_of(lambda: _run(arguments), must_print=bool(words) and words[0] in COMMANDS)
+    return exit_code_of(lambda: _run(arguments), must_print=must_print(words))
 
 
 def _run(arguments: list[str] | None) -> object:

@@ -23,6 +23,7 @@ from triomq._cli import offsets, topics
 from triomq._cli import options as _options
 from triomq._cli.doctor import progress_on
 from triomq_command import overview
+from triomq_command.overview import must_print
 from triomq_command.running import exit_code_of, printable
 from triomq_server.admin.asking import AdminError
 from triomq_server.commands import admin
@@ -393,16 +394,39 @@ def test_an_overview_that_cannot_be_written_is_an_error(option):
 _CLOSED = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c"]
 
 
-def test_a_closed_output_is_an_error():
-    # A command of the SDK; what it prints would be lost without a word.
-    code = _SAY.replace('"say"', '"topics"')
+@pytest.mark.parametrize("command", ["topics", "admin", "bench"])
+def test_a_closed_output_is_an_error(command):
+    # What it prints would be lost without a word.
+    code = _SAY.replace('"say"', f'"{command}"')
+    done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
+
+
+def test_a_command_of_the_servers_needs_an_output():
+    code = "import triomq_command, sys; sys.argv = ['triomq', 'admin', '--help']; triomq_command.main()"
     done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
 
 
 def test_servers_run_with_a_closed_output():
-    done = subprocess.run([*_CLOSED, _SAY], stderr=subprocess.PIPE, text=True, check=False)
+    code = _SAY.replace('"say"', '"broker"')
+    done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "must"),
+    [
+        ([], False),
+        (["broker", "-p"], False),
+        (["bench", "spark-cluster", "--workers", "2"], False),
+        (["bench", "spark-read"], True),
+        (["groups"], True),
+        (["nope"], False),
+    ],
+)
+def test_which_commands_must_print(words, must):
+    assert must_print(words) is must
 
 
 def test_nothing_to_print_needs_no_output():
