@@ -104,7 +104,8 @@ def _run(main: Callable[[], object]) -> int:
         code = main()
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
-            error.show()
+            if sys.stderr is not None:  # else click would print to the standard output, among results
+                error.show()
         else:  # it may name topics, which other programs have named
             click.echo(printable(f"Error: {error.format_message()}"), err=True)
         return error.exit_code

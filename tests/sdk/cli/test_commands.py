@@ -402,6 +402,13 @@ def test_a_closed_output_is_an_error(command):
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
 
 
+def test_a_mistake_is_not_printed_among_results():
+    code = "import triomq_command, sys; sys.argv = ['triomq', 'pull', '--nope']; triomq_command.main()"
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
+    done = subprocess.run(closed, stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_command_of_the_servers_needs_an_output():
     code = "import triomq_command, sys; sys.argv = ['triomq', 'admin', '--help']; triomq_command.main()"
     done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
