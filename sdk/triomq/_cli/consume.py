@@ -208,9 +208,10 @@ SAMPLE_ROW: Mapping[str, object] = {
 def _filled_in(template: str, row: Mapping[str, object]) -> str:
     try:
         return template.format(**row)
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, MemoryError) as error:
         known = ", ".join(row)
-        raise click.UsageError(f"--format {template!r} cannot be filled in: {error}; fields: {known}") from None
+        why = str(error) or "it has a width that is too large"  # a MemoryError has no text
+        raise click.UsageError(f"--format {template!r} cannot be filled in: {why}; fields: {known}") from None
 
 
 def _start_from(text: str) -> StartFrom:

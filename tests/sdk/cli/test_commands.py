@@ -73,6 +73,7 @@ def test_mistakes_are_one_clear_line(capsys, arguments, code, what):
         (["consume", "T", "--format", "{nope"], "fields: topic"),
         (["consume", "T", "--format", "{0}"], "fields: topic"),
         (["consume", "T", "--format", "{body:d}"], "fields: topic"),
+        (["consume", "T", "--format", f"{{body:{2**62}}}"], "a width that is too large"),
         (["consume", "T", "--queue", "vm"], "BROKER:QUEUE"),
         (["consume", "T", "--tags", "||"], "names no tag"),
         (["consume", "T", "--sql", "a > "], "SQL92 expression 'a > ' cannot be used"),
