@@ -91,7 +91,23 @@ class Channel(virtual.Channel):
         """Do nothing: the queue of replies also serves the next request."""
 
     def _size(self, queue: str) -> int:
+        try:
+            return self._known_size(queue)
+        except triomq.MQError:
+            return 0  # a declaration must not fail for this: senders make one, and other brokers may take the message
+
+    def _known_size(self, queue: str) -> int:
         return 0 if queue in self.connection.transient else self.connection.lag(queue)
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue; ``passive=True`` asks how many messages it has, and raises in an outage, when that is unknown."""
+        declared = super().queue_declare(queue, passive, **kwargs)
+        return declared._replace(message_count=self._known_size(declared.queue)) if passive else declared
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        """Delete a queue; with ``if_empty`` this raises in an outage, when it is unknown whether it is empty."""
+        if not (if_empty and self._known_size(queue)):
+            super().queue_delete(queue, if_unused, **kwargs)
 
     def _purge(self, queue: str) -> int:
         return 0 if queue in self.connection.transient else self.connection.purge(queue)
@@ -347,16 +363,28 @@ class Transport(virtual.Transport):
         return WorkQueue(consumer, topic, self.sender)
 
     def lag(self, queue: str) -> int:
-        """The number of messages of a queue that no worker has acknowledged; 0 if unknown."""
+        """The number of messages of a queue that no worker has acknowledged.
+
+        Raises:
+            MQError: it is unknown, since not all brokers answer.
+        """
         topic = self.topic(queue)
-        try:
-            progress = self._opened.groups.progress(_group(topic), topic)
-            if progress:
-                return progress.lag or 0
-            bounds = self._opened.admin.topic_stats(topic).offset_table.values()
-        except triomq.MQError:
-            return 0
-        return sum(each.max_offset - each.min_offset for each in bounds)
+        progress = self._opened.groups.progress(_group(topic), topic)
+        unknown = {**progress.without_master, **progress.refused}
+        count = progress.lag or 0
+        if not progress and not unknown:
+            try:
+                stats = self._opened.admin.topic_stats(topic)
+            except triomq.errors.BrokerNotFound:
+                raise
+            except triomq.errors.RouteNotFound:
+                return 0
+            unknown = {**stats.without_master, **stats.refused}
+            count = sum(each.max_offset - each.min_offset for each in stats.offset_table.values())
+        if unknown:
+            brokers = "; ".join(f"broker {name}: {why}" for name, why in sorted(unknown.items()))
+            raise triomq.errors.BrokerNotFound(f"the number of messages in queue {queue} is unknown: {brokers}")
+        return count
 
     def purge(self, queue: str) -> int:
         """Skip the messages that are in a queue now.
@@ -364,8 +392,11 @@ class Transport(virtual.Transport):
         Returns:
             Their approximate number.
         """
-        count, topic = self.lag(queue), self.topic(queue)
-        groups = self._opened.groups
+        topic, groups = self.topic(queue), self._opened.groups
+        try:
+            count = self.lag(queue)
+        except triomq.MQError:
+            count = 0  # what follows raises if a broker does not answer
         # If there has been no worker yet, the first one starts after the present messages.
         groups.reset(_group(topic), topic, groups.END, new_group=True)
         return count
