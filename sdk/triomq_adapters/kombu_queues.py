@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import triomq
@@ -40,6 +41,15 @@ def _body_of(message: triomq.ReceivedMessage) -> bytes:
         return message.body
     except (triomq.errors.MessageIllegal, triomq.errors.InvalidCall) as error:
         raise ValueError(str(error)) from error
+
+
+def _subscribed(consumer: triomq.blocking.PushConsumer, topic: str) -> triomq.blocking.PushConsumer:
+    """Enter a consumer; it leaves its group again if it cannot subscribe, so that the next attempt can join."""
+    with ExitStack() as unless_subscribed:
+        unless_subscribed.enter_context(consumer)
+        consumer.subscribe(topic)
+        unless_subscribed.pop_all()
+    return consumer
 
 
 class Sender:
@@ -87,8 +97,7 @@ class WorkQueue:
         self._sender = sender
         self._unacknowledged: dict[str, triomq.blocking.Delivery] = {}
         self._cancelled = False
-        self._consumer = consumer.__enter__()
-        self._consumer.subscribe(topic)
+        self._consumer = _subscribed(consumer, topic)
 
     def take(self, new_tag: Callable[[], str], wait_s: float = 0.0) -> dict[str, Any] | None:
         """The next Kombu message, with a delivery tag that :meth:`done` takes; None if there is none now."""
@@ -176,14 +185,14 @@ class ExchangeReader:
     def __init__(self, client: triomq.blocking.Client, topic: str, *, replies: bool, clock: Clock) -> None:
         self._bindings: dict[str, list[Matches]] = {}
         self._waiting: dict[str, deque[dict[str, Any]]] = {}
-        self._consumer = client.push_consumer(
+        consumer = client.push_consumer(
             f"{topic}-readers",
             model="broadcasting",
             start_from=clock() - _REPLY_MARGIN_MS if replies else "latest",
             drain_s=0,
             offset_store=_NoOffsets(),
-        ).__enter__()
-        self._consumer.subscribe(topic)
+        )
+        self._consumer = _subscribed(consumer, topic)
 
     def wait_assigned(self, wait_s: float) -> None:
         """Wait until there are queues to read from, so that messages sent from now on are read."""

@@ -133,8 +133,11 @@ class RocketMQBroker(AsyncBroker):
                 drain_s=self._drain_s,
                 commit_every_s=COMMIT_EVERY_S,
             )
-            self._consumer = await stack.enter_async_context(consumer)
-            await self._consumer.subscribe(self.topic)
+            async with AsyncExitStack() as unless_subscribed:
+                await unless_subscribed.enter_async_context(consumer)
+                await consumer.subscribe(self.topic)
+                stack.push_async_exit(unless_subscribed.pop_all())
+            self._consumer = consumer
         async for delivery in self._consumer:
             body = await self._due(delivery)
             if body is not None:

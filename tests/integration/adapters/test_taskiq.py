@@ -13,7 +13,7 @@ from taskiq import AckableMessage, BrokerMessage
 from unreadable import send_unreadable
 from worker_process import end, kill_group, lines, wait_until, worker
 
-import triomq
+import triomq.aio
 from triomq_adapters.taskiq import RocketMQBroker
 from triomq_testing import RocketMQ
 
@@ -83,6 +83,30 @@ def test_a_task_is_taken_once_when_it_is_acknowledged(rocketmq: RocketMQ) -> Non
         (b"one", "jobs:add", ["id-1"]),
         (b"two", "jobs:add", ["id-1"]),
     ]
+
+
+def test_listening_again_after_a_failed_subscription(rocketmq: RocketMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe, failures = triomq.aio.PushConsumer.subscribe, [triomq.errors.NoNameServer("no name server answers")]
+
+    async def fails_once(consumer: triomq.aio.PushConsumer, topic: str) -> None:
+        if failures:
+            raise failures.pop()
+        await subscribe(consumer, topic)
+
+    monkeypatch.setattr(triomq.aio.PushConsumer, "subscribe", fails_once)
+
+    async def main() -> None:
+        broker = RocketMQBroker(rocketmq.namesrv_addr, send_timeout_s=60)
+        await broker.startup()
+        with pytest.raises(triomq.errors.NoNameServer):
+            await take(broker.listen())
+        await broker.kick(task(b"one"))
+        (first,) = await take(broker.listen())
+        assert first.data == b"one"
+        await acknowledge(first)
+        await broker.shutdown()
+
+    asyncio.run(main())
 
 
 def test_tasks_at_work_when_listening_ends_are_acknowledged(rocketmq: RocketMQ) -> None:
