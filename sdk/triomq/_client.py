@@ -690,18 +690,21 @@ class Client(metaclass=NoPublicConstructor):
         self._links.closes_soon = True
         self._closings += 1
         try:
-            if at_once:
-                for member in self._members:
+            members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
+            # Again for those that handlers and callbacks make until they end, and may have sent with.
+            while late := [member for member in self._members if member not in members]:
+                members += late
+                for member in late if at_once else ():
                     if isinstance(member, Producer):
                         member.abort()
-            # Concurrently: each may wait for a broker that does not answer.
-            members = list(self._members)
-            async with trio.open_nursery() as nursery:
-                for member in members:
-                    nursery.start_soon(member.aclose)
-            # One that another task closes may still wait for handlers, and commit then; or for the callback that waits for this.
-            while not self._callback_that_started_this() and any(member in self._members for member in members):
-                await self._leavers.park()
+                # Concurrently: each may wait for a broker that does not answer.
+                async with trio.open_nursery() as nursery:
+                    for member in late:
+                        nursery.start_soon(member.aclose)
+                # One that another task closes may still wait for handlers, and commit then; or for the callback that waits
+                # for this.
+                while not self._callback_that_started_this() and any(member in self._members for member in members):
+                    await self._leavers.park()
             # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
                 for tracer in self._tracers.values():
