@@ -1,15 +1,18 @@
 """Hooks: user code that sees every send, every pull and every call of a handler (docs/protocol/client.md §6.15).
 
-Their methods are plain functions, called before and after; their exceptions are logged and change nothing. Before a send
+Their methods are plain functions, called before and after; their exceptions are logged, those of one kind with few lines,
+and change nothing. Before a send
 a hook may add properties to the message, such as the headers of a trace; a filter hook drops messages.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import attrs
 from msgspec import structs
@@ -18,6 +21,7 @@ from triomq._error_text import shown
 from triomq._message.message import Message, MessageQueue, check_properties
 from triomq._message.pull_result import PullResult
 from triomq._message.received import ReceivedMessage
+from triomq._message.repeated_failures import RepeatedFailures
 from triomq._message.send_result import SendResult
 from triomq.errors import InvalidCall, MQError
 
@@ -185,12 +189,28 @@ def check_hooks(name: str, hooks: object, *methods: str) -> None:
             raise InvalidCall(f"{name} has {shown(hook)}, which is no object with the method {' or '.join(methods)}")
 
 
+_failures: WeakKeyDictionary[object, RepeatedFailures] = WeakKeyDictionary()
+_failures_of_others = RepeatedFailures(log, time.monotonic)
+"""Of hooks that cannot be the key of a dictionary."""
+
+
+def _log_failure(hook: object, error: Exception | None, text: str, *args: object) -> None:
+    """Log that a hook has failed; hooks of plain handlers run in threads, which have no clock of trio."""
+    try:
+        failures = _failures.get(hook)
+        if failures is None:
+            failures = _failures[hook] = RepeatedFailures(log, time.monotonic)
+    except Exception:  # noqa: BLE001 - it has no weak references, or the user's `__hash__` or `__eq__` fails
+        failures = _failures_of_others
+    failures.note(error, text, *args)
+
+
 def _call_each(hooks: Sequence[H], when: str, call: Callable[[H], None]) -> None:
     for hook in hooks:
         try:
             call(hook)
-        except Exception:
-            log.exception("the hook %r failed %s", hook, when)
+        except Exception as error:  # noqa: BLE001 - the user's; it is logged
+            _log_failure(hook, error, "the hook %r failed %s", hook, when)
 
 
 def call_before_send(hooks: Sequence[SendHook], context: SendContext) -> Message:
@@ -233,11 +253,12 @@ def _is_wanted(hook: FilterHook, group: str, message: ReceivedMessage) -> bool:
         wanted: object = hook.wants(group, message)
         if wanted is not None:
             return bool(wanted)  # this fails for some objects, e.g. for an array
-    except Exception:
-        log.exception("the filter hook %r failed for %r, which is kept", hook, message)
+    except Exception as error:  # noqa: BLE001 - the user's; it is logged
+        _log_failure(hook, error, "the filter hook %r failed for %r, which is kept", hook, message)
         return True
     # As from a function without `return`: all messages would be lost silently.
-    log.error("the filter hook %r returned None, neither True nor False, for %r, which is kept", hook, message)
+    text = "the filter hook %r returned None, neither True nor False, for %r, which is kept"
+    _log_failure(hook, None, text, hook, message)
     return True
 
 
@@ -279,8 +300,8 @@ class ConsumeHooks:
             try:
                 manager = hook.around_consume(context)
                 manager.__enter__()
-            except Exception:
-                log.exception("the hook %r failed to wrap a handler", hook)
+            except Exception as error:  # noqa: BLE001 - the user's; it is logged
+                _log_failure(hook, error, "the hook %r failed to wrap a handler", hook)
             else:
                 entered.append((hook, manager))
         failure: BaseException | None = None
@@ -297,6 +318,6 @@ class ConsumeHooks:
                         failure,
                         failure.__traceback__ if failure is not None else None,
                     )
-                except Exception:
-                    log.exception("the hook %r failed around a handler", hook)
+                except Exception as error:  # noqa: BLE001 - the user's; it is logged
+                    _log_failure(hook, error, "the hook %r failed around a handler", hook)
             del failure

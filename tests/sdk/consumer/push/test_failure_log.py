@@ -12,7 +12,8 @@ import trio
 from consumer_broker import until
 
 import triomq
-from triomq._consumer.push.failure_log import KINDS_APART, LINES_MAX, PERIOD_S, FailureLog
+from triomq._consumer.push.failure_log import FailureLog
+from triomq._message.repeated_failures import KINDS_APART, LINES_MAX, PERIOD_S
 
 
 def fail(text="no"):
