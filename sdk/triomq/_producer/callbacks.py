@@ -20,6 +20,7 @@ import trio
 from triomq._cluster.spawn import Spawn
 from triomq._message.hooks import SendContext, SendHook, call_after_send, call_before_send
 from triomq._message.message import Message
+from triomq._message.repeated_failures import RepeatedFailures
 from triomq._message.send_result import SendCallback, SendFunction, SendResult
 from triomq._own_callbacks import OwnCallbacks
 from triomq._producer import compiled
@@ -243,6 +244,7 @@ class InFlight:
         self._latest_callback: tuple[object, SendCallback | None] = None, None
         self._running: set[trio.CancelScope] = set()
         self.own_callbacks = OwnCallbacks()
+        self._failures = RepeatedFailures(log, trio.current_time)
         self._waiting = trio.lowlevel.ParkingLot()
 
     def __len__(self) -> int:
@@ -369,9 +371,9 @@ class InFlight:
             self._waiting.unpark_all()
 
     def callback_failed(self, topic: str, unique_key: str, error: Exception) -> None:
-        """Log an exception of a callback."""
+        """Log an exception of a callback; if it fails for each message, with few lines."""
         fields = {"topic": topic, "group": self._group, "message_id": unique_key}
-        log.error("the callback of message %s failed", unique_key, extra=fields, exc_info=error)
+        self._failures.note(error, "the callback of message %s failed", unique_key, fields=fields)
 
     def finish_later(self, later: object, unique_key: str) -> None:
         """Run an async callback, if a callback has returned an awaitable."""
@@ -386,9 +388,9 @@ class InFlight:
         try:
             with self.own_callbacks.running(), scope:
                 await later
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - a user's; it is logged
             fields = {"group": self._group, "message_id": unique_key}
-            log.exception("the callback of message %s failed", unique_key, extra=fields)
+            self._failures.note(error, "the callback of message %s failed", unique_key, fields=fields)
         finally:
             self._running.discard(scope)
             self.window.give(0)

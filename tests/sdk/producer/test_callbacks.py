@@ -7,6 +7,7 @@ import trio
 
 import triomq
 from triomq import errors
+from triomq._message.repeated_failures import LINES_MAX
 from triomq_protocol.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -69,6 +70,25 @@ async def test_a_function_is_called_once_with_result_or_error(autojump_clock, cl
         ((result, error),) = calls
         assert (result, error.code) == (None, 13)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("colour", ["plain", "async"])
+@pytest.mark.parametrize("linger_s", [0.0, None], ids=["merged", "alone"])
+async def test_a_callback_that_fails_for_each_message_is_a_few_lines(autojump_clock, cluster, caplog, colour, linger_s):
+    def plain(_result, _error):
+        raise ValueError("no")
+
+    async def awaited(_result, _error):
+        raise ValueError("no")
+
+    async with cluster.client() as client:
+        producer = await warm_up(client, linger_s=linger_s)
+        for number in range(100):
+            await producer.send(triomq.Message("T", b"%d" % number), plain if colour == "plain" else awaited)
+        await producer.flush()
+    failed = [record for record in caplog.records if "the callback of message" in record.getMessage()]
+    assert len(failed) == LINES_MAX
+    assert [bool(record.exc_info) for record in failed] == [True] + [False] * (LINES_MAX - 1)
 
 
 async def test_a_function_is_called_once_when_the_producer_closes_before_the_answer(autojump_clock, cluster):
