@@ -6,7 +6,7 @@ from typing import ClassVar
 import msgspec
 
 from triomq_protocol.wire.body import Body
-from triomq_protocol.wire.header import Header
+from triomq_protocol.wire.header import Header, Int32
 
 CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -21,7 +21,7 @@ class SubscriptionData(Body, kw_only=True):
     """A consumer group's subscription to one topic; sets are lists in Java's order."""
 
     class_filter_mode: bool = False
-    code_set: list[int] = []
+    code_set: list[Int32] = []  # larger numbers, which Java refuses too, can be chosen to have the same hash
     expression_type: str = "TAG"
     sub_string: str | None = None
     sub_version: int = 0

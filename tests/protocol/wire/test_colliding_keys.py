@@ -25,6 +25,11 @@ QUEUES = ",".join(f'{{"topic":"t","brokerName":"b","queueId":{n * PERIOD}}}' for
 QUEUE_KEYS = ",".join(f'{{"topic":"t","brokerName":"b","queueId":{n * PERIOD}}}:1' for n in range(20_000))
 
 
+def _heartbeat(codes: str) -> str:
+    subscription = f'{{"topic":"t","codeSet":[{codes}]}}'
+    return f'{{"clientID":"c","consumerDataSet":[{{"groupName":"g","subscriptionDataSet":[{subscription}]}}]}}'
+
+
 @pytest.mark.parametrize(
     ("read", "text"),
     [
@@ -36,6 +41,7 @@ QUEUE_KEYS = ",".join(f'{{"topic":"t","brokerName":"b","queueId":{n * PERIOD}}}:
         (DelayOffsetTable.decode, f'{{"offsetTable":{QUOTED}}}'),
         (ConsumerOffsetTable.decode, f'{{"offsetTable":{{"t@g":{QUOTED}}}}}'),
         (LockBatchRequestBody.decode, f'{{"mqSet":[{QUEUES}]}}'),
+        (HeartbeatData.decode, _heartbeat(",".join(f"{n * PERIOD}" for n in range(10_000)))),
     ],
 )
 def test_keys_that_collide_are_refused_at_once(read: Callable[[bytes], object], text: str) -> None:
@@ -89,3 +95,12 @@ def test_a_long_registration_of_a_later_version_is_read() -> None:
     assert table is not None
     assert table.data_version.counter == 7
     assert RegisterBrokerBody.decode(read.encode()) == read
+
+
+@pytest.mark.parametrize("code", ["2147483648", "-2147483649", "4294967297", "99999999999999999999999", '"2147483648"'])
+def test_codes_of_tags_have_32_bits_as_in_java(code: str) -> None:
+    with pytest.raises(BodyError):
+        HeartbeatData.decode(_heartbeat(code).encode())
+    for text, value in (("2147483647", 2147483647), ("-2147483648", -2147483648), ('"5"', 5), ("1.5", 1)):
+        (consumer,) = HeartbeatData.decode(_heartbeat(text).encode()).consumer_data_set
+        assert consumer.subscription_data_set[0].code_set == [value]
