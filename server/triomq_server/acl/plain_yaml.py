@@ -77,6 +77,18 @@ def load(data: bytes) -> Any:
         raise YamlError(f" is not YAML: {type(error).__name__}") from None
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts quotes around texts which Java's library reads as numbers, too: a secret of digits and an `e`."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+]?[0-9]+)?)\Z"),
+    list("-+.0123456789"),
+)
+
+
 def dump(content: Mapping[str, Any]) -> bytes:
     """Write a table as text, one line per value."""
-    return yaml.safe_dump(content, default_flow_style=False, allow_unicode=True, sort_keys=False).encode()
+    text: str = yaml.dump(content, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    return text.encode()
