@@ -697,15 +697,15 @@ class Membership(ABC):
 
 
 async def at_each_broker(
-    queues: Collection[MessageQueue], release: Callable[[Collection[MessageQueue]], Awaitable[object]]
+    queues: Collection[MessageQueue], call: Callable[[Collection[MessageQueue]], Awaitable[object]]
 ) -> None:
-    """Release the queues of each broker, at the same time: a broker that is silent must not use up the others' time."""
+    """Call with each broker's queues, at the same time: a broker that is silent must not use up the others' time."""
     brokers: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         brokers[queue.broker_name].append(queue)
     async with open_plain_nursery() as nursery:
         for theirs in brokers.values():
-            nursery.start_soon(release, theirs)
+            nursery.start_soon(call, theirs)
 
 
 def _plain(error: Exception) -> Exception:

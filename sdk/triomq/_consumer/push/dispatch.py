@@ -54,9 +54,8 @@ class Rollback(Later):
 
     def __init__(self, *, suspend_s: float | None = None) -> None:
         super().__init__(suspend_s=suspend_s)
-        self.args: tuple[
-            Any, ...
-        ] = ()  # those of the constructor, so that it can be pickled, as when a process raises it
+        # Those of the constructor, so that it can be pickled, as when a process raises it.
+        self.args: tuple[Any, ...] = ()
 
 
 class Commit:
