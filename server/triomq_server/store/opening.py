@@ -219,10 +219,10 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
     store.flusher.flushed_offset = store.commitlog.max_offset if clean else store.commitlog.min_offset
     note_run(disk, root, is_slave=store.is_slave)
     forget_offset(disk, root, LOG_EMPTIED)
-    await _settle(store, root, refused_from if last.same_boot else None)
+    await _finish_recovery(store, root, refused_from if last.same_boot else None)
 
 
-async def _settle(store: MessageStore, root: str, refused_from: int | None) -> None:
+async def _finish_recovery(store: MessageStore, root: str, refused_from: int | None) -> None:
     """After recovery: put on the disk what it has built again, and what the disk has refused an earlier run."""
     if refused_from is not None:
         await store.flusher.doubt_log(refused_from)

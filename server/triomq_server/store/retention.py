@@ -207,7 +207,7 @@ class Cleaner:
         if log_min == self._cleaned_up_to:
             return
         for queue in self._queues:
-            # Asked anew for each: a cut of the whole log in the meantime, or before, lets it begin with a lower offset.
+            # Asked again for each: a cut of the whole log in the meantime, or before, lets it begin with a lower offset.
             deleted = queue.delete_expired(log.min_offset)
             queue.correct_min_offset(log.min_offset)
             if deleted:
