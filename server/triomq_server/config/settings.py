@@ -26,6 +26,9 @@ _FIXED = "triomq.fixed"
 _AT_START = "triomq.at_start"
 _CHECK = "triomq.check"
 _IN_FORCE = "triomq.in_force"
+_SECRET = "triomq.secret"
+HIDDEN = "******"
+"""What is shown in place of a secret."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z")
 _INT64 = 1 << 63
 _TEXT_MOST = 4096
@@ -72,6 +75,7 @@ def setting(
     at_start: bool = False,
     check: Callable[[str], str | None] | None = None,
     in_force: Callable[[int], int] | None = None,
+    secret: bool = False,
 ) -> T:
     """Declare an attribute whose key is not its name in camel case, or whose value has bounds.
 
@@ -89,14 +93,15 @@ def setting(
         at_start: whether a change in a running server is kept, and takes effect at the next start.
         check: returns the reason why a text cannot be used; None if it can.
         in_force: computes the number that is used in place of an accepted one; tools are shown the result.
+        secret: whether the value must not be shown: not in errors, and not in the text form of its class.
     """
     metadata = {
         _KEY: key, _LEAST: least, _MOST: most, _ONE_OF: one_of, _FIXED: fixed, _AT_START: at_start, _CHECK: check,
-        _IN_FORCE: in_force,
+        _IN_FORCE: in_force, _SECRET: secret,
     }  # fmt: skip
     if factory is not None:
-        return attrs.field(factory=factory, metadata=metadata)
-    return cast("T", attrs.field(default=default, metadata=metadata))
+        return attrs.field(factory=factory, metadata=metadata, repr=not secret)
+    return cast("T", attrs.field(default=default, metadata=metadata, repr=not secret))
 
 
 def interval(
@@ -142,6 +147,11 @@ def _keys_of(cls: type) -> Mapping[str, attrs.Attribute[Any]]:
         for field in attrs.fields(cls)
         if not field.metadata.get("triomq.skip")
     }
+
+
+def secrets_of(cls: type) -> frozenset[str]:
+    """The keys of a settings class whose values must not be shown."""
+    return frozenset(key for key, field in keys_of(cls).items() if field.metadata.get(_SECRET))
 
 
 def default_of(field: attrs.Attribute[Any]) -> object:
@@ -216,7 +226,7 @@ def apply(
         if no_switch and running:
             complaint = "must be true or false"
         if complaint is not None:
-            unusable.append(Unusable(key, shown(text), complaint))
+            unusable.append(Unusable(key, _shown_value(field, text), complaint))
         else:
             setattr(target, field.name, value)
             if no_switch:
@@ -242,7 +252,7 @@ def out_of_range(target: object) -> list[Unusable]:
             continue
         complaint = _why_unusable(field, value)
         if complaint is not None and value != default_of(field):
-            found.append(Unusable(key, shown(str(value)), complaint))
+            found.append(Unusable(key, _shown_value(field, str(value)), complaint))
     return found
 
 
@@ -325,3 +335,8 @@ def _why_unusable(field: attrs.Attribute[Any], value: object) -> str | None:
 def shown(text: str) -> str:
     """A value as shown in a log line: shortened, and on one line."""
     return "".join(c if c.isprintable() else "?" for c in text[:200]) + ("…" if len(text) > 200 else "")
+
+
+def _shown_value(field: attrs.Attribute[Any], text: str) -> str:
+    """The value of an attribute as shown in a log line."""
+    return HIDDEN if field.metadata.get(_SECRET) else shown(text)

@@ -12,13 +12,19 @@ from typing import Final
 import attrs
 
 from triomq_server.config import findings
-from triomq_server.config.settings import ConfigError, apply, default_of, keys_of, setting, to_text
+from triomq_server.config.settings import (
+    HIDDEN,
+    ConfigError,
+    apply,
+    default_of,
+    keys_of,
+    secrets_of,
+    setting,
+    to_text,
+)
 
 CONFIG_FILE: Final = "/etc/rocketmq/tls.properties"
 """The file that is read if it exists, as in RocketMQ."""
-
-SECRETS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
-"""Keys whose values are not shown."""
 
 _BOOLEAN = ("true", "false")
 
@@ -39,13 +45,13 @@ class TlsConfig:
         "none", key="tls.server.need.client.auth", one_of=("none", "optional", "require"), fixed=True
     )
     server_key_path: str | None = setting(None, key="tls.server.keyPath", fixed=True)
-    server_key_password: str | None = setting(None, key="tls.server.keyPassword", fixed=True)
+    server_key_password: str | None = setting(None, key="tls.server.keyPassword", fixed=True, secret=True)
     server_cert_path: str | None = setting(None, key="tls.server.certPath", fixed=True)
     server_auth_client: bool = setting(False, key="tls.server.authClient", fixed=True)
     server_trust_cert_path: str | None = setting(None, key="tls.server.trustCertPath", fixed=True)
 
     client_key_path: str | None = setting(None, key="tls.client.keyPath", fixed=True)
-    client_key_password: str | None = setting(None, key="tls.client.keyPassword", fixed=True)
+    client_key_password: str | None = setting(None, key="tls.client.keyPassword", fixed=True, secret=True)
     client_cert_path: str | None = setting(None, key="tls.client.certPath", fixed=True)
     client_auth_server: bool = setting(False, key="tls.client.authServer", fixed=True)
     client_trust_cert_path: str | None = setting(None, key="tls.client.trustCertPath", fixed=True)
@@ -163,6 +169,8 @@ class TlsConfig:
 TLS_KEYS: Final = frozenset(keys_of(TlsConfig))
 """All keys of TLS except `useTLS`, which is a broker's."""
 
+_SECRETS: Final = secrets_of(TlsConfig)
+
 
 def read_tls_file(config: TlsConfig, values: Mapping[str, str]) -> TlsConfig:
     """The settings with those of ``tls.config.file`` applied, which take precedence, as in RocketMQ.
@@ -197,4 +205,4 @@ def read_tls_file(config: TlsConfig, values: Mapping[str, str]) -> TlsConfig:
 
 def shown_text(values: Mapping[str, str]) -> dict[str, str]:
     """Settings as shown by tools and terminals: without passwords."""
-    return {key: "******" if key in SECRETS and value else value for key, value in values.items()}
+    return {key: HIDDEN if key in _SECRETS and value else value for key, value in values.items()}

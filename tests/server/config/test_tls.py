@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triomq_server.config import BrokerConfig, ConfigError, NamesrvConfig, TlsConfig, printed, read_tls_file
+from triomq_server.config.settings import refuse_out_of_range
 
 PAIR = {"tls.server.certPath": "a.pem", "tls.server.keyPath": "a.key"}
 AUTH = {"tls.server.authClient": "true", "tls.server.need.client.auth": "require", "tls.server.trustCertPath": "ca.pem"}
@@ -97,6 +98,28 @@ def test_passwords_are_kept_and_not_shown(kind: type[BrokerConfig | NamesrvConfi
     assert "tls.server.keyPassword=******\n" in printed(made)
     assert "sesame" not in printed(made)
     assert "tls." not in printed(kind())
+    assert "sesame" not in repr(made)
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, NamesrvConfig])
+@pytest.mark.parametrize("side", ["server", "client"])
+@pytest.mark.parametrize("password", ["open\tsesame", "sesame" * 1000])
+def test_passwords_that_cannot_be_used_are_not_shown(
+    kind: type[BrokerConfig | NamesrvConfig], side: str, password: str
+) -> None:
+    key = f"tls.{side}.keyPassword"
+    made, _ = kind.from_properties(PAIR)
+    for refuse in (
+        lambda: kind.from_properties({**PAIR, key: password}),
+        lambda: read_tls_file(made.tls, {key: password}),
+        lambda: made.update({key: password}),
+        lambda: made.update({key: "sesame"}),
+        lambda: refuse_out_of_range(TlsConfig(**{f"{side}_key_password": password})),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            refuse()
+        assert f"{key}=******: it" in str(refused.value) or f"{key}=******: 6000 characters" in str(refused.value)
+        assert "sesame" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", [BrokerConfig, NamesrvConfig])
