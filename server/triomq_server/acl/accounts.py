@@ -22,6 +22,9 @@ MOST_BYTES = 1 << 20
 KEY_MORE_THAN = 6
 """Access keys and secret keys must have more characters than this."""
 
+MOST_HOSTS = 4096
+"""Maximum number of addresses of which is remembered whether white lists admit them."""
+
 
 class AclError(ConfigError):
     """An access control file, or a change of it, cannot be used; the text never shows a secret."""
@@ -69,10 +72,19 @@ class AccessRules:
     accounts: Mapping[str, Account] = attrs.Factory(dict)
     white: Sequence[Matcher] = ()
     repeated: Sequence[str] = ()
+    _admitted: dict[str, bool] = attrs.field(factory=dict, init=False, repr=False, eq=False)
 
     def admits(self, host: str) -> bool:
-        """Whether requests from an address, without port and brackets, are not checked."""
-        return any(covers(host) for covers in self.white)
+        """Whether requests from an address, without port and brackets, are not checked.
+
+        It is asked for every request, and a white list may have hundreds of patterns: answers are remembered.
+        """
+        admitted = self._admitted.get(host)
+        if admitted is None:
+            if len(self._admitted) >= MOST_HOSTS:
+                self._admitted.clear()
+            admitted = self._admitted[host] = any(covers(host) for covers in self.white)
+        return admitted
 
     @property
     def admits_nobody(self) -> bool:

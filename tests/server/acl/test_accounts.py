@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triomq_protocol.names import RETRY_PREFIX
-from triomq_server.acl.accounts import MOST_BYTES, AclError, parse, rules_of
+from triomq_server.acl.accounts import MOST_BYTES, MOST_HOSTS, AccessRules, AclError, parse, rules_of
 from triomq_server.acl.permissions import Need, Permission
 
 WHOLE = b"""
@@ -171,3 +171,22 @@ def test_a_hundred_thousand_accounts() -> None:
 def test_an_empty_file_admits_no_account() -> None:
     assert rules_of([("a.yml", parse("a.yml", b""))]).admits_nobody
     assert not rules_of([("a.yml", parse("a.yml", b"globalWhiteRemoteAddresses: ['::1']"))]).admits_nobody
+
+
+def test_a_white_list_is_compared_with_an_address_once() -> None:
+    compared: list[str] = []
+
+    def covers(host: str) -> bool:
+        compared.append(host)
+        return host == "10.0.0.1"
+
+    rules = AccessRules(white=[covers])
+    for _ in range(3):
+        assert rules.admits("10.0.0.1")
+        assert not rules.admits("10.0.0.2")
+    assert compared == ["10.0.0.1", "10.0.0.2"]
+    for number in range(MOST_HOSTS):
+        assert not rules.admits(f"fd00::{number:x}")
+    assert len(rules._admitted) <= MOST_HOSTS
+    assert rules.admits("10.0.0.1")
+    assert rules == AccessRules(white=[covers])
