@@ -15,6 +15,8 @@ from typing import NamedTuple
 from triomq_server.disk.access import PAGE_BYTES, Disk, MappedFile
 
 _NAME_DIGITS = 20
+_END_MOST = 1 << 63
+"""Offsets are signed numbers of 64 bits in records and entries."""
 
 
 class StoreDamaged(Exception):  # noqa: N818 - named after the state one is in
@@ -32,6 +34,18 @@ class UnusableFile(NamedTuple):
 def segment_name(base: int) -> str:
     """The file name for the segment that starts at this offset."""
     return f"{base:0{_NAME_DIGITS}d}"
+
+
+def misnamed_text(path: str, size: int) -> str:
+    """Why a file of a log, which are all of this size, cannot have its name; empty if it can.
+
+    Its records would hide those of the file that it overlaps.
+    """
+    name = path.rpartition("/")[2]
+    base = int(name)
+    if name == segment_name(base) and not base % size and base + size <= _END_MOST:
+        return ""
+    return f"{path}: a log file of {size} bytes cannot have this name, which is no multiple of that in {_NAME_DIGITS} digits"
 
 
 def missing_text(begin: int, end: int, size: int) -> str:
@@ -220,6 +234,9 @@ class Segments:
                 f"{path} is {length} bytes long, and {size_key} is {self.size}: the setting has changed, or the file is "
                 f"damaged; set {size_key}={length} if all files there have this length, or else move it away"
             )
+        for segment in self.items:
+            if text := misnamed_text(segment.path, self.size):
+                raise StoreDamaged(f"{text}; move it away and start again")
 
     def load_usable(self) -> list[UnusableFile]:
         """Load the files on disk; returns those with a wrong length, which are skipped.

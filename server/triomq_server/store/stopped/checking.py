@@ -21,7 +21,7 @@ from triomq_server.disk.access import RealDisk, RealMappedFile
 from triomq_server.plain_files import open_plain
 from triomq_server.store.commitlog import enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, can_have_directory
-from triomq_server.store.files.segments import Segment, StoreDamaged, missing_text, segment_name
+from triomq_server.store.files.segments import Segment, StoreDamaged, misnamed_text, missing_text, segment_name
 from triomq_server.store.repair.damage import FILLER_TOPIC, next_sound
 
 MISSING = "missing"
@@ -233,6 +233,8 @@ def log_files(directory: Path) -> Iterator[Segment]:
     disk = RealDisk()
     for name, size in sizes.items():
         path = str(directory / name)
+        if text := misnamed_text(path, size):
+            raise StoreDamaged(f"{text}; move it away")
         yield Segment(disk, path, int(name), size, RealMappedFile(path, _mapped(Path(path)), new=False))
 
 

@@ -101,6 +101,33 @@ def test_a_file_system_without_locks_of_directories_can_be_used(
     RealDisk().lock_directory(str(tmp_path))()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "00000000000000032768",  # its records would hide those of the first file
+        "65536",
+        "000000000000000000000",
+        "00000000000999999999",
+        "09223372036854775808",  # a multiple, but offsets end before
+        "99999999999999967232",
+    ],
+)
+async def test_a_log_file_with_a_wrong_name_is_refused_and_nothing_is_touched(
+    name: str, disk: Disk, tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    config = make_config(tmp_path)
+    async with open_store(config, disk=disk) as store:
+        store.append(make_record(0))
+    disk.create(f"{tmp_path}/commitlog/{name}", 65536, 4096)
+    with pytest.raises(StoreDamaged, match=f"{name}: a log file of 65536 bytes cannot have this name"):
+        async with open_store(config, disk=disk):
+            pass
+    assert not disk.exists(f"{tmp_path}/abort")
+    disk.remove(f"{tmp_path}/commitlog/{name}")
+    async with open_store(config, disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+
+
 @pytest.mark.parametrize("name", ["abc", "0000000000000000000x", ".DS_Store"])
 @pytest.mark.parametrize("folder", ["commitlog", "consumequeue/T/0"])
 async def test_foreign_files_are_refused_and_nothing_is_touched(

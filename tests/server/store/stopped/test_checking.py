@@ -173,6 +173,12 @@ async def test_the_command(root: Path, tmp_path: Path) -> None:
     assert "has no log files: give the store's directory" in none.stderr
 
 
+async def test_a_log_file_with_a_wrong_name_is_named(root: Path) -> None:
+    (root / "commitlog" / f"{4096:020d}").write_bytes(bytes(8192))
+    with pytest.raises(StoreDamaged, match="4096: a log file of 8192 bytes cannot have this name"):
+        check_store(root)
+
+
 async def test_log_files_of_different_lengths_are_named(root: Path) -> None:
     with (root / "commitlog" / f"{8192:020d}").open("r+b") as file:
         file.truncate(100)
