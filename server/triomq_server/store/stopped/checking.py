@@ -136,6 +136,53 @@ class _Entries:
         return self._files[key]
 
 
+class _EntryCheck:
+    """Compares queue entries with records.
+
+    Args:
+        root: the store's directory.
+        directory: the log's.
+        file_bytes: the size of a log file.
+        report: takes the damage.
+        running: whether the broker may be running.
+    """
+
+    def __init__(self, root: Path, directory: Path, file_bytes: int, report: CheckReport, *, running: bool) -> None:
+        self._root = root
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._report = report
+        self._running = running
+        self._entries = _Entries(root)
+        self._unsure: list[LogRecord] = []
+
+    def check(self, record: LogRecord) -> None:
+        """Look at the entry of a record that enters a queue."""
+        entry = self._entries.find(record)
+        if entry == (record.offset, record.size) or (entry is not None and entry[1] == BLANK_SIZE):
+            return
+        if entry is None and self._running and len(self._unsure) < DAMAGE_LISTED:
+            if not self._has_expired(record):
+                self._unsure.append(record)
+        else:
+            self._add(record)
+
+    def check_again(self) -> None:
+        """Look again where an entry was missing: a slave writes entries a while after the records."""
+        self._entries = _Entries(self._root)
+        for record in self._unsure:
+            if self._entries.find(record) is None:
+                self._add(record)
+
+    def _add(self, record: LogRecord) -> None:
+        if not (self._running and self._has_expired(record)):
+            self._report.add("entry", record.offset, record.size, _entry_of(record))
+
+    def _has_expired(self, record: LogRecord) -> bool:
+        """Whether the broker has deleted the record's file since the check began, as it does before it deletes entries."""
+        return not (self._directory / segment_name(record.offset - record.offset % self._file_bytes)).exists()
+
+
 def _mapped(path: Path) -> mmap.mmap:
     with open(open_plain(str(path), os.O_RDONLY), "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -153,14 +200,14 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
         StoreDamaged: there is no log, or its files have different lengths.
         OSError: a file cannot be read.
     """
-    segments = list(log_files(log or root / "commitlog"))
+    directory = log or root / "commitlog"
+    segments = list(log_files(directory))
     report = CheckReport(segments[0].base, segments[0].base)
     running = (root / "abort").exists()
     total = segments[-1].end - segments[0].base
-    unsure: list[LogRecord] = []
     # Before the log is read: a running broker writes to the log before it writes to a queue.
     end_by_queues = log_end_by_queues(root)
-    entries = _Entries(root)
+    entries = _EntryCheck(root, directory, segments[0].size, report, running=running)
     damaged_end = 0
 
     def damaged(kind: str, offset: int, size_bytes: int, what: str) -> None:
@@ -173,17 +220,11 @@ def check_store(root: Path, log: Path | None = None, progress: Callable[[int, in
         report.log_end = record.offset + record.size
         if record.topic == FILLER_TOPIC:
             report.add("replaced", record.offset, record.size, "records that were damaged and have been moved aside")
-        elif enters_queue(record.sys_flag) and (entry := entries.find(record)) != (record.offset, record.size):
-            if entry is None and running and len(unsure) < DAMAGE_LISTED:
-                unsure.append(record)
-            elif entry is None or entry[1] != BLANK_SIZE:
-                report.add("entry", record.offset, record.size, _entry_of(record))
+        elif enters_queue(record.sys_flag):
+            entries.check(record)
         if progress is not None and report.records % _RECORDS_PER_REPORT == 0:
             progress(report.log_end - report.log_begin, total)
-    entries = _Entries(root)
-    for record in unsure:  # a slave writes entries a while after the records
-        if entries.find(record) is None:
-            report.add("entry", record.offset, record.size, _entry_of(record))
+    entries.check_again()
     report.compare_end(max(report.log_end, damaged_end), end_by_queues)
     return report
 

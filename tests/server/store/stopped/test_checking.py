@@ -21,6 +21,7 @@ from triomq_server.commands.store_check import check_store as check_store_comman
 from triomq_server.commands.store_repair import repair_store
 from triomq_server.config import StoreConfig
 from triomq_server.store import NewRecord, StoreDamaged, open_store
+from triomq_server.store.stopped import checking
 from triomq_server.store.stopped.checking import check_store
 
 MakeConfig = Callable[..., StoreConfig]
@@ -177,6 +178,28 @@ async def test_a_log_file_with_a_wrong_name_is_named(root: Path) -> None:
     (root / "commitlog" / f"{4096:020d}").write_bytes(bytes(8192))
     with pytest.raises(StoreDamaged, match="4096: a log file of 8192 bytes cannot have this name"):
         check_store(root)
+
+
+async def test_what_expires_during_a_check_is_no_damage(
+    tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of deleted files are still read, through their maps, but their entries are gone."""
+    monkeypatch.setattr(checking, "_RECORDS_PER_REPORT", 5)
+    monkeypatch.setattr(checking, "DAMAGE_LISTED", 10)
+    async with open_store(make_config(tmp_path, mapped_file_size_commit_log=8192)) as store:
+        for n in range(200):
+            store.append(make_record(n, queue_id=n % 2))
+
+        def expire(*_: int) -> None:
+            if store.log_min_offset:
+                return
+            for _ in range(4):
+                store.commitlog.delete_first()
+            assert [queue.delete_expired(store.log_min_offset) for queue in store.consume_queues] == [4, 4]
+
+        report = check_store(tmp_path, progress=expire)
+    assert store.log_min_offset
+    assert (report.count, report.records) == (0, 200)
 
 
 async def test_log_files_of_different_lengths_are_named(root: Path) -> None:
