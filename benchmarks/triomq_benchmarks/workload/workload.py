@@ -18,6 +18,14 @@ from triomq_benchmarks.workload.quantities import duration_s, rate_per_s
 HEAD_BYTES = 24
 """Each body starts with the message's number and intended time (`bodies.py`), so it cannot be shorter."""
 
+BODY_MAX_BYTES = 4 * 1024 * 1024
+"""The largest body that producers send, as stock brokers store it (``maxMessageSize``)."""
+
+PAYLOADS_MAX_BYTES = 4 * 2**30
+"""Maximum of the generated bodies of all producers together, which are kept in memory during a run."""
+
+_OBJECT_BYTES = 64
+"""What Python needs for a body in addition to its bytes, about."""
 
 TAG_WEIGHT_MAX = 1e9
 """Maximum weight of a tag; weights are relative to each other."""
@@ -354,6 +362,14 @@ class Workload:
             (
                 self.body_bytes < HEAD_BYTES,
                 f"a body of {self.body_bytes} bytes is too small: each carries {HEAD_BYTES} bytes that say when it was meant to be sent",
+            ),
+            (
+                self.body_bytes > BODY_MAX_BYTES,
+                f"a body of {self.body_bytes} bytes is too large: producers send at most {BODY_MAX_BYTES} (4 MiB)",
+            ),
+            (
+                self.payload_file is None and self.payload_pool * (self.body_bytes + _OBJECT_BYTES) * self.producer_count > PAYLOADS_MAX_BYTES,
+                f"the payloads of all producers would take more than {PAYLOADS_MAX_BYTES >> 30} GiB of memory; set fewer payloads, or a smaller body",
             ),
             (not closed and not stepped and self.rate_per_s <= 0, "an open loop needs a rate; for as fast as it goes take loop = \"closed\" or --find-max-rate"),
             ((self.arrivals is Arrivals.RAMP) != (self.rate_to_per_s is not None), "a ramp needs rate and rate_to, and only a ramp has rate_to"),
