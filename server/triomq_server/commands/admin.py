@@ -25,14 +25,25 @@ from triomq_server.cluster.control import VERBS, ControlError, give_command
 from triomq_server.commands.account import signed_opener_given
 from triomq_server.commands.store_check import check_store
 from triomq_server.commands.store_repair import repair_store
+from triomq_server.config.network import unusable_address
 from triomq_server.wire import error_text
 
 T = TypeVar("T")
 Options = TypeVar("Options", bound=Callable[..., Any])
 
 
+def _checked_servers(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    """The name servers' addresses, in the forms that the client's commands take."""
+    addresses = text.rsplit("/", 1)[-1] if text.startswith("http://") else text
+    reason = unusable_address(addresses) if addresses.strip("; ") else "no name server is given"
+    if reason is not None:
+        raise click.BadParameter(reason)
+    return addresses
+
+
 _name_servers = click.option(
     "-n", "--name-servers", "--namesrv-addr", "name_servers", metavar="HOST:PORT;...", envvar="NAMESRV_ADDR",
+    callback=_checked_servers,
     default="127.0.0.1:9876", show_default=True, help="Name servers; also from the environment's NAMESRV_ADDR.",
 )  # fmt: skip
 

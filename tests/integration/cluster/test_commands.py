@@ -397,6 +397,9 @@ def test_help(call: Call, command: list[str]) -> None:
         (["cluster", "--base-port", "65530"], 2, "3 nodes from port 65530 on need the ports 65528 to 65539"),
         (["cluster", "--set", "flushDiskTyp=SYNC_FLUSH"], 2, "unknown key flushDiskTyp (did you mean flushDiskType?)"),
         (["broker", "--set", "=5"], 2, "'=5' is not KEY=VALUE"),
+        (["admin", "ha", "-n", ""], 2, "no name server is given"),
+        (["admin", "ha", "-n", "127.0.0.1"], 2, "'127.0.0.1' is not host:port"),
+        (["admin", "ha", "-n", "http://127.0.0.1:1"], 1, "127.0.0.1:1: all attempts to connect"),
         (
             ["admin", "role", "broker-a:0", "slave", "--id", str(2**63)],
             2,
