@@ -154,6 +154,27 @@ async def test_queues_are_given_up_together(autojump_clock, group_cluster, broke
             assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
 
 
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_of_several_topics_are_given_up_together(
+    autojump_clock, group_cluster, brokers, open_consumer, options
+):
+    first, second = brokers
+    topics = ["T", *(f"T{number}" for number in range(7))]
+    for topic in topics:
+        group_cluster.name_server.add_route(topic, first, second)
+    async with open_consumer(**options) as one:
+        for topic in topics[1:]:
+            await one.subscribe(topic)
+        await until(lambda: len(one.assignment) == 32)
+        await trio.sleep(60)
+        silence(first, RequestCode.UPDATE_CONSUMER_OFFSET)
+        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
+            for topic in topics:
+                await two.subscribe(topic)
+            await until(lambda: len(one.assignment) == 16, seconds=4)
+            assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
+
+
 @pytest.mark.parametrize("kind", ["lite", "push"])
 async def test_on_revoked_has_all_queues_that_are_given_up(autojump_clock, group_cluster, brokers, open_consumer, kind):
     revoked = []

@@ -1,7 +1,7 @@
 """Rebalancing: shares a group's queues among its members, and takes or gives up queues (docs/protocol/consumer.md §11).
 
-Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all of
-a topic together, and to take others, one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
+Decisions are pure functions; the loop fetches their input and asks its assignee, the consumer, to give up queues, all
+together, and to take others, one by one.  If any input is missing, nothing changes.  Upstream: ``RebalanceService``,
 ``RebalanceImpl``.
 """
 
@@ -188,6 +188,23 @@ def _check_share(share: Sequence[MessageQueue], topics: Collection[str]) -> None
             raise InvalidCall(f"it returned {queue}, which was not among the queues that it was given")
 
 
+@attrs.frozen
+class _TopicShare:
+    """This member's share of one topic in one round.
+
+    Args:
+        topic: the topic.
+        queues: the queues that should be ours; None: leave everything as it is.
+        members: the number of members, for the log.
+        done: whether nothing is missing that must be asked for soon.
+    """
+
+    topic: str
+    queues: tuple[MessageQueue, ...] | None = ()
+    members: int = 0
+    done: bool = True
+
+
 class Members:
     """Asks brokers for the members of a group.
 
@@ -338,27 +355,25 @@ class Rebalance:
             self.rounds += 1
             topics = sorted(self._topics())
             self._missing_since = {topic: at for topic, at in self._missing_since.items() if topic in topics}
-            done = await self._drop_unsubscribed(topics)
-            for topic in topics:
-                done &= await self._rebalance_topic(topic)
+            # At once: what follows may wait for brokers.
+            done = await self._apply(
+                [_TopicShare(topic) for topic in sorted({queue.topic for queue in self.owned} - set(topics))]
+            )
+            shares = [await self._work_out(topic) for topic in topics]
+            done &= all(share.done for share in shares)
+            done &= await self._apply([share for share in shares if share.queues is not None])
         return done
 
-    async def _drop_unsubscribed(self, topics: Sequence[str]) -> bool:
-        done = True
-        for topic in sorted({queue.topic for queue in self.owned} - set(topics)):
-            done &= await self._apply(topic, (), 0)
-        return done
-
-    async def _rebalance_topic(self, topic: str) -> bool:
+    async def _work_out(self, topic: str) -> _TopicShare:
         queues = await self._queues(topic)
         if queues is None:
-            return False
+            return _TopicShare(topic, None, done=False)
         if queues or topic.startswith(RETRY_PREFIX):  # which is created at the first failure
             self._missing_since.pop(topic, None)
         else:
             self._missing_since.setdefault(topic, trio.current_time())
         if self._members is None:
-            return not queues or await self._apply(topic, queues, 0)
+            return _TopicShare(topic, queues or None)
         members = await self._members.of(topic) if queues else None
         namespace, hashes = self._routes.namespace, hashes_names(self._strategy)
         share = work_out_share(
@@ -384,13 +399,10 @@ class Rebalance:
             else:
                 log.debug("%s", text)  # it has just joined, and its heartbeat has not reached this broker yet
             await self._beat()
-            if given_up:
-                await self._apply(topic, (), count)
-            return False
+            return _TopicShare(topic, share.queues, count, done=False)
         self._absent.discard(topic)
-        if share.queues is None:
-            return not queues  # no broker listed the members: ask again soon
-        return await self._apply(topic, share.queues, count)
+        # If no broker listed the members: ask again soon.
+        return _TopicShare(topic, share.queues, count, done=share.queues is not None or not queues)
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
@@ -406,17 +418,28 @@ class Rebalance:
             log.debug("no queues of %s: %s", topic, error.reason)
             return ()
 
-    async def _apply(self, topic: str, share: Collection[MessageQueue], members: int) -> bool:
-        owned = {queue for queue in self.owned if queue.topic == topic}
-        moves = plan_moves(owned, share, {queue for queue in owned if self._assignee.is_stuck(queue)})
-        before = frozenset(owned)
+    async def _apply(self, shares: Sequence[_TopicShare]) -> bool:
+        stuck = {queue for queue in self.owned if self._assignee.is_stuck(queue)}
+        before = frozenset(self.owned)
+        planned: list[tuple[_TopicShare, Moves]] = []
+        for share in shares:
+            owned = {queue for queue in before if queue.topic == share.topic}
+            planned.append((share, plan_moves(owned, share.queues or (), stuck & owned)))
+        revoke = [queue for _, moves in planned for queue in moves.revoke]
         done = True
-        if moves.revoke:
+        if revoke:
             # Their offsets are persisted in there: their next owners read them from the brokers. All together: a broker
             # that is silent would be waited for at each of its queues, while they have no owner.
-            given_up = await self._assignee.revoked(moves.revoke)
+            given_up = await self._assignee.revoked(revoke)
             self.owned.difference_update(given_up)
-            done = len(given_up) == len(moves.revoke)
+            done = len(given_up) == len(revoke)
+        for share, moves in planned:
+            done &= await self._keep_and_take(share, moves, before)
+        return done
+
+    async def _keep_and_take(self, share: _TopicShare, moves: Moves, before: Collection[MessageQueue]) -> bool:
+        topic, done = share.topic, True
+        owned = frozenset(queue for queue in before if queue.topic == topic)
         for queue in sorted_queues(owned.difference(moves.revoke)):
             done &= await self._assignee.kept(queue)
         for queue in moves.assign:
@@ -427,7 +450,7 @@ class Rebalance:
             else:
                 done = False
         now = frozenset(queue for queue in self.owned if queue.topic == topic)
-        if now != before or any(queue in now for queue in moves.revoke):
+        if now != owned or any(queue in now for queue in moves.revoke):
             if self._changed is not None:
                 self._changed()
             await self._assignee.topic_changed(topic)
@@ -436,7 +459,7 @@ class Rebalance:
                 self._group,
                 len(now),
                 topic,
-                members,
+                share.members,
                 extra={"group": self._group, "topic": topic},
             )
         return done
