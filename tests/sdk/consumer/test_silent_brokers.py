@@ -175,6 +175,30 @@ async def test_queues_of_several_topics_are_given_up_together(
             assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
 
 
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_silent_broker_is_asked_for_the_members_once(
+    autojump_clock, group_cluster, brokers, open_consumer, options
+):
+    """And not for each topic, wherever it comes in the random order."""
+    first, second = brokers
+    topics = ["T", *(f"T{number}" for number in range(15))]
+    for topic in topics:
+        group_cluster.name_server.add_route(topic, first, second)
+    async with open_consumer(**options) as one:
+        for topic in topics[1:]:
+            await one.subscribe(topic)
+        await until(lambda: len(one.assignment) == 64)
+        await trio.sleep(60)
+        silence(first, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        first.seen.clear()
+        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
+            for topic in topics:
+                await two.subscribe(topic)
+            await until(lambda: len(one.assignment) == 32, seconds=10)
+            # By each of the two members once in 20 s.
+            assert len(first.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) <= 4
+
+
 @pytest.mark.parametrize("kind", ["lite", "push"])
 async def test_on_revoked_has_all_queues_that_are_given_up(autojump_clock, group_cluster, brokers, open_consumer, kind):
     revoked = []

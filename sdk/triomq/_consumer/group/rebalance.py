@@ -29,6 +29,7 @@ from triomq.errors import (
     MQError,
     NoNameServer,
     ProtocolViolation,
+    RequestTimeout,
     TransientError,
     error_for_code,
 )
@@ -220,6 +221,8 @@ class Members:
         self._routes = routes
         self._links = links
         self._chance = chance
+        self._silent_since: dict[str, float] = {}
+        """When a broker has last let a request time out, on trio's clock."""
 
     async def of(self, topic: str) -> list[str] | None:
         """The group's client ids, from the first broker of the topic that answers; None if none does.
@@ -235,12 +238,19 @@ class Members:
         addresses = route.one_of_each_broker(self._links.is_down)
         self._chance.shuffle(addresses)
         others = [each for of_set in route.addresses.values() for each in of_set.values() if each not in addresses]
-        for address in [*addresses, *others]:
+        # One that is silent would be waited for at each topic.
+        for address in sorted([*addresses, *others], key=self._is_silent):
             try:
                 return await self._ask(address)
             except MQError as error:
+                if isinstance(error, RequestTimeout):
+                    self._silent_since[address] = trio.current_time()
                 log.info("%s did not list the members of %s: %s", address, self._group, error.reason)
         return None
+
+    def _is_silent(self, address: str) -> bool:
+        since = self._silent_since.get(address)
+        return since is not None and trio.current_time() - since < REBALANCE_EVERY_S
 
     async def _ask(self, address: str) -> list[str]:
         link = await self._links.get(address)
