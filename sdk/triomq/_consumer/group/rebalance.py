@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
@@ -430,12 +430,14 @@ class Rebalance:
 
     async def _apply(self, shares: Sequence[_TopicShare]) -> bool:
         stuck = {queue for queue in self.owned if self._assignee.is_stuck(queue)}
-        before = frozenset(self.owned)
-        planned: list[tuple[_TopicShare, Moves]] = []
+        before: defaultdict[str, set[MessageQueue]] = defaultdict(set)
+        for queue in self.owned:
+            before[queue.topic].add(queue)
+        planned: list[tuple[_TopicShare, set[MessageQueue], Moves]] = []
         for share in shares:
-            owned = {queue for queue in before if queue.topic == share.topic}
-            planned.append((share, plan_moves(owned, share.queues or (), stuck & owned)))
-        revoke = [queue for _, moves in planned for queue in moves.revoke]
+            owned = before[share.topic]
+            planned.append((share, owned, plan_moves(owned, share.queues or (), stuck & owned)))
+        revoke = [queue for _, _, moves in planned for queue in moves.revoke]
         done = True
         if revoke:
             # Their offsets are persisted in there: their next owners read them from the brokers. All together: a broker
@@ -443,14 +445,13 @@ class Rebalance:
             given_up = await self._assignee.revoked(revoke)
             self.owned.difference_update(given_up)
             done = len(given_up) == len(revoke)
-        for share, moves in planned:
-            done &= await self._keep_and_take(share, moves, before)
+        for share, owned, moves in planned:
+            done &= await self._keep_and_take(share, owned, moves)
         return done
 
-    async def _keep_and_take(self, share: _TopicShare, moves: Moves, before: Collection[MessageQueue]) -> bool:
+    async def _keep_and_take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
         topic, done = share.topic, True
-        owned = frozenset(queue for queue in before if queue.topic == topic)
-        for queue in sorted_queues(owned.difference(moves.revoke)):
+        for queue in sorted_queues(before.difference(moves.revoke)):
             done &= await self._assignee.kept(queue)
         for queue in moves.assign:
             if queue in self.owned:
@@ -459,8 +460,8 @@ class Rebalance:
                 self.owned.add(queue)
             else:
                 done = False
-        now = frozenset(queue for queue in self.owned if queue.topic == topic)
-        if now != owned or any(queue in now for queue in moves.revoke):
+        now = {queue for queue in (*before, *moves.assign) if queue in self.owned}
+        if now != before or any(queue in now for queue in moves.revoke):
             if self._changed is not None:
                 self._changed()
             await self._assignee.topic_changed(topic)
