@@ -47,6 +47,9 @@ _READ_BYTES = 1 << 17
 """A file with no more content than this is read at startup and mapped only when it is used: a map costs more than
 everything else that a start does for a queue. The space reserved for a queue with few entries is less than this."""
 _LOADED_PER_STEP = 64
+_DOUBTED_BYTES = _SCAN_BYTES
+"""In front of the first entry that is certainly damaged: about a page. Some of its entries are asked where they point."""
+_DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
 _NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
@@ -521,11 +524,15 @@ class ConsumeQueue:
     def found_damaged(self, at: int) -> None:
         """Its entries are missing or wrong from this position on; those in front of it stay."""
         self.damaged = True
-        before = self.segments.find(at - UNIT_BYTES)
-        offset = 0
-        if before is not None:
-            (offset,) = PHYSICAL_OFFSET.unpack(before.peek(at - UNIT_BYTES - before.base, PHYSICAL_OFFSET.size))
-        self.damage_found(offset)
+        # The nearest ones may be as damaged. So may all be, if there are few.
+        offsets = []
+        for before in range(at - UNIT_BYTES, at - _DOUBTED_BYTES, -_DOUBTED_STEP_BYTES):
+            segment = self.segments.find(before)
+            if segment is None:
+                offsets.append(0)
+                break
+            offsets += PHYSICAL_OFFSET.unpack(segment.peek(before - segment.base, PHYSICAL_OFFSET.size))
+        self.damage_found(min(offsets))
 
     def _found_damaged(self, at: int) -> None:
         if not self.damaged:
@@ -582,6 +589,7 @@ class ConsumeQueue:
                 self.segments.truncate(items[-1].base + found.value)
         else:
             self.segments.destroy()  # a start takes an empty directory for a queue that has lost its files
+            self.max_physical_offset = -1  # a damaged entry may have pointed behind all records
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 

@@ -177,6 +177,9 @@ class Recovery:
                 known_end = max(known_end, queue.max_physical_offset)
                 cut += 1
                 queue.truncate(end)
+                last = queue.last_unit()
+                if last is not None and last[1] != BLANK_SIZE and last[0] + last[1] > end:
+                    self._end_is_wrong(queue)  # or no record would count as being behind it
                 yield
         # After a kill, a batch that was being written may have entries without records. What has cut the log short may have
         # done so to the queues.
@@ -258,6 +261,14 @@ class Recovery:
         _log.error("%s: it has no files; built again from the log", queue, extra=queue.log_fields)
         queue.found_damaged(0)
 
+    @staticmethod
+    def _end_is_wrong(queue: ConsumeQueue) -> None:
+        if not queue.damaged:
+            _log.error(
+                "%s: its end does not agree with the log; built again from the log", queue, extra=queue.log_fields
+            )
+        queue.found_damaged(queue.max_offset * UNIT_BYTES)
+
     def _damaged_queues(self, checked_from: int) -> Generator[None, None, list[ConsumeQueue]]:
         """Cut queues with wrong entries in front of them; returns all that have to be built again from where they end.
 
@@ -287,13 +298,7 @@ class Recovery:
                 last is not None and last[1] != BLANK_SIZE and last[0] >= checked_from
                 and not self._fits(queue, queue.max_offset - 1, last[0], last[1])
             ):  # fmt: skip
-                if not queue.damaged:
-                    _log.error(
-                        "%s: its end does not agree with the log; built again from the log",
-                        queue,
-                        extra=queue.log_fields,
-                    )
-                queue.found_damaged(queue.max_offset * UNIT_BYTES)
+                self._end_is_wrong(queue)
         yield from self._begin_again()
         return (yield from self._cut_damaged())
 

@@ -256,6 +256,11 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
     assert len(files) == 4
     if what == "an entry":
         disk.open(files[1]).buffer[60:80] = bytes(20)
+    elif what.startswith("two entries"):
+        # The first one stays what an entry may be: it points behind the log's end, or to a record that ends there.
+        offset, size = (1 << 50, 200) if what.endswith("offset") else (400, 1 << 30)
+        buffer = disk.open(files[1]).buffer
+        buffer[:40] = UNIT.pack(offset, size, 0) + bytes(20)
     elif what == "a wrong length":
         content = disk.open(files[1]).buffer[:]
         disk.remove(files[1])
@@ -265,7 +270,10 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
             disk.remove(path)
 
 
-DAMAGES = ["an entry", "a wrong length", "first file", "second file", "all files"]
+DAMAGES = [
+    "an entry", "two entries, offset", "two entries, size", "a wrong length", "first file", "second file",
+    "all files",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("what", DAMAGES)
