@@ -237,8 +237,21 @@ class Recovery:
         for name in self._disk.list(folder) if self._disk.exists(folder) else ():
             base = int(name) if name.isascii() and name.isdigit() else -1
             there = log.find(base) if base >= 0 and not base % size and base not in reported else None
-            if there is not None and MARK.unpack_from(there.buffer, 0) == (size, BLANK_MAGIC):
+            if there is None:
+                continue
+            if there is not log.items[-1] and not self._disk.size(f"{folder}/{name}"):
+                self._finish_bridge(there)
+            if MARK.unpack_from(there.buffer, 0) == (size, BLANK_MAGIC):
                 self._tell_missing(base, there.end)
+
+    @staticmethod
+    def _finish_bridge(segment: Segment) -> None:
+        """Write the mark of a file that an earlier start has put in place of a missing one, if a kill or a loss of power came
+        before it: no walk gets across zeros. OSError."""
+        if not any(segment.buffer[: MARK.size]):
+            segment.file.reserve(0, MARK.size)
+            write_blank(segment.buffer, 0, segment.size)
+            segment.changed_from(0)
 
     def _tell_missing(self, begin: int, end: int) -> None:
         _log.critical(

@@ -270,6 +270,39 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
             disk.remove(path)
 
 
+@pytest.mark.parametrize("power", [False, True])
+async def test_a_kill_while_a_file_is_put_in_place_of_a_missing_one(
+    power: bool, make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its mark, nothing behind it can be walked to: queues that lie there could not be built again."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    missing = f"/store/commitlog/{8192:020d}"
+    disk.remove(missing)
+    killed: list[MemoryDisk] = []
+    create = MemoryDisk.create
+
+    def create_and_kill(owner: MemoryDisk, path: str, *arguments: Any, **more: Any) -> Any:
+        made = create(owner, path, *arguments, **more)
+        killed.append(disk.after_power_loss(NothingUnforced()) if power else disk.after_kill())
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "create", create_and_kill)
+        async with open_store(config, disk=disk, clock=clock):
+            pass
+    left = killed[0]
+    assert left.exists(missing)
+    for path in [path for path in left.files if "/consumequeue/T/1/" in path]:
+        left.remove(path)
+    async with open_store(config, disk=left, clock=clock) as store:
+        _, high = store.queue_bounds("T", 1)
+        assert high == 200 - IDLE
+        found = store.read("T", 1, high - 1, 1, None)
+        assert found is not None
+        assert found.status is ReadStatus.FOUND
+
+
 DAMAGES = [
     "an entry", "two entries, offset", "two entries, size", "a wrong length", "first file", "second file",
     "all files",
