@@ -64,10 +64,21 @@ class _Loaded(click.Group):
             *click.Command.shell_complete(self, ctx, incomplete),
         ]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: Any = getattr(import_module(_module_of(cmd_name)), cmd_name.replace("-", "_"))
+        try:
+            module = import_module(_module_of(cmd_name))
+        except ModuleNotFoundError as error:
+            lacks = error.name or ""
+            if lacks.startswith("triomq"):
+                raise
+            if ctx.resilient_parsing:  # of a completion
+                return None
+            raise click.ClickException(
+                f"bench {cmd_name} needs the package {lacks}: pip install 'triomq[bench]'"
+            ) from None
+        command: Any = getattr(module, cmd_name.replace("-", "_"))
         return command  # type: ignore[no-any-return]
 
     def invoke(self, ctx: click.Context) -> object:

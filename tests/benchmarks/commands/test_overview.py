@@ -62,3 +62,24 @@ def test_shells_complete_names_and_options(
 def test_the_group_is_what_the_command_line_has() -> None:
     (entry,) = importlib.metadata.entry_points(group="triomq.commands", name="bench")
     assert entry.load() is bench
+
+
+@pytest.mark.parametrize("command", ["hotpath", "run"])
+def test_a_missing_package_is_named_with_its_extra(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(_: str) -> None:
+        raise ModuleNotFoundError("No module named 'hdrh'", name="hdrh")
+
+    monkeypatch.setattr("triomq_benchmarks.__main__.import_module", lacks)
+    done = CliRunner().invoke(bench, [command])
+    assert done.exit_code == 1
+    assert done.output == f"Error: bench {command} needs the package hdrh: pip install 'triomq[bench]'\n"
+    assert bench.get_command(click.Context(bench, resilient_parsing=True), command) is None
+
+
+def test_a_module_of_ours_that_is_missing_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    monkeypatch.setattr("triomq_benchmarks.__main__.import_module", lacks)
+    with pytest.raises(ModuleNotFoundError):
+        bench.get_command(click.Context(bench), "hotpath")
