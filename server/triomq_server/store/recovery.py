@@ -110,6 +110,8 @@ class Recovery:
         self._may_be_torn = may_be_torn
         """Whether the log's last record may lack its last bytes."""
         self._damaged: list[tuple[int, int]] = []
+        self._passed_over: set[int] = set()
+        """Log offsets of damage in front of the checked part that has been reported."""
         self._ends: list[tuple[ConsumeQueue, int]] = []
         """Queues that begin again, and their ends before: blanks at an end have no records."""
         self._reindex_from = reindex_from
@@ -684,18 +686,12 @@ class Recovery:
         return True
 
     def _records_between(self, begin: int, end: int) -> Generator[LogRecord | None, None, None]:
-        """The records of a range of the log; now and then None. A range that begins inside a record is widened."""
+        """The records of a range of the log, without damaged ones; now and then None. A range that begins inside a record is
+        widened."""
         if begin >= end:
             return  # there is no record at the log's end, either
         seen = 0
-        segment = self._commitlog.segments.find(begin)
-        if segment is None and self._commitlog.segments.items:
-            segment = self._commitlog.segments.items[0] if begin < self._commitlog.min_offset else None
-        if segment is None:
-            return
-        at = max(0, begin - segment.base)
-        if at and self._is_no_record(segment, at):
-            at = 0
+        segment, at = self._begin_of_walk(begin)
         while segment is not None and segment.base + at < end:
             found = read_record(
                 segment.buffer, at, min(segment.size, end - segment.base), segment.base + at, check_crc=False
@@ -706,12 +702,46 @@ class Recovery:
             elif found is Finding.BLANK:
                 at = segment.size
             else:
-                return
+                sound = yield from self._behind_damage(segment, at, end, found)
+                if sound is None:
+                    return
+                segment, at = sound
             seen += 1
             if seen % _RECORDS_PER_STEP == 0:
                 yield None
             if at >= segment.size:
                 segment, at = self._commitlog.segments.following(segment), 0
+
+    def _begin_of_walk(self, begin: int) -> tuple[Segment | None, int]:
+        segment = self._commitlog.segments.find(begin)
+        if segment is None and self._commitlog.segments.items:
+            segment = self._commitlog.segments.items[0] if begin < self._commitlog.min_offset else None
+        at = 0 if segment is None else max(0, begin - segment.base)
+        if segment is not None and at and self._is_no_record(segment, at):
+            at = 0
+        return segment, at
+
+    def _behind_damage(
+        self, segment: Segment, at: int, end: int, found: Finding
+    ) -> Generator[None, None, tuple[Segment, int] | None]:
+        """Where the log is sound again before `end`. A part of the log that this start has not checked may be damaged."""
+        if self._config.compat_49:
+            return None
+        items = self._commitlog.segments.items
+        here = items[items.index(segment) :]
+        sound = yield from next_sound(here, 0, at, 0)
+        if sound is None:
+            return None
+        start, behind = segment.base + at, here[sound.index]
+        if behind.base + sound.at >= end:
+            return None
+        if start not in self._passed_over:
+            self._passed_over.add(start)
+            _log.error(
+                "the log holds %s at offset %d: queues and index that are built again get no entries for the %d bytes up to "
+                "the next sound record", found.value, start, behind.base + sound.at - start,
+            )  # fmt: skip
+        return behind, sound.at
 
     @staticmethod
     def _is_no_record(segment: Segment, at: int) -> bool:

@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
-from triomq_server.store.consume_queue import UNIT, ConsumeQueue
+from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
@@ -207,6 +207,38 @@ async def test_a_queue_that_is_built_again_keeps_its_end(make_config: MakeConfig
         assert store.append(make_record(50)).queue_offset == 30
     async with open_store(config, disk=disk) as store:
         assert store.queue_bounds("T", 0) == (0, 31)
+
+
+@pytest.mark.parametrize("what", ["queue", "index"])
+async def test_damage_of_the_log_does_not_end_what_is_built_again(
+    what: str, make_config: MakeConfig, make_record: MakeRecord, caplog: Any
+) -> None:
+    """After a clean stop only the last files of the log are checked, and all of it is read for a damaged queue."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=4096), MemoryDisk()
+    async with open_store(config, disk=disk) as store:
+        for n in range(RECORDS):
+            store.append(make_record(n, queue_id=n % QUEUES))
+        damaged = store.record_offset_at("T", 0, 5)
+    disk.files[f"/store/commitlog/{0:020d}"].buffer[damaged + 5] ^= 1
+    paths = {
+        "queue": [f"/store/consumequeue/T/0/{base:020d}" for base in (200, 400, 600)],
+        "index": [path for path in disk.files if path.startswith("/store/index/")],
+    }
+    for path in paths[what]:
+        disk.remove(path)
+    if what == "index":
+        disk.write("/store/triomq/reindexFrom", b"0")
+    async with open_store(config, disk=disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 38)
+        units = [store.queue_unit("T", 0, n) or (0, 0, 0) for n in range(38)]
+        assert [n for n in range(38) if units[n][1] == BLANK_SIZE] == ([5] if what == "queue" else [])
+        found = [bool(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) for n in range(RECORDS)]
+        assert [n for n, is_found in enumerate(found) if not is_found] == [10]
+        assert store.append(make_record(RECORDS)).queue_offset == 38
+    line = (
+        f"the log holds neither a record nor an end-of-file mark at offset {damaged}: queues and index that are built"
+    )
+    assert caplog.text.count(line) == 1
 
 
 async def test_a_kill_while_first_files_are_built_again_loses_nothing(
