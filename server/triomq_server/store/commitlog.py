@@ -435,8 +435,10 @@ class CommitLog:
             self.publish_position()
             # The newest file first: a start that finds a later file would report the deleted ones before it as missing.
             self._discard_prepared()
-            gone = self.segments.truncate(offset)
-            self.reset_to_segments()
+            try:
+                gone = self.segments.truncate(offset)
+            finally:  # or the next append would go to a file that has been deleted
+                self.reset_to_segments()
         return gone
 
     def reset_to_segments(self) -> None:

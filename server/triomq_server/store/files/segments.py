@@ -321,14 +321,14 @@ class Segments:
     def truncate(self, offset: int, *, is_blank: bool = False) -> list[Segment]:
         """End the address space at `offset`: cut the file that holds it, delete those after it; returns the deleted.
 
-        `is_blank` as in `Segment.cut`.
+        `is_blank` as in `Segment.cut`. OSError if one cannot be deleted; then it and those before it are still there.
         """
-        gone = [s for s in self.items if s.base > offset]
-        kept = [s for s in self.items if s.base <= offset]
+        gone = []
         # The newest first: whatever is left after a crash in between is still one contiguous log.
-        for segment in reversed(gone):
-            self._delete(segment)
-        self.items = kept
+        while self.items and self.items[-1].base > offset:
+            gone.append(self.delete_last())
+        gone.reverse()
+        kept = self.items
         if kept and offset < kept[-1].end:
             kept[-1].cut(offset - kept[-1].base, is_blank=is_blank)
         return gone

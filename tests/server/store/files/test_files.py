@@ -296,3 +296,28 @@ async def test_holes_are_not_looked_into(
             async with open_store(config) as store:
                 assert store.recovery_report.clean != unclean
     assert 0 < most < before + (1 << 17)
+
+
+async def test_a_cut_that_cannot_delete_a_file_forgets_the_deleted_ones(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("/store", mapped_file_size_commit_log=4096)
+    async with open_store(config, disk=memory_disk) as store:
+        for n in range(75):
+            store.append(make_record(n))
+        log, remove = store.commitlog, memory_disk.remove
+        assert log.segments.items[-1].base > 4 * 4096
+
+        def refuse(path: str) -> None:
+            if path.endswith("/00000000000000008192"):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            remove(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "remove", refuse)
+            with pytest.raises(PermissionError):
+                log.truncate(100)
+        assert [segment.base for segment in log.segments.items] == [0, 4096, 8192]
+        assert log.max_offset == 12288
+        assert [segment.base for segment in log.truncate(4096)] == [8192]
+        assert log.max_offset == 4096
