@@ -317,7 +317,7 @@ class Index:
         """Load the files on disk, and delete those that must not be kept.
 
         Returns the log offset from which records have to be indexed again because of that, None if nothing was deleted.
-        Files of another size are damaged, or the configuration has changed.
+        Files of another size are damaged, or the configuration has changed. Directories are ignored.
 
         Args:
             keep: whether a file's content is known to be on the disk.
@@ -333,6 +333,8 @@ class Index:
         names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
         for name in sorted(names, key=int):
             path = f"{self._directory}/{name}"
+            if self._disk.is_directory(path):
+                continue
             length = self._disk.size(path)
             if length == 0:
                 self._disk.remove(path)  # a kill came between making this file and giving it its size

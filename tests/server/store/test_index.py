@@ -24,6 +24,7 @@ from triomq_server.disk.access import MappedFile
 from triomq_server.store import NewRecord, open_store
 from triomq_server.store.dispatch.key_hashes import index_hashes
 from triomq_server.store.index import HASHED_KEY, Index, IndexFile
+from triomq_server.store.stopped.whole_repair import look
 from triomq_server.wire import to_the_end
 
 FOREVER = 1 << 60
@@ -451,3 +452,18 @@ def test_a_new_file_has_its_space_and_no_pages(tmp_path: Path, monkeypatch: pyte
     assert path.stat().st_blocks * 512 >= 40 + 4 * slots
     assert sum(mapped) <= 20 * 1000, "no more than the entries"
     index.close()
+
+
+async def test_a_directory_among_the_files_is_ignored(
+    tmp_path: Path, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """For example of copies, named after their time."""
+    config = make_config(tmp_path / "store")
+    async with open_store(config) as store:
+        store.append(make_record(1))
+    copies = tmp_path / "store" / "index" / "20250101000000000"
+    copies.mkdir()
+    async with open_store(config) as store:
+        assert len(to_the_end(store.query("T", f"{1:032X}", 10, 0, FOREVER)).records) == 1
+    assert copies.is_dir()
+    assert look(config).problems == []

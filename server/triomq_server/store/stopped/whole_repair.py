@@ -239,7 +239,9 @@ class _Index:
         """Hash and log offset of all entries; ends at the first file that is damaged."""
         size = self._size
         names = (
-            [file for file in self._directory.iterdir() if file.name.isdecimal()] if self._directory.is_dir() else []
+            [file for file in self._directory.iterdir() if file.name.isdecimal() and file.is_file()]
+            if self._directory.is_dir()
+            else []
         )
         for file in sorted(names, key=lambda one: int(one.name)):
             length = file.stat().st_size
