@@ -29,7 +29,7 @@ from triomq_server.store.index import Index
 from triomq_server.store.notes.queue_rebuild import QueueRebuild
 from triomq_server.store.notes.repaired import repaired_parts
 from triomq_server.store.removed_queues import RemovedQueue
-from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound
+from triomq_server.store.repair.damage import Sound, bridge, copy_aside, next_sound, write_copy
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
@@ -226,7 +226,7 @@ class Recovery:
             try:
                 for base in range(begin, end, size) if bridged else ():
                     self._disk.make_directory(folder)
-                    self._disk.write(f"{folder}/{segment_name(base)}", b"")
+                    write_copy(self._disk, f"{folder}/{segment_name(base)}", b"")
                     segment = log.build(base, MARK.size)
                     write_blank(segment.buffer, 0, size)
                     segment.position = size

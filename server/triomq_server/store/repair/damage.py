@@ -158,4 +158,14 @@ def copy_aside(disk: Disk, folder: str, segments: list[Segment], index: int, at:
         stop = segment.file.content_end(start, stop) if start < stop else start
         for begin in range(start, stop, _COPIED_BYTES):
             part = segment.buffer[begin : min(begin + _COPIED_BYTES, stop)]
-            disk.write(f"{folder}/{segment_name(segment.base + begin)}", part)
+            write_copy(disk, f"{folder}/{segment_name(segment.base + begin)}", part)
+
+
+def write_copy(disk: Disk, path: str, data: bytes) -> None:
+    """Write a copy. An older one of this name is kept, as `.1` and so on, unless it is the beginning of the same. OSError."""
+    if disk.exists(path) and not data.startswith(disk.read(path)):
+        number = 1
+        while disk.exists(f"{path}.{number}"):
+            number += 1
+        disk.replace(path, f"{path}.{number}")
+    disk.write(path, data)
