@@ -470,7 +470,7 @@ class Recovery:
         """Move damage in the middle of the log aside; None if no sound records follow, or none that are to be kept."""
         if self._config.compat_49:
             return None
-        sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp)
+        sound = yield from next_sound(segments, n, at, self._commitlog.store_timestamp, self._checkpoint.log_offset)
         if sound is None:
             return None
         folder = f"{self._config.store_path_root_dir}/triomq/damaged"

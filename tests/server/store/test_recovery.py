@@ -1008,3 +1008,22 @@ async def test_the_first_messages_of_a_queue_reserve_one_page(
                 assert segment.reserved == (4096 if n < 204 else segment.size)
     async with open_store(config, disk=memory_disk) as store:
         assert store.queue_bounds("T", 0) == (0, 250)
+
+
+async def test_messages_behind_damage_in_which_the_clock_was_set_back_are_kept(
+    memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """Older records behind the last sound one may be remains, but not where the log is known to be on the disk."""
+    config = make_config("/store", mapped_file_size_commit_log=65536)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(60):
+            clock.now -= 3_600_000 * (n == 10)
+            store.append(make_record(n))
+        damaged, end = store.record_offset_at("T", 0, 10), store.log_max_offset
+    memory_disk.files[f"/store/commitlog/{0:020d}"].buffer[damaged + 5] ^= 1
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        assert store.log_max_offset == end
+        assert store.queue_bounds("T", 0) == (0, 60)
+        found = store.read("T", 0, 11, 1, None)
+        assert found is not None
+        assert found.status is ReadStatus.FOUND

@@ -50,10 +50,13 @@ class Sound:
     store_timestamp: int | None
 
 
-def next_sound(segments: list[Segment], index: int, at: int, least_time: int) -> Generator[None, None, Sound | None]:
+def next_sound(
+    segments: list[Segment], index: int, at: int, least_time: int, flushed: int = 0
+) -> Generator[None, None, Sound | None]:
     """Find the first sound record after position `at` of one of the files; None if there is none.
 
-    Records older than `least_time` are ignored: RocketMQ leaves old records after the end of a log that it has cut.
+    Records older than `least_time` are ignored: RocketMQ leaves old records after the end of a log that it has cut. Those
+    before the log offset `flushed` are known to be the log's own: the clock may have been set back in the damaged part.
     """
     end_of_file: Sound | None = None
     for n in range(index, len(segments)):
@@ -63,7 +66,7 @@ def next_sound(segments: list[Segment], index: int, at: int, least_time: int) ->
         content_end = segment.file.content_end(start, segment.size) if start < segment.size else start
         while start < content_end:
             end = min(start + _SEARCHED_BYTES, content_end)
-            found = _sound_within(segment, start, end, least_time)
+            found = _sound_within(segment, start, end, least_time, flushed)
             if found is not None:
                 where = Sound(n, *found)
                 if where.store_timestamp is not None:
@@ -75,7 +78,9 @@ def next_sound(segments: list[Segment], index: int, at: int, least_time: int) ->
     return None
 
 
-def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tuple[int, int | None] | None:
+def _sound_within(
+    segment: Segment, start: int, end: int, least_time: int, flushed: int
+) -> tuple[int, int | None] | None:
     buffer = segment.buffer
     at = start
     while True:
@@ -85,7 +90,7 @@ def _sound_within(segment: Segment, start: int, end: int, least_time: int) -> tu
             break
         at = found - _MAGIC_AT
         record = read_record(buffer, at, segment.size, segment.base + at, check_crc=True)
-        if isinstance(record, LogRecord) and record.store_timestamp >= least_time:
+        if isinstance(record, LogRecord) and (record.store_timestamp >= least_time or record.offset < flushed):
             return at, record.store_timestamp
         at += 1
     at = start
