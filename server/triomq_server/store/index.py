@@ -312,7 +312,7 @@ class Index:
         exact: bool = True,
         rebuild: bool = True,
         noted: int | None = None,
-        note: Callable[[int], None] = lambda _: None,
+        note: Callable[[int], bool] = lambda _: True,
     ) -> int | None:
         """Load the files on disk, and delete those that must not be kept.
 
@@ -325,9 +325,11 @@ class Index:
             rebuild: delete damaged files, and those after a deleted file; otherwise, as in RocketMQ, files of another
                 size are kept and not used.
             noted: the argument of `note` in an earlier start that was interrupted.
-            note: called with the log offset, before files are deleted.
+            note: called with the log offset, before files are deleted; returns whether it is noted. If the disk was full,
+                it is called again when a deleted file has left space.
         """
         rebuild_from = noted
+        is_noted = True
         deleting = False
         size = _HEADER_BYTES + 4 * self._slots + _ENTRY_BYTES * self._capacity
         names = [n for n in self._disk.list(self._directory) if n.isascii() and n.isdigit()]
@@ -351,10 +353,11 @@ class Index:
                 # The beginning that the file itself states may be as damaged as the rest of it.
                 if rebuild_from is None or self.end_offset < rebuild_from:
                     rebuild_from = self.end_offset
-                    note(rebuild_from)
+                    is_noted = note(rebuild_from)
                 if file is not None:
                     file.close()
                 self._disk.remove(path)
+                is_noted = is_noted or note(rebuild_from)
                 deleting = rebuild  # those behind cannot stay: entries are only ever added at the end
                 continue
             file.undo_unpublished()

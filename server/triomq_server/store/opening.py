@@ -188,7 +188,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             exact=clean and not is_repair,
             rebuild=rebuild,
             noted=noted_rebuild(disk, root) if rebuild else None,
-            note=partial(note_rebuild, disk, root) if rebuild else lambda _: None,
+            note=partial(note_rebuild, disk, root) if rebuild else lambda _: True,
         )
         # Bytes that a killed process wrote may still be in memory only.
         store.index.filled += [file for file in unforced if file in store.index.files]

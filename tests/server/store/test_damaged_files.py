@@ -518,6 +518,40 @@ async def test_an_index_file_of_a_wrong_length_is_built_again(
     assert f"has {length} bytes instead of" in caplog.text
 
 
+async def test_a_start_that_a_full_disk_refuses_loses_no_keys(
+    make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note that the index is to be built again finds space only when the first file is gone."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk()
+    async with open_store(config, disk=disk) as store:
+        for n in range(RECORDS):
+            store.append(make_record(n, queue_id=n % QUEUES))
+    for path in [path for path in disk.files if path.startswith("/store/index/")]:
+        disk.files[path].buffer[16:24] = b"\xff" * 8  # type: ignore[union-attr]
+    write, remove = disk.write, disk.remove
+    is_full = True
+
+    def full(path: str, data: bytes, *, sync: bool = True) -> None:
+        if is_full or not path.startswith("/store/triomq/"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write(path, data, sync=sync)
+
+    def leave_space(path: str) -> None:
+        nonlocal is_full
+        remove(path)
+        is_full = False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", full)
+        patch.setattr(disk, "remove", leave_space)
+        with pytest.raises(OSError, match="No space left"):
+            async with open_store(config, disk=disk):
+                pass
+    async with open_store(config, disk=disk.after_kill()) as store:
+        found = [len(to_the_end(store.query("T", f"{n:032X}", 10, 0, FOREVER)).records) for n in range(RECORDS)]
+    assert found == [1] * RECORDS
+
+
 @pytest.mark.parametrize(("number", "byte"), [(0, 16), (0, 23), (1, 24), (1, 31), (0, 32), (1, 36), (0, 39)])
 async def test_a_damaged_index_header_hides_nothing(
     number: int, byte: int, closed: StoreConfig, make_record: MakeRecord, record_number: Any

@@ -22,15 +22,17 @@ def noted_rebuild(disk: Disk, root: str) -> int | None:
     return noted_offset(disk, root, _NAME)
 
 
-def note_rebuild(disk: Disk, root: str, log_offset: int) -> None:
-    """Note that index files after this log offset are about to be deleted.
+def note_rebuild(disk: Disk, root: str, log_offset: int) -> bool:
+    """Note that index files after this log offset are about to be deleted; false if the disk has no space for the note.
 
-    On a full disk the start continues without the note, which is needed only after a kill during this start.
+    The start continues without it. It is needed if this start does not come to its end.
     """
     try:
         note_offset(disk, root, _NAME, log_offset)
     except OSError as error:
         _log.error("that the index is to be built again from log offset %d cannot be noted: %s", log_offset, error)
+        return False
+    return True
 
 
 def forget_rebuild(disk: Disk, root: str) -> None:
