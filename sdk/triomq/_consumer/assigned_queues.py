@@ -123,11 +123,9 @@ class AssignedQueues(metaclass=NoPublicConstructor):
                     continue
                 try:
                     self._member.go_to(queue, await find(queue))
-                except ClientClosed:
-                    raise
                 except MQError as error:
                     failed[queue] = error
-                    silence = error if isinstance(error, NO_ANSWER) else None
+                    silence = error if isinstance(error, (*NO_ANSWER, ClientClosed)) else None
 
         await at_each_broker(wanted, go_at_one_broker)
         if failed:
@@ -149,7 +147,11 @@ class AssignedQueues(metaclass=NoPublicConstructor):
 
 
 def _not_moved(failed: Mapping[MessageQueue, MQError], count: int) -> MQError:
-    """The error of a seek of several queues, of which some were not moved: that of an outage, if there is one."""
+    """The error of a seek of several queues, of which some were not moved: the end of the client, or else that of an outage, if
+    there is one."""
+    for error in failed.values():
+        if isinstance(error, ClientClosed):
+            return error
     outages = [error for error in failed.values() if not isinstance(error, InvalidCall)]
     first = (outages or list(failed.values()))[0]
     if len(failed) == 1 or not outages:

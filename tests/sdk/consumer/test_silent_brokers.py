@@ -138,6 +138,28 @@ async def test_a_seek_in_all_queues(autojump_clock, group_cluster, brokers, open
                     pass
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_the_client_closes_during_a_seek(autojump_clock, group_cluster, brokers, at_once):
+    """Both brokers are waited for: the error is a plain one, not a group of two."""
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        await consumer.subscribe("T")
+        await until(lambda: len(consumer.assignment) == 4)
+        for broker in brokers:
+            silence(broker, RequestCode.GET_MIN_OFFSET)
+
+        async def close():
+            await trio.sleep(1)
+            await client.aclose(at_once=at_once)
+
+        nursery.start_soon(close)
+        with pytest.raises(errors.ClientClosed):
+            await consumer.seek_to_begin()
+
+
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
 async def test_queues_are_given_up_together(autojump_clock, group_cluster, brokers, open_consumer, options):
     """The first broker stores no offset: this is waited for once, and not at each of its queues."""
