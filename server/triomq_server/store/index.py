@@ -405,10 +405,14 @@ class Index:
         return removed
 
     def delete_expired(self, log_min_offset: int) -> int:
-        """Delete leading files, never the last, that only know records no longer in the log; returns how many."""
+        """Delete leading files, never the last, that only know records no longer in the log; returns how many.
+
+        OSError if one cannot be deleted; then it is still one of the files.
+        """
         count = 0
         while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
-            self._delete(self.files.pop(0))
+            self._delete(self.files[0])
+            del self.files[0]
             count += 1
         return count
 
@@ -418,10 +422,10 @@ class Index:
             self._delete(self.files.pop())
 
     def _delete(self, file: IndexFile) -> None:
+        self._disk.remove(file.path)  # first: if the disk refuses, the file is still read
         if file in self.filled:
             self.filled.remove(file)
         file.close()
-        self._disk.remove(file.path)
 
     def sync_last(self) -> None:
         """Force the file that is being written to the disk; blocks. Full files are in `filled`. OSError."""

@@ -116,8 +116,8 @@ class Cleaner:
         self.space_checked: Callable[[bool], None] = _ignore
         self.used_ratios = (0.0, 0.0)
         self._manual_passes = 0
-        self._not_deleted = ""
-        """Why a log file could not be deleted, as last logged."""
+        self._kept: dict[str, str] = {}
+        """Kind of file -> why one that has expired could not be deleted, as last logged."""
         self._cleaned_up_to = log.min_offset
 
     def request_expiry(self) -> None:
@@ -192,11 +192,9 @@ class Cleaner:
             try:
                 segment = self._commitlog.delete_first()
             except OSError as error:
-                if self._not_deleted != str(error):
-                    self._not_deleted = str(error)
-                    _log.error("a log file that has expired cannot be deleted, and is kept: %s", error)
+                self._note_kept("a log file", error)
                 return n
-            self._not_deleted = ""
+            self._note_kept("a log file", None)
             _log.info("log file %s deleted; the log begins at %d", segment.path, self._commitlog.min_offset)
         return count
 
@@ -206,14 +204,31 @@ class Cleaner:
         log, log_min = self._commitlog, self._commitlog.min_offset
         if log_min == self._cleaned_up_to:
             return
+        refused: OSError | None = None
         for queue in self._queues:
-            # Asked again for each: a cut of the whole log in the meantime, or before, lets it begin with a lower offset.
-            deleted = queue.delete_expired(log.min_offset)
+            deleted = 0
+            try:
+                # Asked again for each: a cut of the whole log in the meantime, or before, lets it begin with a lower offset.
+                deleted = queue.delete_expired(log.min_offset)
+            except OSError as error:
+                refused = refused or error  # one file must not keep the other queues back
             queue.correct_min_offset(log.min_offset)
             if deleted:
                 await trio.sleep(self._config.delete_consume_queue_files_interval / 1000)
             else:
                 await trio.lowlevel.checkpoint()
-        if self._index is not None:
-            self._index.delete_expired(log.min_offset)
-        self._cleaned_up_to = log_min  # only now: a pass that is cancelled is made up for by the next
+        try:
+            if self._index is not None:
+                self._index.delete_expired(log.min_offset)
+        except OSError as error:
+            refused = refused or error
+        self._note_kept("a file of a queue or of the index", refused)
+        if refused is None:
+            self._cleaned_up_to = log_min  # only now: a pass that is cancelled is made up for by the next
+
+    def _note_kept(self, what: str, error: OSError | None) -> None:
+        """Log why a file cannot be deleted, unless the pass before found the same; None: there is none now."""
+        why = "" if error is None else str(error)
+        if why and why != self._kept.get(what):
+            _log.error("%s that has expired cannot be deleted, and is kept: %s", what, why)
+        self._kept[what] = why

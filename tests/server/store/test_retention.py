@@ -318,6 +318,48 @@ async def test_a_cut_while_queues_follow_the_log_hides_no_message(
         assert [store.queue_bounds("T", queue_id) for queue_id in range(2)] == [(0, 10), (0, 10)]
 
 
+@pytest.mark.parametrize("place", ["consumequeue/T/0", "index"])
+async def test_a_queue_or_index_file_that_cannot_be_deleted(
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: str,
+) -> None:
+    """It keeps nothing else back, stays one of the files, and goes when the disk allows it."""
+    config = settings(make_config, max_index_num=20)
+    async with open_store(config, disk=memory_disk, clock=clock, local_time=in_utc) as store:
+        await fill(store, make_record)
+        assert store.index is not None
+        clock.now += 100 * HOUR_MS
+        index_files = len(store.index.files)
+        remove = memory_disk.remove
+
+        def refuse(path: str) -> None:
+            if path.startswith(f"{ROOT}/{place}/"):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            remove(path)
+
+        store.cleaner.request_expiry()
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "remove", refuse)
+            assert [await store.cleaner.clean() > 0 for _ in range(3)] == [True, False, False]
+        for queue_id in range(2):
+            low, _ = store.queue_bounds("T", queue_id)
+            assert store.record_offset_at("T", queue_id, low) >= store.log_min_offset > 0
+        assert (len(store.index.files) == index_files) == (place == "index")
+        assert len(memory_disk.list(f"{ROOT}/index")) == len(store.index.files)
+        assert len(to_the_end(store.query("T", "k59", 10, 0, FOREVER)).records) == 1
+        to_the_end(store.query("T", "k0", 10, 0, FOREVER))
+        assert caplog.text.count("a file of a queue or of the index that has expired cannot be deleted") == 1
+        kept = memory_disk.list(f"{ROOT}/{place}")
+        await store.cleaner.clean()
+        assert len(memory_disk.list(f"{ROOT}/{place}")) < len(kept)
+        assert len(memory_disk.list(f"{ROOT}/index")) == len(store.index.files) < index_files
+
+
 async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord) -> None:
     async with open_store(settings(make_config), disk=memory_disk) as store:
         for n in range(20):
