@@ -430,7 +430,8 @@ class CommitLog:
             self._current.store_timestamp = self.store_timestamp
 
     def truncate(self, offset: int) -> list[Segment]:
-        """End the log at `offset` and zero everything after it; returns the deleted files."""
+        """End the log at `offset` and zero everything after it; returns the deleted files. OSError; then the log ends
+        where the disk has refused."""
         with self._preparing:  # a preparation already under way continues from the old end of the log
             self.publish_position()
             # The newest file first: a start that finds a later file would report the deleted ones before it as missing.

@@ -72,8 +72,8 @@ LOG_EMPTIED = "logEmptied"
 """The file in `triomq/` which says that all of the log is being dropped, so that its queues are no sign of a loss."""
 
 HALF_CUT = (
-    "the log was cut, but its queues and index were not; restart this broker, whose start cuts them: it takes no messages "
-    "until then"
+    "the log was cut, at least in part, but its queues and index were not; restart this broker, whose start cuts them: it "
+    "takes no messages until then"
 )
 """The cause and the cure where `MessageStore.half_cut` is set."""
 
@@ -308,7 +308,13 @@ class MessageStore:
         if is_emptied:  # after a kill, a start would take the log for one that is missing
             await disk.run(partial(note_offset, disk, root, LOG_EMPTIED, offset))
         # The log first: after a kill, a start drops entries of records that are not there, but does not miss entries.
-        end = await self.flusher.cut_log(offset, last_timestamp)
+        try:
+            end = await self.flusher.cut_log(offset, last_timestamp)
+        except OSError:
+            if self.commitlog.max_offset < before:
+                self.half_cut = True  # the last files are gone, and entries of their records are left
+                self.dispatcher.restart_at(self.commitlog.max_offset)
+            raise
         self.dispatcher.restart_at(end)
         self.half_cut = True
         with trio.CancelScope(shield=True):

@@ -164,3 +164,44 @@ async def test_a_start_ends_a_cut_that_the_disk_has_refused(
     async with open_store(config, disk=memory_disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, 4)
         assert store.append(make_record(4)).queue_offset == 4
+
+
+async def test_a_start_ends_a_cut_in_which_a_log_file_could_not_be_deleted(
+    memory_disk: MemoryDisk, clock: Any, make_config: Any, make_record: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The files behind it are gone: what a master sends must not be written into one of them."""
+    config = make_config("/store", mapped_file_size_commit_log=3000)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(60):
+            store.append(make_record(n))
+        store.notify_arrivals()
+        await store.demote()
+        files = [segment.path for segment in store.commitlog.segments.items]
+        assert len(files) == 8
+        end = store.log_max_offset
+        remove = memory_disk.remove
+
+        def refuse(path: str) -> None:
+            if path == files[refused]:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            remove(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "remove", refuse)
+            for refused, log_end in ((7, end), (5, 6 * 3000)):
+                with pytest.raises(PermissionError):
+                    await store.cut(3000)
+                assert store.log_max_offset == log_end
+                assert store.half_cut is (log_end < end)
+                assert [segment.path for segment in store.commitlog.segments.items] == files[: refused + 1]
+                assert memory_disk.list("/store/commitlog") == [
+                    path.rpartition("/")[2] for path in files[: refused + 1]
+                ]
+        with pytest.raises(OSError, match="restart this broker"):
+            store.append_raw(b"more", store.log_max_offset)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        assert store.log_max_offset == 6 * 3000
+        low, high = store.queue_bounds("T", 0)
+        assert (low, high) == (0, store.append(make_record(0)).queue_offset)
+        assert store.record_offset_at("T", 0, high - 1) < 6 * 3000

@@ -155,10 +155,12 @@ class Flusher:
             await self.lower_checkpoint()
             if last_timestamp is not None:
                 self._commitlog.store_timestamp = last_timestamp
-            self._commitlog.truncate(offset)
-            end = self._commitlog.max_offset
-            self.flushed_offset = min(self.flushed_offset, end)
-            self._waiters.fail_behind(end)
+            try:
+                self._commitlog.truncate(offset)
+            finally:
+                end = self._commitlog.max_offset
+                self.flushed_offset = min(self.flushed_offset, end)
+                self._waiters.fail_behind(end)
             return end
 
     async def flush_log(self, least_pages: int = 0) -> int:
