@@ -97,6 +97,9 @@ IN_FLIGHT_MAX: Final = 2**63 - 1
 CLOCK_MAX_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last that ``datetime`` supports."""
 
+CLOSING_ROUNDS: Final = 3
+"""How often the end of a client closes members: those there are, and those that their handlers and callbacks have made."""
+
 
 class ClientOptions(TypedDict, total=False):
     """Keyword arguments of :func:`open_client`."""
@@ -691,8 +694,10 @@ class Client(metaclass=NoPublicConstructor):
         self._closings += 1
         try:
             members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
-            # Again for those that handlers and callbacks make until they end, and may have sent with.
-            while late := [member for member in self._members if member not in members]:
+            # Again for those that handlers and callbacks make until they end, and may have sent with. Not without
+            # a limit: other tasks may make some all the time.
+            for _ in range(CLOSING_ROUNDS):
+                late = [member for member in self._members if member not in members]
                 members += late
                 for member in late if at_once else ():
                     if isinstance(member, Producer):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
+
 import pytest
 import trio
 
@@ -47,6 +50,39 @@ async def test_a_handler_that_makes_a_producer_while_the_client_closes(autojump_
             assert sorted(broker.bodies("T")) == [b"first", b"late"]
         with pytest.raises(errors.ClientClosed):
             client.producer("later still")
+
+
+async def test_tasks_that_make_producers_all_the_time(autojump_clock, group_cluster):
+    """As those that serve requests, while their program ends: the client closes nevertheless."""
+    broker = group_cluster.broker
+    broker.store("T", 0, b"first")
+
+    async def slow(command):
+        await trio.sleep(0.05)
+        return broker.serve(command)
+
+    for code in (RequestCode.UNREGISTER_CLIENT, RequestCode.SEND_MESSAGE_V2):
+        broker.script(code, *[slow] * 5000)
+    closed, numbers = [], itertools.count()
+
+    async def serve():
+        while not closed:
+            with suppress(errors.MQError):
+                async with client.producer(f"G-{next(numbers)}") as producer:
+                    await producer.send(triomq.Message("T", b"request"))
+            await trio.sleep(0.01)
+
+    async with group_cluster.client() as client, trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(serve)
+            await trio.sleep(0.013)  # so that some have a producer at any time
+        await trio.sleep(1)
+        with trio.move_on_after(10) as too_long:
+            await client.aclose()
+        closed.append(True)
+        assert not too_long.cancelled_caught
+        with pytest.raises(errors.ClientClosed):
+            client.producer("later")
 
 
 async def _cancel_after(event, scope):
