@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import trio
-from consumer_broker import until
+from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq import errors
@@ -219,6 +219,48 @@ async def test_a_silent_broker_is_asked_for_the_members_once(
             await until(lambda: len(one.assignment) == 32, seconds=10)
             # By each of the two members once in 20 s.
             assert len(first.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) <= 4
+
+
+class SlowOffsets(MemoryOffsets):
+    """A user's store that needs some time for each commit."""
+
+    def __init__(self):
+        super().__init__()
+        self.needs_s = 0.0
+
+    async def commit(self, offsets):
+        await trio.sleep(self.needs_s)
+        await super().commit(offsets)
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_that_are_given_up_with_a_slow_store(autojump_clock, brokers, open_consumer, options):
+    """It takes the offsets of all brokers' queues at once: there is no time for one commit after the other."""
+    store, handled = SlowOffsets(), []
+    for broker in brokers:
+        broker.store("T", 0, b"message")
+
+    async def take_all(consumer):
+        if "kind" in options:
+            while True:
+                handled.extend(await consumer.poll())
+        async for delivery in consumer:
+            async with delivery as message:
+                handled.append(message)
+
+    async with (
+        open_consumer(**options, offset_store=store, commit_every_s=30) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(take_all, consumer)
+        await until(lambda: len(handled) == 2)
+        await until(lambda: len(consumer.assignment) == 4)
+        store.needs_s = 2.0
+        await consumer.unsubscribe("T")
+        await until(lambda: not consumer.assignment)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    assert sorted(offset for queue, offset in store.offsets.items() if queue.topic == "T") == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("kind", ["lite", "push"])

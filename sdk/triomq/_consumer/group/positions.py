@@ -198,6 +198,9 @@ class Positions:
         illegal_offset: what to do about offsets that brokers do not have.
         commit_every_s: seconds between two commits of :meth:`keep_persisting`.
         report: called with events ``offset_illegal``, ``offset_refused``, ``overtaken`` and ``reset``.
+
+    Attributes:
+        at_brokers: whether each broker keeps the offsets of its queues, and not one store those of all.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class Positions:
         """Queue that another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
-        self._at_brokers = isinstance(store, BrokerOffsets)
+        self.at_brokers = isinstance(store, BrokerOffsets)
         # One at a time: brokers may serve two requests of one link in either order. A store of another kind has one lock
         # for all brokers: it does not have to allow two commits at a time.
         self._writing: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
@@ -394,14 +397,23 @@ class Positions:
     async def persist_at_end(self, owned: Collection[MessageQueue]) -> None:
         """Persist queues for the last time: shielded from cancellation, but limited in time."""
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
-            await self.persist(owned)
+            await (self.persist(owned) if self.at_brokers else self.persist_at_once(owned))
+
+    async def persist_at_once(self, queues: Collection[MessageQueue]) -> None:
+        """:meth:`persist` in one commit, for a store that is not at the brokers, where the time is limited: it may need
+        a second or more for each."""
+        errors: list[MQError] = []
+        if queues:
+            await self._persist_at(queues, errors)
+        for error in errors:
+            log.warning("offsets could not be persisted: %s", error.reason)
 
     async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
         errors: list[MQError] = []
         brokers: dict[str, list[MessageQueue]] = defaultdict(list)
         for queue in queues:
             brokers[queue.broker_name].append(queue)
-        if len(brokers) > 1 and self._at_brokers:
+        if len(brokers) > 1 and self.at_brokers:
             # At the same time: a broker that is silent would use up the time of the others, and at the end of a queue or
             # a consumer there is no other time.
             async with open_plain_nursery() as nursery:
@@ -415,7 +427,7 @@ class Positions:
     @trio.lowlevel.enable_ki_protection
     async def _persist_at(self, theirs: Collection[MessageQueue], errors: list[MQError]) -> None:
         """Write the offsets of queues of one broker; an error is added to the list."""
-        place = next(iter(theirs)).broker_name if self._at_brokers else ""
+        place = next(iter(theirs)).broker_name if self.at_brokers else ""
         async with self._writing[place]:
             # Read only now: earlier writes may have taken seconds, in which a queue was given up or came into doubt.
             known = [queue for queue in theirs if queue in self._offsets and queue not in self._doubted]

@@ -307,6 +307,8 @@ class PushMembership(Membership):
         with trio.move_on_after(END_TIMEOUT_S, shield=True):
             # Before the next member can read them (docs/protocol/consumer.md §11.3), even if this one ends
             # meanwhile.
+            if not self.positions.at_brokers:
+                await self.positions.persist_at_once(owned)
             await at_each_broker(owned, self._hand_over)
         for queue in owned:
             self.positions.forget(queue)
@@ -315,7 +317,8 @@ class PushMembership(Membership):
     @trio.lowlevel.enable_ki_protection
     async def _hand_over(self, queues: Collection[MessageQueue]) -> None:
         """Let other members begin with queues of one broker, which were given up."""
-        await self.positions.persist(queues)
+        if self.positions.at_brokers:
+            await self.positions.persist(queues)
         if self._locks is not None:
             # At once, even if pulled messages were not handled: no handler is running, and the next member
             # starts with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
