@@ -17,6 +17,7 @@ from triomq_server.config import StoreConfig
 from triomq_server.disk import RealDisk
 from triomq_server.store import NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT
+from triomq_server.store.reading import queue_reads
 from triomq_server.store.reading.queue_reads import read_queue
 
 ROOT = "/store"
@@ -166,7 +167,9 @@ async def test_a_slow_filter_ends_a_pull_early(
     make_record: MakeRecord,
     record_number: Any,
     wanted: frozenset[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(queue_reads, "FILTER_TURN_S", 0.01)
     seconds = 0.0
 
     def slow(record: memoryview) -> bool:
