@@ -188,6 +188,7 @@ class AclFiles:
         if not changed:
             return None
         seen |= changed
+        self._check_size(seen)
         contents |= {path: parse(path, data) for path, data in changed.items()}
         rules = rules_of(list(contents.items()))
         if rules.admits_nobody:
@@ -237,11 +238,14 @@ class AclFiles:
                 found[path] = read_plain(path, MOST_BYTES + 1)
             except FileNotFoundError:
                 continue
-            if sum(map(len, found.values())) > MOST_ALL_BYTES:
-                raise AclError(
-                    f"the access control files have more than {MOST_ALL_BYTES} bytes; put fewer accounts in {self._conf}"
-                )
+            self._check_size(found)
         return found
+
+    def _check_size(self, files: Mapping[str, bytes]) -> None:
+        if sum(map(len, files.values())) > MOST_ALL_BYTES:
+            raise AclError(
+                f"the access control files have more than {MOST_ALL_BYTES} bytes; put fewer accounts in {self._conf}"
+            )
 
 
 def _files_with(contents: Contents, access_key: str) -> Iterator[str]:

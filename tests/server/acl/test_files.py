@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from triomq_server.acl import AclFiles
+from triomq_server.acl import AclError, AclFiles, files
 from triomq_server.acl.files import WATCH_S
 from triomq_server.disk import RealDisk
 
@@ -95,6 +95,18 @@ async def test_a_change_finds_an_account_that_an_operator_has_just_moved(home: P
         await accounts.put_account({"accessKey": "leaving1", "secretKey": "another"})
         assert accounts.rules.accounts["leaving1"].secret_key == "another"
         assert accounts.rules.repeated == ()
+
+
+async def test_an_account_for_which_the_files_have_no_room_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files stay as they are: neither a start nor the deletion of an account could read larger ones."""
+    accounts = _loaded(home)
+    monkeypatch.setattr(files, "MOST_ALL_BYTES", (home / "conf/plain_acl.yml").stat().st_size)
+    with pytest.raises(AclError, match="put fewer accounts"):
+        await accounts.put_account({"accessKey": "another1", "secretKey": "another secret"})
+    for seen in (accounts, _loaded(home)):
+        assert list(seen.rules.accounts) == ["operator", "leaving1"]
 
 
 async def test_a_white_list_does_not_bring_back_a_file_that_an_operator_has_deleted(home: Path) -> None:
