@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from triomq_command.ending_signals import ending_signals
+from triomq_command.running import ClosedOutput
 from triomq_server.commands.options import EXIT_FAILED, EXIT_USAGE, fail, print_line
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
         fail(f"bad configuration: {error}", EXIT_USAGE)
     if not (print_all or print_some):
         return
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()  # a server runs without an output, but nothing is served here
     settings = shown_text({**config.to_properties(), **tls.to_properties()})
     for key, value in sorted(settings.items()):
         if print_all or key in IMPORTANT_KEYS:

@@ -422,6 +422,14 @@ def test_servers_run_with_a_closed_output():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("option", ["-p", "-m"])
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_a_server_that_only_prints_its_settings_needs_an_output(server, option):
+    code = f"import triomq_command, sys; sys.argv = ['triomq', '{server}', '{option}']; triomq_command.main()"
+    done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
+
+
 @pytest.mark.parametrize(
     ("words", "must"),
     [
