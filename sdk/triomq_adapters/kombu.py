@@ -366,12 +366,17 @@ class Transport(virtual.Transport):
         """The number of messages of a queue that no worker has acknowledged.
 
         Raises:
-            MQError: it is unknown, since not all brokers answer.
+            MQError: it is unknown, since not all brokers of the queue answer.
         """
         topic = self.topic(queue)
         progress = self._opened.groups.progress(_group(topic), topic)
         unknown = {**progress.without_master, **progress.refused}
-        count = progress.lag or 0
+        if unknown:
+            # All brokers were asked; those that do not have the topic have none of its messages.
+            having = {broker.broker_name for broker in self._opened.admin.route(topic).broker_datas or []}
+            having.update(each.broker_name for each in progress)
+            unknown = {name: why for name, why in unknown.items() if name in having}
+        count = sum(max(0, each.broker_offset - each.consumer_offset) for each in progress.values())
         if not progress and not unknown:
             try:
                 stats = self._opened.admin.topic_stats(topic)

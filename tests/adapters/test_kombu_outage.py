@@ -36,12 +36,14 @@ class Groups:
         self.resets.append(topic)
 
 
-def channel_of(groups: Groups, stats: Any = None) -> Any:
-    """A channel with the durable queue `jobs`, over a client of these answers."""
+def channel_of(groups: Groups, stats: Any = None, brokers: tuple[str, ...] = ("broker-a", "broker-b")) -> Any:
+    """A channel with the durable queue `jobs`, which these brokers have, over a client of these answers."""
     transport: Any = Connection("rocketmq://127.0.0.1:9876/").transport
     table = {Q0: TopicOffset(min_offset=2, max_offset=7)} if stats is None else stats
     answer = SimpleNamespace(offset_table=table, without_master={}, refused={})
-    transport._client = SimpleNamespace(groups=groups, admin=SimpleNamespace(topic_stats=lambda _topic: answer))
+    route = SimpleNamespace(broker_datas=[SimpleNamespace(broker_name=name) for name in brokers])
+    admin = SimpleNamespace(topic_stats=lambda _topic: answer, route=lambda _topic: route)
+    transport._client = SimpleNamespace(groups=groups, admin=admin)
     transport.declared.add("jobs")
     channel: Any = transport.create_channel(transport)
     channel.exchange_declare("work", "direct")
@@ -85,6 +87,32 @@ def test_a_known_size(progress: GroupProgress, size: int) -> None:
     assert not groups.resets
     channel.queue_delete("jobs")
     assert groups.resets == ["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("progress", "size"),
+    [
+        (GroupProgress(COMMITTED, OUTAGE), 4),
+        (GroupProgress(COMMITTED, {}, {"broker-b": "b:1 refuses"}), 4),
+        (GroupProgress({}, OUTAGE), 5),
+    ],
+    ids=["no master", "refused", "no worker yet"],
+)
+def test_only_the_brokers_of_a_queue_count(progress: GroupProgress, size: int) -> None:
+    groups = Groups(progress)
+    channel = channel_of(groups, brokers=("broker-a",))
+    assert channel.queue_declare("jobs", passive=True).message_count == size
+    channel.queue_delete("jobs", if_empty=True)
+    assert not groups.resets
+
+
+def test_a_broker_with_messages_counts_although_the_route_lacks_it() -> None:
+    """The offsets of a slave are older than those of its master."""
+    channel = channel_of(
+        Groups(GroupProgress(COMMITTED, {"broker-a": "no master is registered"})), brokers=("broker-b",)
+    )
+    with pytest.raises(triomq.errors.BrokerNotFound):
+        channel.queue_declare("jobs", passive=True)
 
 
 def test_an_empty_queue_is_deleted() -> None:
