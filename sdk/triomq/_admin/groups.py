@@ -164,7 +164,8 @@ class TopicTraffic:
         out_per_s: messages pulled per second in the last minute.
         in_day: messages sent in the last day.
         out_day: messages pulled in the last day.
-        without_master: broker name -> why the set has no master; its messages are not counted.
+        without_master: broker name -> why the set has no master, so that its messages are not counted, or why its part of
+                the lag is unknown, as in `GroupProgress`, and so the whole lag.
     """
 
     topic: str
@@ -517,10 +518,11 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                 await self._add_traffic(taken, address, "GROUP_GET_NUMS", f"{wrapped}@{group}")
             name = self._routes.namespace.unwrap(group)
             progress = await self.progress(name, topic)
+            unknown = {**progress.without_master, **progress.refused, **without_master}
             found.append(
                 TopicTraffic(
                     topic=topic, group=name, lag=progress.lag, in_per_s=arrived[0], in_day=int(arrived[1]),
-                    out_per_s=taken[0], out_day=int(taken[1]), without_master=without_master,
+                    out_per_s=taken[0], out_day=int(taken[1]), without_master=unknown,
                 )
             )  # fmt: skip
         if found:

@@ -399,7 +399,7 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
                         say(row, _traffic_line(each), as_json=as_json)
         if not topic:
             outage.update(await client.admin.without_master())
-        check_outage(outage, incomplete="its messages are not counted")
+        check_outage(outage, incomplete="its messages are not counted, or its part of the lag is unknown")
 
     with_client(name_servers, work, route_wait_s=0)
 

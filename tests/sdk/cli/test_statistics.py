@@ -208,6 +208,30 @@ def test_traffic_without_the_masters_of_a_set_is_incomplete(command_line, argume
     assert "broker broker-b: no master is registered; its messages are not counted" in err
 
 
+@pytest.mark.parametrize(
+    ("remark", "said"),
+    [
+        ("java.lang.NullPointerException", "broker broker-b: the master"),
+        (
+            "org.apache.rocketmq.acl.common.AclException: Need admin permission",
+            "broker broker-b: broker-b-0:10911 refuses",
+        ),
+    ],
+)
+def test_traffic_names_the_broker_that_does_not_tell_the_lag(command_line, remark, said):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    for broker, groups in (cluster.broker, ["G"]), (other, []):
+        broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=groups).encode()))
+        broker.script(RequestCode.VIEW_BROKER_STATS_DATA, *[lambda command: command.answer(1, "do not exist")] * 2)
+    cluster.broker.script(RequestCode.GET_CONSUME_STATS, answering(progress(3, 7).encode()))
+    other.script(RequestCode.GET_CONSUME_STATS, lambda command: command.answer(ResponseCode.SYSTEM_ERROR, remark))
+    code, out, err = command_line("traffic", "T", "--json")
+    assert (code, json.loads(out)["lag"]) == (1, None)
+    assert said in err
+    assert remark in err
+
+
 @pytest.mark.parametrize("command", [["traffic"], ["dlq", "list"]])
 @pytest.mark.parametrize(
     ("brokers", "said"),
