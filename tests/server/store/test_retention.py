@@ -385,6 +385,38 @@ async def test_removing_queues(memory_disk: MemoryDisk, make_config: MakeConfig,
         assert store.read("A", 0, 0, 1, None).status is ReadStatus.OFFSET_TOO_SMALL
 
 
+async def test_a_removed_queue_whose_file_cannot_be_deleted(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays as it was, and is removed when the disk allows it."""
+    async with open_store(settings(make_config), disk=memory_disk) as store:
+        for n in range(10):
+            store.append(make_record(n, topic="Old"))
+        while store.log_max_offset < 5000:
+            store.append(make_record(0, topic="B"))
+        remove = memory_disk.remove
+
+        def refuse(path: str) -> None:
+            if path.startswith(f"{ROOT}/consumequeue/Old/"):
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            remove(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_disk, "remove", refuse)
+            with pytest.raises(PermissionError):
+                await store.queue_removal.remove_topic("Old")
+        assert store.queue_bounds("Old", 0) == (0, 10)
+        assert store.append(make_record(10, topic="Old")).queue_offset == 10
+        assert [store.read("Old", 0, n, 1, None).status for n in (0, 9, 10)] == [ReadStatus.FOUND] * 3
+        while store.log_max_offset < 9000:
+            store.append(make_record(0, topic="B"))
+        while store.log_min_offset < 6000:
+            store.commitlog.delete_first()
+        assert await store.queue_removal.remove_expired() == 1
+        assert "Old" not in memory_disk.list(f"{ROOT}/consumequeue")
+        assert store.append(make_record(11, topic="Old")).queue_offset == 11
+
+
 async def test_a_completely_expired_queue_moves_its_minimum_to_its_end(
     memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
 ) -> None:

@@ -344,10 +344,9 @@ class Segments:
         return self.items.pop()
 
     def destroy(self) -> None:
-        """Delete all files and the directory."""
-        for segment in self.items:
-            segment.close()
-        self.items = []
+        """Delete all files and the directory. OSError if one cannot be deleted; then it and those after it are still there."""
+        while self.items:
+            self.delete_first()
         self._disk.remove_tree(self.directory)
 
     def close(self) -> None:
