@@ -30,6 +30,9 @@ _OBJECT_BYTES = 64
 TAG_WEIGHT_MAX = 1e9
 """Maximum weight of a tag; weights are relative to each other."""
 
+MASTERS_MAX = 26
+"""Maximum number of broker sets of a started cluster, which are named after the letters."""
+
 
 class WorkloadError(Exception):
     """A workload cannot be run as written; the message names the key, the cause and the remedy."""
@@ -388,7 +391,10 @@ class Workload:
              f"weights of tags are numbers from 0 to {TAG_WEIGHT_MAX:g}, and one is positive"),
             (len(set(self.topic_names)) < len(self.topic_names), "topic_names has a topic twice; its messages would count twice"),
             (self.warm_up_s < 0 or self.backlog_bytes < 0, "warm-up and backlog are not negative"),
-            (self.cluster.masters < 1 or self.cluster.slaves < 0, "a cluster has at least 1 master, and not less than 0 slaves"),
+            (
+                not 1 <= self.cluster.masters <= MASTERS_MAX or self.cluster.slaves < 0,
+                f"a cluster has at least 1 master, at most {MASTERS_MAX}, and not less than 0 slaves",
+            ),
             (bool(late), f"the fault {', '.join(late)} comes after the end of the run"),
             (self.read_preference not in READ_PREFERENCES, f"read_preference is one of {', '.join(READ_PREFERENCES)}"),
         ]  # fmt: skip

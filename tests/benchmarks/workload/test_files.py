@@ -146,6 +146,7 @@ def test_our_keys(tmp_path: Path) -> None:
         ({"topic_names": ["a", "b", "a"]}, "topic_names has a topic twice"),
         ({"cluster": {"slaves": -1}}, "at least 1 master"),
         ({"consume": "none", "cluster": {"masters": 0}}, "at least 1 master"),
+        ({"cluster": {"masters": 27}}, "at most 26"),
         ({"steps": ["500/s"]}, "is not a step"),
         ({"slow_consumer": "slow"}, "does not give the rate of slow consumers"),
         ({"cluster": 3}, "is not a table"),
