@@ -593,27 +593,37 @@ class Recovery:
             damaged: as for `_dispatch`.
             filled: the queues that have been begun again, whose gaps are left blank.
         """
+        for record in self._records_between(begin, end):
+            if record is None:
+                self._dispatcher.update_index()
+                yield
+                continue
+            if begin > self._commitlog.min_offset and self._lacks_files(record):
+                return self._commitlog.min_offset
+            while (gap := self._dispatch_record(record, damaged, filled)) is not None:
+                # Entries were lost from before the checkpoint: once per queue, start where it ends.
+                filled.add(gap.queue)
+                lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
+                if lost_from < begin:
+                    _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
+                    return lost_from
+                # All records behind the queue's end have been passed: beginning again would find no more of them.
+        return None
+
+    def _dispatch_record(
+        self, record: LogRecord, damaged: list[ConsumeQueue], filled: set[ConsumeQueue]
+    ) -> QueueGap | None:
+        """Give a record its entries; returns the gap in front of one, if there is a gap that is not to be filled."""
+        queue = self._queues.get(record.topic, record.queue_id)
         try:
-            for record in self._records_between(begin, end):
-                if record is None:
-                    self._dispatcher.update_index()
-                    yield
-                    continue
-                if begin > self._commitlog.min_offset and self._lacks_files(record):
-                    return self._commitlog.min_offset
-                queue = self._queues.get(record.topic, record.queue_id)
-                self._dispatcher.dispatch(record, fill=queue in filled)
-                for other in damaged if MULTI_MARK in record.properties else ():
-                    number = further_number(record, other)
-                    if number is not None and other is not queue and enters_queue(record.sys_flag):
-                        code = self._dispatcher.tags_code(record)
-                        other.put(record.offset, record.size, code, number, fill=other in filled)
+            self._dispatcher.dispatch(record, fill=queue in filled)
+            for other in damaged if MULTI_MARK in record.properties else ():
+                number = further_number(record, other)
+                if number is not None and other is not queue and enters_queue(record.sys_flag):
+                    code = self._dispatcher.tags_code(record)
+                    other.put(record.offset, record.size, code, number, fill=other in filled)
         except QueueGap as gap:
-            # Entries were lost from before the checkpoint: once per queue, start where it ends.
-            filled.add(gap.queue)
-            lost_from = max(gap.queue.max_physical_offset, self._commitlog.min_offset)
-            _log.warning("%s; dispatching again from log offset %d", gap, lost_from)
-            return min(begin, lost_from)
+            return gap
         return None
 
     def _lacks_files(self, record: LogRecord) -> bool:

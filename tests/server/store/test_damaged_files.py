@@ -17,6 +17,7 @@ from triomq_protocol.record.view import RecordView
 from triomq_server.config import StoreConfig
 from triomq_server.store import MessageStore, NewRecord, ReadStatus, open_store
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from triomq_server.store.dispatch.dispatcher import Dispatcher
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segments, StoreDamaged
 from triomq_server.store.flush import flusher
@@ -333,6 +334,36 @@ async def test_a_kill_while_a_file_is_put_in_place_of_a_missing_one(
         found = store.read("T", 1, high - 1, 1, None)
         assert found is not None
         assert found.status is ReadStatus.FOUND
+
+
+async def test_many_queues_that_miss_the_same_part_of_the_log(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is walked through once, not once more for each of the queues."""
+    queues, each = 60, 12
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(queues * each):
+            store.append(make_record(n, queue_id=n % queues))
+    files = sorted(path for path in disk.files if "/commitlog/" in path)
+    for path in files[len(files) // 4 : len(files) // 2]:
+        disk.remove(path)
+    for queue_id in range(queues):
+        disk.remove_tree(f"/store/consumequeue/T/{queue_id}")
+        disk.make_directory(f"/store/consumequeue/T/{queue_id}")
+    dispatched = []
+    dispatch = Dispatcher.dispatch
+
+    def count(owner: Dispatcher, record: Any, **options: Any) -> None:
+        dispatched.append(record.offset)
+        dispatch(owner, record, **options)
+
+    monkeypatch.setattr(Dispatcher, "dispatch", count)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for queue_id in range(queues):
+            assert store.queue_bounds("T", queue_id) == (0, each)
+    assert len(dispatched) <= queues * (each + 1)
 
 
 DAMAGES = [
