@@ -249,8 +249,17 @@ class Recovery:
     @staticmethod
     def _finish_bridge(segment: Segment) -> None:
         """Write the mark of a file that an earlier start has put in place of a missing one, if a kill or a loss of power came
-        before it: no walk gets across zeros. OSError."""
-        if not any(segment.buffer[: MARK.size]):
+        before it: no walk gets across zeros. OSError.
+
+        A file with content is the log's own, with a damaged beginning: an empty file of its name is also what a kill or a
+        full disk leaves of a copy of its first bytes.
+        """
+        if any(segment.buffer[: MARK.size]):
+            return
+        content = memoryview(segment.buffer)[: segment.file.content_end(0, segment.size)]
+        is_empty = not written_bytes(content)
+        content.release()
+        if is_empty:
             segment.file.reserve(0, MARK.size)
             write_blank(segment.buffer, 0, segment.size)
             segment.changed_from(0)

@@ -336,6 +336,28 @@ async def test_a_kill_while_a_file_is_put_in_place_of_a_missing_one(
         assert found.status is ReadStatus.FOUND
 
 
+@pytest.mark.parametrize("left", [None, b""])
+async def test_an_empty_copy_of_a_damaged_part_tells_nothing_of_its_file(
+    left: bytes | None, make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A kill, or a full disk, leaves one when the first bytes of a log file are damaged. All others stay readable."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    disk.open(f"/store/commitlog/{8192:020d}").buffer[:100] = bytes(100)
+    if left is not None:
+        disk.write(f"/store/triomq/damaged/{8192:020d}", left)
+    disk.remove_tree("/store/consumequeue/T/0")
+    disk.make_directory("/store/consumequeue/T/0")
+    disk.write("/store/abort", b"")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        low, high = store.queue_bounds("T", 0)
+        units = [store.queue_unit("T", 0, number) for number in range(low, high)]
+        low, high = store.queue_bounds("T", 1)
+        units += [store.queue_unit("T", 1, number) for number in range(low, high)]
+    assert sum(1 for unit in units if unit is not None and unit[1] != BLANK_SIZE) == 199
+    assert "no log file" not in caplog.text
+
+
 async def test_many_queues_that_miss_the_same_part_of_the_log(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
