@@ -172,15 +172,17 @@ class Recovery:
     def _cut_queues(self, end: int) -> Steps:
         """Drop what the queues know of messages that the log does not have."""
         self._queues.removed.truncate(end)
-        known_end, cut = end, 0
+        known_end, cut, log = end, 0, self._commitlog.segments
         for queue in self._queues:
             queue.removed_before = min(queue.removed_before, end)
             if queue.max_physical_offset > end:
                 known_end = max(known_end, queue.max_physical_offset)
                 cut += 1
+                is_far = queue.max_physical_offset > log.items[-1].end + log.size
                 queue.truncate(end)
                 last = queue.last_unit()
-                if last is not None and last[1] != BLANK_SIZE and last[0] + last[1] > end:
+                # What was being written when a kill came lies near the end. A queue that has only entries of that is new.
+                if is_far if last is None else last[1] != BLANK_SIZE and last[0] + last[1] > end:
                     self._end_is_wrong(queue)  # or no record would count as being behind it
                 yield
         # After a kill, a batch that was being written may have entries without records. What has cut the log short may have

@@ -358,6 +358,23 @@ async def test_an_empty_copy_of_a_damaged_part_tells_nothing_of_its_file(
     assert "no log file" not in caplog.text
 
 
+async def test_after_a_kill_the_only_entry_of_a_queue_points_far_behind_the_log(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """It is damaged, and its record may lie in front of the part of the log that the start checks."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(200):
+            clock.now += 10_000
+            store.append(make_record(n, queue_id=int(n > 0)))
+    disk.open(f"/store/consumequeue/T/0/{0:020d}").buffer[2] ^= 1
+    disk.write("/store/abort", b"")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+        assert store.append(make_record(200, queue_id=0)).queue_offset == 1
+
+
 async def test_many_queues_that_miss_the_same_part_of_the_log(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
