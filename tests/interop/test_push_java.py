@@ -218,9 +218,11 @@ def test_order(send: Any, push: Any) -> None:
     send(*numbers(40))
     with push(ordered="true", fail_first=1, fail_body="01", suspend_ms=200) as one:
         seen = one.wait_for_messages(40)
+        assert sorted(one.bodies()) == numbers(40)
         for queue in range(4):
+            # Not always ten: the producer sends a message that a busy broker refuses to the next queue.
             offsets = [message["offset"] for message in seen if message["queue"] == queue and message["success"]]
-            assert offsets == list(range(10))
+            assert offsets == list(range(len(offsets)))
         failed = [message["body"] for message in seen if not message["success"]]
         assert sorted(failed) == [f"01{number}" for number in range(10)]
         with push(ordered="true") as two:
