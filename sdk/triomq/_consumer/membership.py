@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -41,6 +40,7 @@ from triomq._cluster.routes import Routes
 from triomq._constructors import construct
 from triomq._consumer.filter_checks import FilterChecks
 from triomq._consumer.group.allocate import AllocateStrategy, check_strategy, sorted_queues
+from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerCallbacks, OnQueues, call_at_end, call_with_queues, reporter
 from triomq._consumer.group.positions import (
     COMMIT_BOUNDS_S,
@@ -57,7 +57,7 @@ from triomq._consumer.offset_files import FileOffsets, InstanceOffsets, kept_els
 from triomq._consumer.offset_store import CheckedStore, OffsetStore
 from triomq._consumer.puller import Puller
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery, without_groups
+from triomq._exception_groups import without_groups
 from triomq._message.hooks import FilterHook, PullHook
 from triomq._message.log_fields import queue_fields
 from triomq._message.message import MessageQueue, check_group
@@ -694,18 +694,6 @@ class Membership(ABC):
     @abstractmethod
     async def consume_directly(self, message: bytes, broker_name: str, /) -> ConsumeMessageDirectlyResult:
         """Handle one message that an operator picked."""
-
-
-async def at_each_broker(
-    queues: Collection[MessageQueue], call: Callable[[Collection[MessageQueue]], Awaitable[object]]
-) -> None:
-    """Call with each broker's queues, at the same time: a broker that is silent must not use up the others' time."""
-    brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        brokers[queue.broker_name].append(queue)
-    async with open_plain_nursery() as nursery:
-        for theirs in brokers.values():
-            nursery.start_soon(call, theirs)
 
 
 def _plain(error: Exception) -> Exception:

@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal
 
 import attrs
@@ -20,10 +21,10 @@ import trio
 
 from triomq._cluster.broker_offsets import OFFSET_TIMEOUT_S, BrokerOffsets, offset_in_doubt
 from triomq._cluster.queue_bounds import QueueBounds
+from triomq._consumer.group.by_broker import at_each_broker, by_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._consumer.offset_store import OffsetStore
 from triomq._error_text import shown
-from triomq._exception_groups import open_plain_nursery
 from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq.errors import InvalidCall, MQError, OffsetIllegal
@@ -410,17 +411,10 @@ class Positions:
 
     async def _persist(self, queues: Collection[MessageQueue]) -> list[MQError]:
         errors: list[MQError] = []
-        brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-        for queue in queues:
-            brokers[queue.broker_name].append(queue)
-        if len(brokers) > 1 and self.at_brokers:
-            # At the same time: a broker that is silent would use up the time of the others, and at the end of a queue or
-            # a consumer there is no other time.
-            async with open_plain_nursery() as nursery:
-                for theirs in brokers.values():
-                    nursery.start_soon(self._persist_at, theirs, errors)
+        if self.at_brokers:
+            await at_each_broker(queues, partial(self._persist_at, errors=errors))
         else:
-            for theirs in brokers.values():
+            for theirs in by_broker(queues):
                 await self._persist_at(theirs, errors)
         return errors
 

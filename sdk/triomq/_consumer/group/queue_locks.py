@@ -6,11 +6,11 @@ Three times matter: a client considers its lock valid for 30 s, renews it every 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from triomq._cluster.broker_links import BrokerLinks
+from triomq._consumer.group.by_broker import by_broker
 from triomq._message.message import MessageQueue
 from triomq.errors import MQError, ProtocolViolation, error_for_code
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -68,7 +68,7 @@ class QueueLocks:
         """
         granted: list[MessageQueue] = []
         refused: list[MessageQueue] = []
-        for part in _by_broker(queues):
+        for part in by_broker(queues):
             try:
                 ours = await self._ask(part)
             except MQError as error:
@@ -86,7 +86,7 @@ class QueueLocks:
             queues: the queues.
             wait: whether to wait for the brokers' answers, as at the end of a consumer.
         """
-        for part in _by_broker(queues):
+        for part in by_broker(queues):
             queues_there = self._brokers.namespace.wrap_queues(part)
             body = UnlockBatchRequestBody(client_id=self._client_id, consumer_group=self._group, mq_set=queues_there)
             command = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
@@ -114,10 +114,3 @@ class QueueLocks:
             return {namespace.unwrap_queue(queue) for queue in LockBatchResponseBody.decode(answer.body).lock_ok_mq_set}
         except BodyError as error:
             raise ProtocolViolation(what, address=link.address, remark=str(error)) from error
-
-
-def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    parts: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        parts[queue.broker_name].append(queue)
-    return list(parts.values())

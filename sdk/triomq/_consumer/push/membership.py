@@ -13,11 +13,12 @@ from typing import Final
 import trio
 
 from triomq._consumer.group.allocate import sorted_queues
+from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.group.queue_locks import QueueLocks
-from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership, at_each_broker
+from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership
 from triomq._consumer.push.concurrent import ConcurrentDispatch
 from triomq._consumer.push.dispatch import later_in
 from triomq._consumer.push.handlers import Handlers
