@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from triomq_command.ending_signals import interrupted_by_signals
+from triomq_command.running import missing_package
 
 COMMANDS: Final = {
     "audit": "Compare what was acknowledged with what was consumed in RUN_DIR, and write audit.json there.",
@@ -70,14 +71,11 @@ class _Loaded(click.Group):
         try:
             module = import_module(_module_of(cmd_name))
         except ModuleNotFoundError as error:
-            lacks = error.name or ""
-            if lacks.startswith("triomq"):
+            if (error.name or "").startswith("triomq"):
                 raise
             if ctx.resilient_parsing:  # of a completion
                 return None
-            raise click.ClickException(
-                f"bench {cmd_name} needs the package {lacks}: pip install 'triomq[bench]'"
-            ) from None
+            raise missing_package(f"bench {cmd_name}", "bench", error) from None
         command: Any = getattr(module, cmd_name.replace("-", "_"))
         return command  # type: ignore[no-any-return]
 

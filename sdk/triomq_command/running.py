@@ -39,6 +39,11 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def missing_package(command: str, extra: str, error: ModuleNotFoundError) -> click.ClickException:
+    """The error of a command that lacks a package, which an extra installs."""
+    return click.ClickException(f"{command} needs the package {error.name}: pip install 'triomq[{extra}]'")
+
+
 def has_terminal() -> bool:
     """Whether a question can be answered on a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()  # None: it was closed

@@ -13,7 +13,7 @@ from triomq_benchmarks.demo.quickstart import Quickstart, QuickstartError
 from triomq_benchmarks.demo.quickstart_figures import Progress, QuickstartFigures
 from triomq_benchmarks.run.interrupts import on_interrupt
 from triomq_benchmarks.workload.flights import DataSet, NoDataError, data_set
-from triomq_command.running import EXIT_INTERRUPTED
+from triomq_command.running import EXIT_INTERRUPTED, missing_package
 
 
 @click.command()
@@ -31,8 +31,7 @@ def quickstart(source: str | None, count: int | None, as_json: bool) -> None:
     try:
         from triomq_benchmarks.demo.quickstart_output import as_object, progress_on, table_of
     except ModuleNotFoundError as error:
-        click.echo(f"Error: quickstart needs the package {error.name}: pip install 'triomq[demo]'", err=True)
-        sys.exit(1)
+        raise missing_package("quickstart", "demo", error) from None
 
     try:
         data = data_set(source, count)
