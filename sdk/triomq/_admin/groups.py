@@ -165,7 +165,7 @@ class TopicTraffic:
         in_day: messages sent in the last day.
         out_day: messages pulled in the last day.
         without_master: broker name -> why the set has no master, so that its messages are not counted, or why its part of
-                the lag is unknown, as in `GroupProgress`, and so the whole lag.
+            the lag is unknown, as in `GroupProgress`, and so the whole lag.
     """
 
     topic: str

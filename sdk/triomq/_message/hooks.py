@@ -1,8 +1,8 @@
 """Hooks: user code that sees every send, every pull and every call of a handler (docs/protocol/client.md §6.15).
 
 Their methods are plain functions, called before and after; their exceptions are logged, those of one kind with few lines,
-and change nothing. Before a send
-a hook may add properties to the message, such as the headers of a trace; a filter hook drops messages.
+and change nothing. Before a send a hook may add properties to the message, such as the headers of a trace; a filter hook
+drops messages.
 """
 
 from __future__ import annotations

@@ -182,7 +182,8 @@ class Recovery:
                 queue.truncate(end)
                 last = queue.last_unit()
                 # What was being written when a kill came lies near the end. A queue that has only entries of that is new.
-                if is_far if last is None else last[1] != BLANK_SIZE and last[0] + last[1] > end:
+                is_emptied = last is None and is_far
+                if is_emptied or (last is not None and last[1] != BLANK_SIZE and last[0] + last[1] > end):
                     self._end_is_wrong(queue)  # or no record would count as being behind it
                 yield
         # After a kill, a batch that was being written may have entries without records. What has cut the log short may have

@@ -327,11 +327,9 @@ class Segments:
         # The newest first: whatever is left after a crash in between is still one contiguous log.
         while self.items and self.items[-1].base > offset:
             gone.append(self.delete_last())
-        gone.reverse()
-        kept = self.items
-        if kept and offset < kept[-1].end:
-            kept[-1].cut(offset - kept[-1].base, is_blank=is_blank)
-        return gone
+        if self.items and offset < self.items[-1].end:
+            self.items[-1].cut(offset - self.items[-1].base, is_blank=is_blank)
+        return gone[::-1]
 
     def delete_first(self) -> Segment:
         """Delete the oldest file. OSError if it cannot be deleted; then it is still one of the files."""
