@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -176,25 +177,34 @@ async def test_queues_are_given_up_together(autojump_clock, group_cluster, broke
             assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
 
 
+@asynccontextmanager
+async def joined_beside_silence(group_cluster, brokers, consumer, topic_count, code):
+    """Two consumers of some topics; the second one has joined after the first broker has stopped answering requests
+    of a code."""
+    topics = ["T", *(f"T{number}" for number in range(topic_count - 1))]
+    for topic in topics:
+        group_cluster.name_server.add_route(topic, *brokers)
+    async with consumer as one:
+        for topic in topics[1:]:
+            await one.subscribe(topic)
+        await until(lambda: len(one.assignment) == 4 * topic_count)
+        await trio.sleep(60)
+        silence(brokers[0], code)
+        brokers[0].seen.clear()
+        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
+            for topic in topics:
+                await two.subscribe(topic)
+            yield one
+
+
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
 async def test_queues_of_several_topics_are_given_up_together(
     autojump_clock, group_cluster, brokers, open_consumer, options
 ):
-    first, second = brokers
-    topics = ["T", *(f"T{number}" for number in range(7))]
-    for topic in topics:
-        group_cluster.name_server.add_route(topic, first, second)
-    async with open_consumer(**options) as one:
-        for topic in topics[1:]:
-            await one.subscribe(topic)
-        await until(lambda: len(one.assignment) == 32)
-        await trio.sleep(60)
-        silence(first, RequestCode.UPDATE_CONSUMER_OFFSET)
-        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
-            for topic in topics:
-                await two.subscribe(topic)
-            await until(lambda: len(one.assignment) == 16, seconds=4)
-            assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    async with joined_beside_silence(group_cluster, brokers, open_consumer(**options), 8, code) as one:
+        await until(lambda: len(one.assignment) == 16, seconds=4)
+        assert {queue.broker_name for queue in one.assignment} == {"broker-b"}
 
 
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
@@ -202,23 +212,11 @@ async def test_a_silent_broker_is_asked_for_the_members_once(
     autojump_clock, group_cluster, brokers, open_consumer, options
 ):
     """And not for each topic, wherever it comes in the random order."""
-    first, second = brokers
-    topics = ["T", *(f"T{number}" for number in range(15))]
-    for topic in topics:
-        group_cluster.name_server.add_route(topic, first, second)
-    async with open_consumer(**options) as one:
-        for topic in topics[1:]:
-            await one.subscribe(topic)
-        await until(lambda: len(one.assignment) == 64)
-        await trio.sleep(60)
-        silence(first, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-        first.seen.clear()
-        async with group_cluster.client(instance_name="0") as client, client.lite_pull_consumer("G") as two:
-            for topic in topics:
-                await two.subscribe(topic)
-            await until(lambda: len(one.assignment) == 32, seconds=10)
-            # By each of the two members once in 20 s.
-            assert len(first.requests(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) <= 4
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    async with joined_beside_silence(group_cluster, brokers, open_consumer(**options), 16, code) as one:
+        await until(lambda: len(one.assignment) == 32, seconds=10)
+        # By each of the two members once in 20 s.
+        assert len(brokers[0].requests(code)) <= 4
 
 
 class SlowOffsets(MemoryOffsets):
