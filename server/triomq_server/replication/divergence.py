@@ -249,7 +249,7 @@ def cut_offset(own: OwnLog, compared: Comparison) -> int:
     """The start of a record, or the log's end, before everything that keeps a slave from following its master."""
     if compared.common_end is not None:
         return compared.common_end
-    # The master's log may end in the midst of a record of this one, which is another one's.
+    # The master's log may end within a record of this one, which is another one's.
     last = own.last_record_by(compared.master_end)
     return min(own.log_min_offset, compared.master_end) if last is None else sum(last)
 

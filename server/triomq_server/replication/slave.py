@@ -3,9 +3,9 @@
 Bytes go straight into the log (`transfer_reader`), even before a frame is complete, so frames may have any size.
 Received bytes are reported at once, and made readable afterwards. Connection loss, a master that moved and offsets that
 do not fit all lead to a new connection after a short pause. Before each connection the two logs are compared
-(`divergence`), so that the slave never follows another history. A slave with an empty log thereby also learns where the
-master's log begins; it reports this offset first, and gets everything. Answers to `HAService.HAClient`; the bytes are described
-in docs/protocol/ha.md §2 and §4.
+(`divergence`), so that the slave never follows another history. A slave with an empty log also learns in this way where
+the master's log begins; it reports this offset first, and gets everything. Answers to `HAService.HAClient`; the bytes are
+described in docs/protocol/ha.md §2 and §4.
 """
 
 import logging

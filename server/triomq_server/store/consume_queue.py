@@ -223,7 +223,7 @@ class ConsumeQueue:
         return True
 
     def _leave_map(self) -> None:
-        """The map of the file being written is given up; the next entry makes space, and thereby maps it again."""
+        """The map of the file being written is given up; the next entry makes space, which maps it again."""
         self.buffer, self.limit = _NOTHING, 0
 
     def _enter(self, segment: Segment | None) -> None:
@@ -234,7 +234,7 @@ class ConsumeQueue:
         self.position = 0 if segment is None else segment.position
         if segment is not None and segment.reserved:
             self._take_map(segment)
-        else:  # the next entry makes space, and thereby maps the file
+        else:  # the next entry makes space, which maps the file
             self.buffer, self.limit = _NOTHING, 0
 
     def _take_map(self, segment: Segment) -> None:

@@ -71,7 +71,7 @@ def test_a_forked_child_is_refused_and_ends_nothing(tmp_path: Path, monkeypatch:
                 with pytest.raises(triomq.errors.InvalidCall, match="was forked"):
                     rocketmq.send("orders", b"one")
                 code = 0
-                sys.exit()  # and thus leave all blocks
+                sys.exit()  # and leave all blocks
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             rocketmq.send("orders", b"two")
             assert [message.body for message in rocketmq.messages("orders")] == [b"two"]

@@ -236,7 +236,7 @@ class PushMembership(Membership):
 
     async def _call_revoked(self, queues: Sequence[MessageQueue]) -> None:
         new = [queue for queue in queues if queue not in self._revoked_called]
-        self._revoked_called.update(new)  # once, although the consumer may end in the midst of it
+        self._revoked_called.update(new)  # once, although the consumer may end during the call
         await self.call_with_queues(self.callbacks.on_revoked, new)
 
     def _to_release(self) -> Collection[MessageQueue]:

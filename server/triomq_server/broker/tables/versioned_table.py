@@ -33,7 +33,7 @@ _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
 _PAUSE_PER_WRITING = 9
 """Pause between writes that no request waits for, as a multiple of the last write's duration: encoding a large table
-again and again thus takes no more than a tenth of a processor."""
+again and again takes no more than a tenth of a processor."""
 
 V = TypeVar("V")
 S = TypeVar("S", bound=Body)

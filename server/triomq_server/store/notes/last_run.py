@@ -1,6 +1,6 @@
 """Notes about this run for the next start, in `triomq/boot_id`: the machine's boot, and whether the store was a master's.
 
-After a crash the next start thus knows whether only the process has ended, which loses no written bytes. It also knows
+After a crash the next start can tell whether only the process has ended, which loses no written bytes. It also knows
 whether the log's last bytes are own appends, which are complete or absent, or were copied from a master, in which case
 they may end anywhere.
 """
