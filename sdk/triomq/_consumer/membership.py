@@ -657,6 +657,10 @@ class Membership(ABC):
 
     # --- called by the rebalance -----------------------------------------------------------------------------
 
+    def expect(self, topic: str, queues: int, /) -> None:
+        """Queues of a topic are about to be taken: with those that are ours, as many should be."""
+        self.engine.expect(topic, queues)
+
     @abstractmethod
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue: find its start, start pulling.  False: not now, ask again."""

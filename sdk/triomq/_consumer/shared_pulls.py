@@ -231,6 +231,9 @@ class Share:
 
     # --- called by the rebalance -------------------------------------------------------------------------------
 
+    def expect(self, _topic: str, _queues: int, /) -> None:
+        """Does nothing: there are no limits to divide among queues."""
+
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue."""
         self._forget(queue)

@@ -239,6 +239,8 @@ class PullEngine:
         self._missing = MissingMessages(puller.group, counters, self._report)
         self._held_back = held_back
         self._filter_hooks = filter_hooks
+        self._expected: dict[str, int] = {}
+        """Topic -> how many of its queues this member should have."""
         self._nursery: trio.Nursery | None = None
         self._stopped = False
 
@@ -248,6 +250,17 @@ class PullEngine:
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
+
+    def expect(self, topic: str, queues: int) -> None:
+        """A topic has as many queues for this member, which are started or stopped one after the other.
+
+        The first ones must not take the topic's limits for themselves until the others are there.
+        """
+        if queues:
+            self._expected[topic] = queues
+        else:
+            self._expected.pop(topic, None)
+        self._share_limits(topic)
 
     def start(self, queue: MessageQueue, offset: int) -> PulledQueue:
         """Start pulling an assigned queue."""
@@ -341,8 +354,9 @@ class PullEngine:
         limits = self._settings.limits
         if limits.covers_topics:
             sources = [source for source in self.queues.values() if source.queue.topic == topic]
+            count = max(len(sources), self._expected.get(topic, 0))
             for source in sources:
-                source.limits = limits.of_one(len(sources))
+                source.limits = limits.of_one(count)
                 source.wake_unless_full()
 
     # --- one queue -------------------------------------------------------------------------------------------

@@ -59,6 +59,9 @@ new link and by the old one, until the broker ends that: after 120 s without a b
 class Assignee(Protocol):
     """The consumer whose queues are moved.  None of its methods may raise for a broker's faults."""
 
+    def expect(self, topic: str, queues: int, /) -> None:
+        """Called before queues of a topic are taken: with those that are ours, as many should be."""
+
     async def assigned(self, queue: MessageQueue, /) -> bool:
         """Take a queue: lock it if needed, find its start, start pulling.  False: not now, ask again."""
 
@@ -451,7 +454,9 @@ class Rebalance:
 
     async def _keep_and_take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
         topic, done = share.topic, True
-        for queue in sorted_queues(before.difference(moves.revoke)):
+        kept = before.difference(moves.revoke)
+        self._assignee.expect(topic, len(kept) + len(moves.assign))
+        for queue in sorted_queues(kept):
             done &= await self._assignee.kept(queue)
         for queue in moves.assign:
             if queue in self.owned:

@@ -99,6 +99,10 @@ class Assignee:
         self.refuses: set[tuple[str, triomq.MessageQueue]] = set()
         self.stuck: set[triomq.MessageQueue] = set()
         self.kept_queues: list[triomq.MessageQueue] = []
+        self.expected: list[tuple[str, int]] = []
+
+    def expect(self, topic, queues, /):
+        self.expected.append((topic, queues))
 
     async def assigned(self, queue, /):
         await trio.lowlevel.checkpoint()
@@ -191,6 +195,7 @@ async def test_a_join_and_a_leave(autojump_clock) -> None:
     assert await world.rebalance.rebalance()
     assert world.assignee.take_calls() == []
     assert world.rebalance.owned == set(Q[:2])
+    assert world.assignee.expected == [("T", 4), ("T", 2), ("T", 2)]
 
 
 async def test_queues_that_stay_are_named_after_those_that_go(autojump_clock) -> None:

@@ -331,6 +331,28 @@ async def test_limits_of_a_whole_topic_are_shared_by_its_queues(autojump_clock, 
                 assert (held(consumer), held(second)) == ({0: 128}, {1: 128})
 
 
+async def test_the_first_queue_does_not_take_the_limits_of_a_topic_for_itself(autojump_clock, group_cluster):
+    """Queues are taken one after the other, which takes long if a callback, a lock or a broker is slow."""
+    fill(group_cluster, 400)
+    fill(group_cluster, 400, queue_id=1)
+
+    async def slow(_queues):
+        await trio.sleep(10)
+
+    async with group_cluster.client() as client:
+        async with client.push_consumer(
+            "G",
+            start_from="earliest",
+            limits=triomq.FlowLimits(topic_count=100),
+            callbacks=triomq.ConsumerCallbacks(on_assigned=slow),
+        ) as consumer:
+            await consumer.subscribe("T")
+            await trio.sleep(60)
+            held = {each.queue_id: source.process.count for each, source in consumer._member.engine.queues.items()}
+            # 64 is the first that is more than 50, half of the limit.
+            assert held == {0: 64, 1: 64}
+
+
 async def test_tags_that_share_a_hash_never_reach_the_handler(autojump_clock, group_cluster):
     fill(group_cluster, 90, tags=["Aa", "BB", "c"])  # Java's hash of Aa and BB is 2112
     seen = []
