@@ -305,7 +305,7 @@ class JavaClient:
         return [_seen(one) for one in found["messages"]]
 
     def share(self, servers: str, topic: str, group: str, instance: str) -> list[int]:
-        """The queues that a member pulls which divides a topic with its group; it stays until the process ends."""
+        """The queues that a member pulls which divides a topic with its group; it stays until `close`."""
         return list(self._call("share", servers, topic=topic, group=group, instance=instance)["queues"])
 
     def close(self, servers: str) -> None:
@@ -552,11 +552,20 @@ class Servers:
     """Starts servers of both implementations below a folder, with stores of small files.
 
     At the end of its block a Java server is killed: its clean shutdown takes seconds. A test that needs one calls
-    `stop`.
+    `stop`. Before a name server ends, the session's Java clients leave it. They would go on asking, every 30 s, and
+    another test's server may listen on its port then: a 4.9 master counts eight bytes of any request on its replication
+    port as the report of a slave that has everything.
     """
 
-    def __init__(self, java: Java, scratch: Path, java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS) -> None:
+    def __init__(
+        self,
+        java: Java,
+        scratch: Path,
+        clients: list[JavaClient],
+        java_brokers: Mapping[str, object] = NO_TRANSACTION_CHECKS,
+    ) -> None:
         self.scratch = scratch
+        self._clients = clients
         self._java_brokers = java_brokers
         self._namesrv = partial(namesrv, java=java)
         self._broker = partial(broker, java=java)
@@ -570,7 +579,12 @@ class Servers:
         properties: Mapping[str, str] | None = None,
     ) -> Iterator[Server]:
         starting = self._namesrv(kind, self.scratch / name, settings=settings, properties=properties)
-        yield from _until_done(kind, starting)
+        with _until_done(kind, starting) as server:
+            try:
+                yield server
+            finally:
+                for client in self._clients:
+                    client.close(server.address)
 
     @contextmanager
     def broker(
@@ -586,9 +600,11 @@ class Servers:
         merged = {**PATIENT, **SMALL_STORE, **own, **(settings or {})}
         home = self.scratch / name
         starting = self._broker(kind, home, name_servers, settings=merged, port=port, properties=properties)
-        yield from _until_done(kind, starting)
+        with _until_done(kind, starting) as server:
+            yield server
 
 
+@contextmanager
 def _until_done(kind: Kind, starting: AbstractContextManager[Server]) -> Iterator[Server]:
     with ExitStack() as stack:
         with _timers_of(kind):
@@ -601,8 +617,8 @@ def _until_done(kind: Kind, starting: AbstractContextManager[Server]) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def servers(java: Java, scratch: Path) -> Servers:
-    return Servers(java, scratch)
+def servers(java: Java, scratch: Path, open_clients: list[JavaClient]) -> Servers:
+    return Servers(java, scratch, open_clients)
 
 
 def _has_room_for_5(folder: Path) -> bool:
@@ -611,13 +627,13 @@ def _has_room_for_5(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def servers_5(java_5: Java, scratch: Path) -> Iterator[Servers]:
+def servers_5(java_5: Java, scratch: Path, open_clients: list[JavaClient]) -> Iterator[Servers]:
     """Servers of 5.5.0, as `Kind.JAVA`: in memory where the disk is too full for them."""
     if _has_room_for_5(scratch):
-        yield Servers(java_5, scratch / "5", QUIET_5)
+        yield Servers(java_5, scratch / "5", open_clients, QUIET_5)
     elif MEMORY_FOR_5.is_dir() and _has_room_for_5(MEMORY_FOR_5):
         with TemporaryDirectory(prefix="triomq-5-", dir=MEMORY_FOR_5) as folder:
-            yield Servers(java_5, Path(folder), QUIET_5)
+            yield Servers(java_5, Path(folder), open_clients, QUIET_5)
     else:
         pytest.fail(f"RocketMQ 5.5.0 refuses sends on a disk that is 90 % full, as that of {scratch}: set TMPDIR")
 
@@ -634,21 +650,15 @@ ServersOf = Callable[..., AbstractContextManager[SingleBroker]]
 
 
 @pytest.fixture(scope="module")
-def servers_of(request: pytest.FixtureRequest, open_clients: list[JavaClient]) -> ServersOf:
-    """Starts a name server and a broker for the tests of a module.
-
-    Its arguments are those of `_target`; at the end the session's Java clients leave them, or they would go on asking.
-    """
+def servers_of(request: pytest.FixtureRequest) -> ServersOf:
+    """Starts a name server and a broker for the tests of a module. Its arguments are those of `_target`."""
 
     @contextmanager
     def start(
         servers: Servers, kind: Kind, settings: Mapping[str, object] | None = None, name: str = ""
     ) -> Iterator[SingleBroker]:
         with ExitStack() as stack:
-            target = _target(servers, kind, stack, settings, f"{name}-{request.path.stem}")
-            yield target
-            for client in open_clients:
-                client.close(target.namesrv.address)
+            yield _target(servers, kind, stack, settings, f"{name}-{request.path.stem}")
 
     return start
 

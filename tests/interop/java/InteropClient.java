@@ -49,6 +49,7 @@ public final class InteropClient {
     private static final Map<String, DefaultMQProducer> PRODUCERS = new ConcurrentHashMap<>();
     private static final Map<String, DefaultMQPullConsumer> CONSUMERS = new ConcurrentHashMap<>();
     private static final Map<String, Set<Integer>> SHARES = new ConcurrentHashMap<>();
+    private static final Map<String, MQPullConsumerScheduleService> SERVICES = new ConcurrentHashMap<>();
 
     private InteropClient() {
     }
@@ -160,20 +161,30 @@ public final class InteropClient {
         }
     }
 
-    /** Closes the clients of these name servers, so that they do not keep querying servers that have stopped. */
+    /** Closes the clients of a name server, alone or among others, so that they do not keep querying it when it has stopped. */
     private static JSONObject close(JSONObject command) {
-        String nameServers = command.getString("nameServers");
+        String nameServer = command.getString("nameServers");
         for (String key : List.copyOf(PRODUCERS.keySet())) {
-            if (key.equals(nameServers) || key.startsWith(nameServers + "#")) {
+            if (isOf(key, nameServer)) {
                 PRODUCERS.remove(key).shutdown();
             }
         }
         for (String key : List.copyOf(CONSUMERS.keySet())) {
-            if (key.startsWith(nameServers + "#")) {
+            if (isOf(key, nameServer)) {
                 CONSUMERS.remove(key).shutdown();
             }
         }
+        for (String key : List.copyOf(SERVICES.keySet())) {
+            if (isOf(key, nameServer)) {
+                SHARES.remove(key);
+                SERVICES.remove(key).shutdown();
+            }
+        }
         return new JSONObject();
+    }
+
+    private static boolean isOf(String key, String nameServer) {
+        return List.of(key.split("#", 2)[0].split(";")).contains(nameServer);
     }
 
     private static Message message(String topic, JSONObject from) {
@@ -375,6 +386,7 @@ public final class InteropClient {
                 context.setPullNextDelayTimeMillis(100);
             });
             service.start();
+            SERVICES.put(key, service);
         }
         pulled.clear();
         Thread.sleep(1000);
