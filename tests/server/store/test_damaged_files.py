@@ -442,6 +442,36 @@ async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
             assert store.queue_bounds("T", 0) == (0, IDLE)
 
 
+async def test_a_kill_before_a_start_finds_that_a_queue_file_is_lost(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill a start checks the log from the checkpoint on, which is less than after a clean stop."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(200):
+            clock.now += 10_000
+            store.append(make_record(n, queue_id=0 if n % 10 == 0 and n < 170 else 1))
+    disk.remove("/store/consumequeue/T/0/00000000000000000200")
+    killed: list[MemoryDisk] = []
+    write = MemoryDisk.write
+
+    def write_and_kill(owner: MemoryDisk, path: str, data: bytes, **more: Any) -> None:
+        write(owner, path, data, **more)
+        killed.append(disk.after_kill())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "write", write_and_kill)
+        async with open_store(config, disk=disk, clock=clock):
+            patch.undo()
+    assert any(left.exists("/store/abort") for left in killed)
+    assert not disk.exists("/store/triomq/queuesFrom")
+    for left in [*killed, disk]:
+        async with open_store(config, disk=left, clock=clock) as store:
+            assert store.queue_bounds("T", 0) == (0, 17)
+            assert store.append(make_record(200, queue_id=0)).queue_offset == 17
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 async def test_a_refused_start_does_not_hide_the_damage_of_a_queue(
     what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any
