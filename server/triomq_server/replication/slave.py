@@ -100,6 +100,7 @@ class HaSlave:
         open_master: used to compare the logs before each connection; None follows any master, as 4.9 does.
         on_loss: called when a link has ended, and now and then while there is none: name servers may know another
             master.
+        on_cut: called when a torn record has been dropped: further slaves may have copied it from here.
         seed: seed of the random part of pauses; given in tests.
     """
 
@@ -112,6 +113,7 @@ class HaSlave:
         master: str | None = None,
         open_master: OpenMaster | None = None,
         on_loss: Callable[[], None] | None = None,
+        on_cut: Callable[[], None] = lambda: None,
         seed: int | None = None,
     ) -> None:
         self._log = log
@@ -119,6 +121,7 @@ class HaSlave:
         self._dial = dial
         self._open_master = open_master
         self._on_loss = on_loss
+        self._on_cut = on_cut
         self._loss_reported_at = -float("inf")
         self._linked: str | None = None
         self._link_scope = trio.CancelScope()
@@ -224,6 +227,7 @@ class HaSlave:
                             found.torn_at, master, extra={"address": master},
                         )  # fmt: skip
                         await self._log.cut(found.torn_at)
+                        self._on_cut()
                         found = await compare(self._log, remote)
                     if found.relation.may_follow and not self._log.log_max_offset:
                         await self._prepare_start(found, remote)

@@ -201,6 +201,7 @@ class SlaveTasks:
             master=self._fixed,
             open_master=None if broker.compat_49 else self._open_master,
             on_loss=None if broker.compat_49 else broker.registration.register_soon,
+            on_cut=broker.replication.close_links,
             seed=broker.chance.getrandbits(32),
         )
         self.metadata = MetadataSync(FollowedTables(broker, self.log), open_link, own_address=broker.address)

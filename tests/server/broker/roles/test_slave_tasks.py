@@ -602,3 +602,37 @@ async def test_a_fixed_ha_address_does_not_name_the_master_to_ask(
 
 def slave_status(answer: Command) -> Any:
     return HaStatus.decode(answer.body).following
+
+
+async def test_a_slave_of_a_slave_gets_a_torn_record_again_too(open_broker: Any) -> None:
+    """The slave in the middle was killed before the last bytes of a record had come, and its own slave copies the
+    zeros in their place while the master is away."""
+    network, disks = MemoryNetwork(), [MemoryDisk() for _ in range(3)]
+    middle = {**SLAVE, "haMasterAddress": HA_MASTER, "haMasterMainAddress": "127.0.0.1:10911"}
+    last = {
+        **SLAVE, "brokerId": 2, "listenPort": 10931, "haMasterAddress": "127.0.0.1:10922",
+        "haMasterMainAddress": f"127.0.0.1:{SLAVE_PORT}",
+    }  # fmt: skip
+    async with (
+        open_broker(network=network, disk=disks[0]) as master,
+        open_broker(network=network, disk=disks[1], **middle),
+    ):
+        await (await master.peer()).put(properties="NAME\x01value")
+        await trio.sleep(5)
+    (log,) = (path for path in disks[1].list("/slave/commitlog"))
+    logs = [f"{root}/commitlog/{log}" for root in ("/store", "/slave", "/slave")]
+    file = disks[1].open(logs[1])
+    end = len(bytes(file.buffer).rstrip(b"\0"))
+    file.buffer[end - 2 : end] = bytes(2)
+    async with (
+        open_broker(network=network, disk=disks[1], **middle),
+        open_broker(network=network, disk=disks[2], **last),
+    ):
+        await trio.sleep(5)
+        async with open_broker(network=network, disk=disks[0]) as master:
+            await (await master.peer()).put(body=b"next")
+            await trio.sleep(30)
+    contents = [bytes(disk.open(path).buffer) for disk, path in zip(disks, logs, strict=True)]
+    assert contents[0].count(b"NAME\x01value") == 1
+    assert contents[1] == contents[0]
+    assert contents[2] == contents[0]
