@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from triomq_protocol.replication import encode_report
+from triomq_server.repeats import PeerLog
 from triomq_server.replication.divergence import Comparison, LogRelation, MasterLog, NotComparableError, OwnLog, compare
 from triomq_server.replication.receivers import Receiver, open_receiver
 from triomq_server.replication.rules import HaSettings
@@ -138,6 +139,7 @@ class HaSlave:
         self._polls_left = 0  # how often to check for the next frame before falling asleep
         self._streaming = False
         self._undispatched = False  # more of the log could be dispatched
+        self._link_log = PeerLog(_log)  # for lines of each link: while the disk is full, one ends after the other
         self.status = SlaveStatus(master=master)
 
     @property
@@ -294,9 +296,8 @@ class HaSlave:
             async with stream:
                 self.status.connected = True
                 self.status.links += 1
-                _log.info(
-                    "following master %s from offset %d", master, self._log.log_max_offset, extra={"address": master}
-                )
+                message = "following master %s from offset %d"
+                self._link_log.write(logging.INFO, master, message, master, self._log.log_max_offset)
                 with self._link_scope:
                     await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
@@ -401,4 +402,5 @@ class HaSlave:
             while self._log.dispatch(DISPATCH_BYTES):
                 await trio.lowlevel.checkpoint()
         except OSError as error:
-            _log.error("what has come from the master cannot be read yet: %s", error)
+            message = "what has come from the master cannot be read yet: %s"
+            self._link_log.write(logging.ERROR, self.status.master or "", message, error)

@@ -175,6 +175,30 @@ async def test_an_address_can_come_late_and_change(line, memory_log, autojump_cl
         nursery.cancel_scope.cancel()
 
 
+async def test_a_full_disk_does_not_fill_the_log(
+    following, line, memory_log, autojump_clock, monkeypatch, caplog
+) -> None:
+    """It has taken the bytes, and has no space for their queue entries: each attempt to follow ends there."""
+    caplog.set_level("INFO")
+    log = memory_log()
+
+    def full(most_bytes: int) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(log, "dispatch", full)
+    source = memory_log(b"abc")
+    async with following(log) as slave, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(HaMaster(source, SETTINGS).serve, "", 0, listen=line.listen))
+        for _ in range(100):
+            source.append(b"d")
+            await trio.sleep(1)
+        assert slave.status.links > 50
+        nursery.cancel_scope.cancel()
+    lines = [record for record in caplog.records if record.name.endswith(".slave")]
+    assert 3 <= len(lines) <= 25
+    assert "what has come from the master cannot be read yet: [Errno 28] No space left on device" in caplog.text
+
+
 async def test_a_full_disk_ends_the_link_and_is_tried_again(following, line, memory_log, autojump_clock) -> None:
     log = memory_log()
     async with following(log) as slave:
