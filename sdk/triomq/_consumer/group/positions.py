@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from functools import partial
 from typing import Final, Literal
@@ -225,7 +225,8 @@ class Positions:
         self._fenced: set[MessageQueue] = set()
         self._chosen: set[MessageQueue] = set()
         """Queues whose offset is one that a caller has named."""
-        self._moved: set[MessageQueue] = set()
+        self._moved: dict[MessageQueue, bool] = {}
+        """Queue that was moved, of which no later offset has been written -> whether one is being written."""
         self._lowest: dict[MessageQueue, int] = {}
         """Queue that another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
@@ -297,7 +298,7 @@ class Positions:
         """Move a queue by a seek, a reset or a correction: it continues there, forwards or back."""
         self._lowest.pop(queue, None)
         self.update(queue, offset, increase_only=False)
-        self._moved.add(queue)
+        self._moved[queue] = False
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop a queue from memory: it belongs to another member now."""
@@ -305,7 +306,7 @@ class Positions:
         self._persisted.pop(queue, None)
         self._fenced.discard(queue)
         self._chosen.discard(queue)
-        self._moved.discard(queue)
+        self._moved.pop(queue, None)
         self._lowest.pop(queue, None)
         self._end_doubt(queue)
 
@@ -428,6 +429,8 @@ class Positions:
             part = {queue: self._offsets[queue] for queue in known}
             if not part:
                 return
+            if not self.at_brokers:  # which ask for each offset, by `to_write`, when it is sent
+                self._note_writing(part)
             try:
                 await self._store.commit(part)
             except MQError as error:
@@ -435,6 +438,10 @@ class Positions:
             else:
                 for queue, offset in part.items():
                     self.note_persisted(queue, offset)
+
+    def _note_writing(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in self._moved.keys() & set(queues):
+            self._moved[queue] = True
 
     def to_write(self, queue: MessageQueue) -> int | None:
         """The offset of a queue to write now; None if it was given up meanwhile.
@@ -444,14 +451,15 @@ class Positions:
         """
         if queue in self._doubted:
             raise offset_in_doubt(queue)
+        self._note_writing([queue])
         return self._offsets.get(queue)
 
     def note_persisted(self, queue: MessageQueue, offset: int) -> None:
         """Record that an offset is in the store; brokers may store some and refuse others."""
         if queue in self._offsets:
             self._persisted[queue] = offset
-            if self._offsets[queue] >= offset:
-                self._moved.discard(queue)
+            if self._moved.get(queue):  # else the answer is to an offset that was sent before the move
+                del self._moved[queue]
 
     # --- starting and correcting -----------------------------------------------------------------------------
 
@@ -514,7 +522,7 @@ class Positions:
         keeps_doubt = queue in self._doubted and queue not in self._moved
         self.move(queue, chosen)
         if keeps_doubt:
-            self._moved.discard(queue)  # unlike a seek, it is no reason to go back behind another member
+            self._moved.pop(queue)  # unlike a seek, it is no reason to go back behind another member
         await self.persist([queue])
         return chosen
 

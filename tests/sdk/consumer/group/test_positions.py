@@ -429,3 +429,39 @@ async def test_what_changes_while_a_broker_is_slow(autojump_clock, monkeypatch, 
         await trio.sleep(1)
         change(memory)
     assert brokers.sent == sent
+
+
+class SlowStore(Store):
+    async def commit(self, offsets, /):
+        await trio.sleep(4)
+        await super().commit(offsets)
+
+
+@pytest.mark.parametrize("at_brokers", [False, True])
+@pytest.mark.parametrize(("first", "sought"), [(10, 50), (10, 5)])
+async def test_an_older_answer_does_not_end_a_move(autojump_clock, at_brokers, first, sought) -> None:
+    """A seek counts more than what another member commits, until it is written itself."""
+    brokers = Brokers()
+    if at_brokers:
+        memory = Positions(
+            BrokerOffsets(
+                "G",
+                brokers,
+                lambda queue, _offset: memory.to_write(queue),
+                lambda queue, offset: memory.note_persisted(queue, offset),
+            ),
+            Bounds(),
+        )
+    else:
+        memory = positions(SlowStore())
+    memory.update(Q0, first, increase_only=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.persist, [Q0])
+        await trio.sleep(1)
+        memory.move(Q0, sought)
+        memory.update(Q0, sought + 10, increase_only=True)
+    memory.doubt()
+    assert memory.confirm(Q0, 900) is None
+    await memory.persist([Q0])
+    memory.doubt()
+    assert memory.confirm(Q0, 900) == 900
