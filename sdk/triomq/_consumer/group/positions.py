@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
@@ -27,7 +28,7 @@ from triomq._consumer.offset_store import OffsetStore
 from triomq._error_text import shown
 from triomq._message.message import OFFSET_MAX, MessageQueue
 from triomq._message.pull_result import PullResult
-from triomq.errors import InvalidCall, MQError, OffsetIllegal
+from triomq.errors import InvalidCall, MQError, OffsetIllegal, RequestTimeout
 from triomq_protocol.names import RETRY_PREFIX
 from triomq_protocol.requests.heartbeat import (
     CONSUME_FROM_FIRST_OFFSET,
@@ -231,6 +232,8 @@ class Positions:
         """Queue that another member has taken over -> the lowest offset that may be committed."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
+        self._silent_until: dict[str, float] = {}
+        """Broker that has let the commit of a start time out -> until when no start waits for it, on trio's clock."""
         self.at_brokers = isinstance(store, BrokerOffsets)
         # One at a time: brokers may serve two requests of one link in either order. A store of another kind has one lock
         # for all brokers: it does not have to allow two commits at a time.
@@ -482,8 +485,18 @@ class Positions:
         if committed is None:
             offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
         self._offsets[queue] = offset
-        await self.persist([queue])
+        await self._persist_start(queue)
         return offset
+
+    async def _persist_start(self, queue: MessageQueue) -> None:
+        """Write the start of a queue, or leave it to :meth:`keep_persisting` if its broker has just let that time out:
+        it would be waited for at each of its queues."""
+        if trio.current_time() < self._silent_until.get(queue.broker_name, -math.inf):
+            return
+        for error in await self._persist([queue]):
+            log.warning("offsets could not be persisted: %s", error.reason)
+            if isinstance(error, RequestTimeout):
+                self._silent_until[queue.broker_name] = trio.current_time() + PERSIST_FIRST_S
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start.at_end:

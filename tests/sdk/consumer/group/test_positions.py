@@ -111,6 +111,37 @@ async def test_a_committed_offset_always_wins(store) -> None:
     assert memory.get(Q0) == 33
 
 
+class NoCommits(Store):
+    """The first broker lets each commit time out, until it is told to answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = True
+
+    async def commit(self, offsets, /):
+        if self.silent and any(queue.broker_name == "broker-a" for queue in offsets):
+            await trio.sleep(5)
+            raise triomq.errors.RequestTimeout("no answer")
+        await super().commit(offsets)
+
+
+async def test_a_broker_that_takes_no_commits_is_waited_for_once(autojump_clock) -> None:
+    """And not at each queue of a new group, which would get none of other brokers meanwhile."""
+    store = NoCommits()
+    memory = positions(store)
+    begun_s = trio.current_time()
+    for queue in (*SAME, Q1):
+        assert await memory.start(queue) == 90
+    assert trio.current_time() - begun_s == pytest.approx(5)
+    assert store.offsets == {Q1: 90}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(memory.keep_persisting, lambda: SAME)
+        store.silent = False
+        await trio.sleep(11)
+        nursery.cancel_scope.cancel()
+    assert store.offsets == dict.fromkeys((*SAME, Q1), 90)
+
+
 async def test_the_0_of_a_broker_without_an_offset_is_committed(store) -> None:
     # Of a young queue brokers say 0 without having an offset; operators' tools would find none.
     store.offsets[Q0] = 0
