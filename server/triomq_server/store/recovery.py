@@ -132,7 +132,7 @@ class Recovery:
         first = self._first_to_check(segments)
         checked_from = segments[first].base
         without_files = [queue for queue in self._queues if not queue.segments.items]
-        yield from self._recover_queues(None if self._clean and not self._whole else checked_from)
+        yield from self._recover_queues(self._queues_unsafe_from(checked_from))
         end, finding = yield from self._check(segments[first:])
         for start, stop in self._damaged:
             for queue in self._queues:
@@ -163,6 +163,13 @@ class Recovery:
                 self._queues.destroy(queue)  # or every start would look for its records
         yield from self._correct_min_offsets()
         self._conclude(checked_from, end, finding, dropped, deleted, begin, removed)
+
+    def _queues_unsafe_from(self, checked_from: int) -> int | None:
+        """From which log offset on records may lack their queue entries on the disk; None after a clean stop."""
+        if self._clean and not self._whole:
+            return None
+        rebuilt_from = self._queue_rebuild.log_offset
+        return checked_from if rebuilt_from is None else min(checked_from, rebuilt_from)
 
     def _recover_queues(self, unsafe_from: int | None) -> Steps:
         for number, queue in enumerate(self._queues):

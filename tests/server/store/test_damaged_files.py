@@ -442,6 +442,37 @@ async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
             assert store.queue_bounds("T", 0) == (0, IDLE)
 
 
+async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first file may be empty then, and the last ones complete, which are those that a start reads."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    first = "/store/consumequeue/T/1/00000000000000000000"
+    disk.remove(first)
+    lost: list[MemoryDisk] = []
+    put = ConsumeQueue.put
+
+    def put_and_lose(queue: ConsumeQueue, *arguments: Any, **more: Any) -> bool:
+        done = put(queue, *arguments, **more)
+        if queue.max_offset in (100, 200 - IDLE):
+            left = disk.after_power_loss(Random(0), written=1)
+            left.open(first).buffer[:] = bytes(200)
+            lost.append(left)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "put", put_and_lose)
+        async with open_store(config, disk=disk, clock=clock):
+            patch.undo()
+    assert lost
+    for left in lost:
+        async with open_store(config, disk=left, clock=clock) as store:
+            assert store.queue_bounds("T", 1) == (0, 200 - IDLE)
+            units = [store.queue_unit("T", 1, n) for n in range(200 - IDLE)]
+            assert all(unit is not None and 0 < unit[1] < BLANK_SIZE for unit in units)
+
+
 async def test_a_kill_before_a_start_finds_that_a_queue_file_is_lost(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
