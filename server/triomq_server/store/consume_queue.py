@@ -20,7 +20,7 @@ from triomq_protocol.record.layout import FIXED_BYTES
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.disk import Disk
 from triomq_server.store.files.segments import Segment, Segments, Unflushed
-from triomq_server.store.removed_queues import RemovedQueues
+from triomq_server.store.removed_queues import RemovedQueue, RemovedQueues
 
 if COMPILED:
     from triomq_server.compiled import recovery as compiled_recovery
@@ -134,7 +134,8 @@ class ConsumeQueue:
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
         damage_found: called before its files are cut or deleted, with a log offset in front of all records whose entries
             that may concern.
-        known_end: a damaged queue has had entries up to this number, whether or not their records are still there.
+        known_end: a queue that is damaged or has been emptied has had entries up to this number, whether or not their
+            records are still there.
         flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
         numbered: whether its records carry the numbers of their entries; false once RocketMQ is found to have given them
             other numbers.
@@ -573,6 +574,7 @@ class ConsumeQueue:
         """Drop the entries of records at or behind this log offset (docs/protocol/store.md §14.7)."""
         self.publish_position()
         items = self.segments.items
+        first = items[0].base // UNIT_BYTES if items else 0
         while items:
             offset, size, _ = UNIT.unpack_from(items[-1].buffer, 0)
             # If the last file is empty, the entries to be dropped may be at the end of the one before.
@@ -590,8 +592,20 @@ class ConsumeQueue:
         else:
             self.segments.destroy()  # a start takes an empty directory for a queue that has lost its files
             self.max_physical_offset = -1  # a damaged entry may have pointed behind all records
+            self.known_end = max(self.known_end, first)
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
+
+    def continue_at_known_end(self, log_offset: int) -> RemovedQueue | None:
+        """After a cut of the log at this offset has left no entries: give no number again that an expired entry had.
+
+        Returns what a restart has to know; None if the queue has entries, or begins at 0 again.
+        """
+        if self.segments.items or self.known_end <= self.max_offset:
+            return None
+        self.start_offset = self.max_offset = self.min_offset = self.known_end
+        self.removed_before = log_offset
+        return RemovedQueue(self.topic, self.queue_id, self.known_end, log_offset)
 
     def _sound_before(self, segment: Segment, physical_offset: int) -> int:
         """A position before which all entries are of records before this log offset, close to the first that is not.

@@ -326,7 +326,7 @@ class MessageStore:
         return before - end
 
     async def _cut_queues_and_index(self, offset: int) -> None:
-        longer = []
+        longer, emptied = [], []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)
             if queue.max_physical_offset > offset or (not offset and queue.segments.items):
@@ -336,9 +336,13 @@ class MessageStore:
             for queue in longer:
                 if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed in the meantime
                     queue.truncate(offset)
+                    if offset and (removed := queue.continue_at_known_end(offset)) is not None:
+                        emptied.append(removed)
                     await trio.lowlevel.checkpoint()
         finally:
             self._open = was_open
+        if emptied:
+            await self.consume_queues.removed.note_in_background(emptied)
         await self.consume_queues.removed.truncate_in_background(offset)
         if self.index is not None:
             await in_turns(self.index.truncate(offset, self._stored_at))

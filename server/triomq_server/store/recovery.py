@@ -157,7 +157,7 @@ class Recovery:
         yield from self._restore_repaired(end)
         for queue, number in self._ends:
             queue.fill_to(number)
-        self._keep_numbers(damaged, end)
+        self._keep_numbers(end)
         for queue in without_files:
             if not queue.segments.items and self._queues.get(queue.topic, queue.queue_id) is queue:
                 self._queues.destroy(queue)  # or every start would look for its records
@@ -395,9 +395,9 @@ class Recovery:
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
         return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
 
-    def _keep_numbers(self, damaged: list[ConsumeQueue], end: int) -> None:
-        """Continue the numbering of queues whose records have all left the log."""
-        gone = [queue for queue in damaged if not queue.segments.items and queue.known_end > queue.max_offset]
+    def _keep_numbers(self, end: int) -> None:
+        """Continue the numbering of queues whose records have all left the log, or were cut off behind those."""
+        gone = [queue for queue in self._queues if not queue.segments.items and queue.known_end > queue.max_offset]
         if gone:
             self._queues.removed.note([RemovedQueue(q.topic, q.queue_id, q.known_end, end) for q in gone])
         for queue in gone:

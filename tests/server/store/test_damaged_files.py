@@ -473,6 +473,40 @@ async def test_a_loss_of_power_while_a_long_queue_is_built_again_loses_nothing(
             assert all(unit is not None and 0 < unit[1] < BLANK_SIZE for unit in units)
 
 
+@pytest.mark.parametrize("how", ["cut", "power failure"])
+async def test_a_cut_in_front_of_the_first_entry_that_is_left_gives_no_number_again(
+    how: str, memory_disk: MemoryDisk, clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The entry is the first one of a file, and those in front of it have expired."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), memory_disk
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(10):
+            store.append(make_record(n))
+        for n in range(60):
+            store.append(make_record(n, queue_id=1))
+        last = store.append(make_record(70))
+    assert last.queue_offset == 10
+    disk.remove(f"/store/commitlog/{0:020d}")
+    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (10, 11)
+        if how == "cut":
+            await store.cut(last.physical_offset)
+            assert store.queue_bounds("T", 0) == (10, 10)
+            assert store.append(make_record(71)).queue_offset == 10
+        left = disk.after_power_loss(Random(1), written=1)
+    if how != "cut":
+        base = last.physical_offset // 8192 * 8192
+        at = last.physical_offset - base
+        left.open(f"/store/commitlog/{base:020d}").buffer[at : at + 400] = bytes(400)
+    async with open_store(config, disk=left, clock=clock) as store:
+        number = 11 if how == "cut" else 10
+        assert store.queue_bounds("T", 0) == (10, number)
+        assert store.append(make_record(72)).queue_offset == number
+    async with open_store(config, disk=left, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (10, number + 1)
+
+
 async def test_a_kill_before_a_start_finds_that_a_queue_file_is_lost(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
