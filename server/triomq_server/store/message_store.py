@@ -533,7 +533,10 @@ class MessageStore:
 
     def _begin_at(self, offset: int) -> None:
         self._check_cut()
-        if not self.commitlog.segments.items:
+        log = self.commitlog
+        if offset and not log.max_offset and log.segments.items:
+            log.truncate(-1)  # nothing is in its first file, and the master's log begins with a later one by now
+        if not log.segments.items:
             self.dispatcher.dispatched_offset = offset
 
     def announce_end(self) -> None:

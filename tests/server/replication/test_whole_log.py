@@ -246,3 +246,22 @@ async def test_a_last_record_that_only_looks_torn_is_kept(store_pair: Any, line:
             await trio.sleep(10)
             assert slave.status.compared.relation is LogRelation.DIVERGED
         assert both.slave.log_max_offset > parted
+
+
+async def test_an_empty_first_file_is_no_beginning(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    """All of the slave's log was cut off, and then the master's first files expired."""
+    async with store_pair() as both:
+        both.put(both.master, 5)
+        both.copy(both.master, both.slave)
+        await both.slave.cut(0)
+        both.put(both.master, 60)
+        for _ in range(2):
+            both.master.commitlog.delete_first()
+        async with followed(line, both, compat_of_master=False) as slave:
+            await trio.sleep(5)
+            begin, end = 2 * FILE_BYTES, both.master.log_max_offset
+            assert slave.relation is LogRelation.CLEAN
+            assert (both.slave.log_min_offset, both.slave.log_max_offset) == (begin, end)
+            assert both.slave.dispatched_offset == end
+            for queue_id in range(3):
+                assert both.slave.queue_bounds("T", queue_id)[1] == both.master.queue_bounds("T", queue_id)[1]
