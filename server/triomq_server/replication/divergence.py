@@ -56,7 +56,8 @@ class Comparison:
         relation: the result.
         own_end: the end of the slave's log.
         master_begin, master_end: first byte the master keeps, first byte it does not have yet.
-        common_end: both logs are known to be equal up to here; None if nothing could be compared.
+        common_end: both logs are known to be equal up to here, 0 if that is so for no record; None if nothing could be
+            compared.
         torn_at: start of the slave's last record if its last bytes are missing (zeros) and the master has all of it.
     """
 
@@ -190,13 +191,15 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     tail_end = sum(tail)
     have, whole = bytes(own.log_slice(*tail) or b""), await master.record(tail[0])
     if have != whole:
-        common_end = await _common_end(own, master, max(begin, own.log_min_offset), tail[0])
-        diverged = found(LogRelation.DIVERGED, common_end)
+        first = max(begin, own.log_min_offset)
+        common_end = await _common_end(own, master, first, tail[0])
         before = own.last_record_by(tail[0])
         is_last = tail_end == own_end and (before is None or sum(before) == common_end)
         if is_last and _is_torn(have, whole):
-            return attrs.evolve(diverged, torn_at=tail[0])
-        return diverged
+            return attrs.evolve(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
+        if common_end == first > own.log_min_offset:
+            common_end = 0  # what the master has dropped may differ, too, and its queue offsets would not fit the rest
+        return found(LogRelation.DIVERGED, common_end)
     if own_end <= end and not await _same_fragment(own, master, tail_end):
         return found(LogRelation.DIVERGED, tail_end)
     return found(by_length, tail_end)

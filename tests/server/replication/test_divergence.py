@@ -290,3 +290,37 @@ async def test_a_piece_behind_a_filler(store_pair) -> None:
         await both.slave.cut(cut_offset(both.slave, found))
         both.copy(both.master, both.slave)
         assert (await both.compared()).relation is LogRelation.CLEAN
+
+
+@pytest.mark.parametrize("expired_here", [0, 1])
+@pytest.mark.parametrize("expired", [2, 3])
+@pytest.mark.parametrize("common", [0, 3])
+async def test_histories_that_differ_before_the_master_begins(
+    store_pair, common: int, expired: int, expired_here: int
+) -> None:
+    """What the master still has shows only that they differ, so nothing is known to be equal. Records that are kept
+    before it would have the numbers of the master's: a reader would find other messages here, and miss some."""
+    async with store_pair() as both:
+        both.put(both.master, common)
+        both.copy(both.master, both.slave)
+        await both.slave.promote()
+        both.put(both.slave, 60, seed=1)
+        await both.slave.demote()
+        both.put(both.master, 90)
+        for store, files in ((both.master, expired), (both.slave, expired_here)):
+            for _ in range(files):
+                store.commitlog.delete_first()
+            await store.cleaner.follow_log_min()
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.DIVERGED, 0)
+        await both.slave.cut(cut_offset(both.slave, found))
+        assert both.slave.log_max_offset == 0
+        begin = both.master.log_min_offset
+        both.slave.append_raw(both.master.log_slice(begin, FILE_BYTES), begin)
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+        for queue_id in range(3):
+            first, end = both.master.queue_bounds("T", queue_id)
+            for number in range(first, end):
+                entry = both.master.queue_unit("T", queue_id, number)
+                assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
