@@ -20,6 +20,8 @@ SHARE = 20
 """Seeds per test."""
 ENOUGH = 40
 """Number of seeds that detects every injected fault."""
+DETECTING = {"commits twice": 22}
+"""By injected fault: the seed to begin with, where the first seeds do not detect it."""
 FIRST = int(os.environ.get("TRIOMQ_SEED", "0"))
 
 
@@ -62,4 +64,6 @@ def test_a_seed_repeats_itself(seed: int) -> None:
 def test_an_injected_fault_is_detected(injected: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit's own test: with a fault injected into the servers some seed fails, and for that reason."""
     FAULTS[injected](monkeypatch.setattr)
-    assert any(words in fault for seed in range(ENOUGH) for fault in simulate(seed).faults)
+    first = DETECTING.get(injected, 0)
+    seeds = (*range(first, ENOUGH), *range(first))
+    assert any(words in fault for seed in seeds for fault in simulate(seed).faults)
