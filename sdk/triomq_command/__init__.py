@@ -24,7 +24,7 @@ def main() -> None:
         code = import_module("triomq_command.servers").run(sys.argv[1:])
         if code is not None:
             sys.exit(code)
-        if sys.argv[1:2] == ["run"]:
+        if sys.argv[1:2] == ["run"] and sys.argv[2:3] not in (["-h"], ["--help"]):
             # Its command's process is forked before anything large is imported.
             try:
                 run_command = import_module("triomq_testing.command").run

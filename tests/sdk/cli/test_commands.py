@@ -410,8 +410,9 @@ def test_a_mistake_is_not_printed_among_results():
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_command_of_the_servers_needs_an_output():
-    code = "import triomq_command, sys; sys.argv = ['triomq', 'admin', '--help']; triomq_command.main()"
+@pytest.mark.parametrize("command", ["admin", "broker", "run", "dashboard"])
+def test_the_help_of_a_command_needs_an_output(command):
+    code = f"import triomq_command, sys; sys.argv = ['triomq', '{command}', '--help']; triomq_command.main()"
     done = subprocess.run([*_CLOSED, code], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 9] standard output is closed\n")
 
@@ -434,7 +435,11 @@ def test_a_server_that_only_prints_its_settings_needs_an_output(server, option):
     ("words", "must"),
     [
         ([], False),
+        (["broker"], False),
         (["broker", "-p"], False),
+        (["broker", "--help"], True),
+        (["bench", "spark-cluster", "-h"], True),
+        (["run", "server", "--help"], False),
         (["bench", "spark-cluster", "--workers", "2"], False),
         (["bench", "spark-read"], True),
         (["groups"], True),
