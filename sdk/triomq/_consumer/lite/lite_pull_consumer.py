@@ -8,6 +8,7 @@ count as consumed when the caller polls again, or commits; offsets go to the bro
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
@@ -167,6 +168,8 @@ class LitePullConsumer(AssignedQueues):
                 self._member.use(subscription)
             self._check_open()  # the close itself calls on_revoked
             await self._member.revoked([queue for queue in self._member.engine.queues if queue not in wanted])
+            for topic, count in Counter(queue.topic for queue in wanted).items():
+                self._member.expect(topic, count)
             for queue in wanted:
                 if queue not in self._member.engine.queues:
                     await self._member.take(queue)

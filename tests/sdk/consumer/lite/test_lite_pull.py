@@ -397,6 +397,37 @@ async def test_several_tasks_wait_for_messages(autojump_clock, group_cluster, on
         nursery.cancel_scope.cancel()
 
 
+async def test_limits_of_a_topic_are_divided_among_assigned_queues_at_once(autojump_clock, group_cluster):
+    """They are taken one after the other, which takes long if a callback or a broker is slow."""
+    fill(group_cluster, 400)
+    fill(group_cluster, 400, queue_id=1)
+
+    async def slow(_queues):
+        await trio.sleep(10)
+
+    def held(consumer):
+        return {each.queue_id: source.process.count for each, source in consumer._member.engine.queues.items()}
+
+    queues = [triomq.MessageQueue("T", "broker-a", number) for number in range(2)]
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer(
+            "G",
+            start_from="earliest",
+            batch_max=32,
+            limits=triomq.FlowLimits(topic_count=100),
+            callbacks=triomq.ConsumerCallbacks(on_assigned=slow),
+        ) as consumer,
+    ):
+        await consumer.assign(queues)
+        await trio.sleep(5)
+        # 64 is the first that is more than 50, half of the limit.
+        assert held(consumer) == {0: 64, 1: 64}
+        await consumer.assign(queues[:1])
+        await trio.sleep(5)
+        assert held(consumer) == {0: 128}  # one queue has the whole limit
+
+
 async def test_assigning_while_the_consumer_is_closed(autojump_clock, group_cluster):
     """Neither the call under way nor the one that waits for it takes a queue, or gives one up."""
     called = []
