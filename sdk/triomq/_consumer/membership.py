@@ -591,7 +591,11 @@ class Membership(ABC):
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
                 if self.started:
                     await self._rebalancing_ended.wait()
-                await at_each_broker(self._to_release(), self._release_at)
+                queues = self._to_release()
+                if not self.positions.at_brokers:
+                    await self._confirm_last(queues)
+                    await self.positions.persist_at_once(self._to_commit(queues))
+                await at_each_broker(queues, self._release_at)
         finally:
             # Also after an error of a user's offset store: the client's end waits for this.
             self._close_connections()
@@ -607,8 +611,10 @@ class Membership(ABC):
     @trio.lowlevel.enable_ki_protection
     async def _release_at(self, queues: Collection[MessageQueue]) -> None:
         """Release queues of one broker."""
-        await self._confirm_last(queues)
-        await self._release_queues(queues)
+        if self.positions.at_brokers:
+            await self._confirm_last(queues)
+            await self.positions.persist(self._to_commit(queues))
+        await self._unlock(queues)
 
     async def _confirm_last(self, queues: Collection[MessageQueue]) -> None:
         """Commit without rejoining, for which there is no time, wherever the group has not got further."""
@@ -652,8 +658,12 @@ class Membership(ABC):
         """Call ``on_revoked`` for the queues that are still owned."""
 
     @abstractmethod
-    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
-        """Commit the last offsets of queues of one broker, and release whatever other members wait for."""
+    def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that are released whose last offsets are committed."""
+
+    @abstractmethod
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Release whatever other members wait for in queues of one broker."""
 
     # --- called by the rebalance -----------------------------------------------------------------------------
 

@@ -161,4 +161,4 @@ async def test_a_client_closes_after_a_member_whose_end_has_failed(autojump_cloc
                 async with consumer:
                     await consumer.subscribe("T")
                     await until(lambda: consumer.assignment)
-                    monkeypatch.setattr(consumer._member, "_release_queues", broken)
+                    monkeypatch.setattr(consumer._member, "_unlock", broken)

@@ -261,6 +261,34 @@ async def test_queues_that_are_given_up_with_a_slow_store(autojump_clock, broker
     assert sorted(offset for queue, offset in store.offsets.items() if queue.topic == "T") == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_the_end_of_a_consumer_with_a_slow_store(autojump_clock, brokers, open_consumer, options, cut_off):
+    """It takes the last offsets of all brokers' queues at once."""
+    store, handled = SlowOffsets(), []
+    for broker in brokers:
+        broker.store("T", 0, b"message")
+
+    async def take_all(consumer):
+        if "kind" in options:
+            while True:
+                handled.extend(await consumer.poll())
+        async for delivery in consumer:
+            async with delivery as message:
+                handled.append(message)
+
+    async with open_consumer(**options, offset_store=store, commit_every_s=3600) as consumer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take_all, consumer)
+            await until(lambda: len(handled) == 2 and len(consumer.assignment) == 4)
+            await trio.sleep(6)  # a poll that ends counts its messages as consumed
+            nursery.cancel_scope.cancel()
+        store.needs_s = 2.0
+        if cut_off:
+            await brokers[0].cut()
+    assert sorted(offset for queue, offset in store.offsets.items() if queue.topic == "T") == [0, 0, 1, 1]
+
+
 @pytest.mark.parametrize("kind", ["lite", "push"])
 async def test_on_revoked_has_all_queues_that_are_given_up(autojump_clock, group_cluster, brokers, open_consumer, kind):
     revoked = []

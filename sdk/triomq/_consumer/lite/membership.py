@@ -231,9 +231,11 @@ class LiteMembership(Membership):
     async def _revoke_all(self) -> None:
         await self.call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
 
-    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
-        if self.auto_commit:
-            await self.positions.persist(queues)
+    def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        return queues if self.auto_commit else ()
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Does nothing: there are no locks."""
 
     # --- what brokers and operators ask ----------------------------------------------------------------------
 

@@ -243,8 +243,10 @@ class PushMembership(Membership):
         leaving = self._locks.leaving if self._locks is not None else ()
         return {*self.owned_queues(), *leaving}
 
-    async def _release_queues(self, queues: Collection[MessageQueue]) -> None:
-        await self.positions.persist([queue for queue in queues if queue in self.engine.queues])
+    def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
+        return [queue for queue in queues if queue in self.engine.queues]
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         if self._locks is None or self._ordered is None:
             return
         # A function in a thread cannot be stopped: while it runs, no other member's may; its lock expires by itself.
