@@ -140,7 +140,10 @@ def read_run(folder: Path) -> RunResult:
         runs = ", ".join(sorted(str(each.parent) for each in folder.glob(f"*/{RESULT}")))
         hint = f"; there are several runs in it: {runs}" if runs else ""
         raise RunUnreadableError(f"{folder} holds no run: {error.strerror or error}{hint}") from error
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (
+        msgspec.MsgspecError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
+        NotImplementedError,  # of Arrow, for types that only a damaged table has
+    ) as error:  # fmt: skip
         said = str(error) if isinstance(error, msgspec.ValidationError) else repr(error)
         raise RunUnreadableError(f"the run in {folder} is damaged: {said}") from error
 

@@ -182,6 +182,18 @@ def test_a_folder_that_cannot_be_made_is_named() -> None:
         pass
 
 
+def test_a_table_of_types_that_arrow_does_not_have_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow finds these in some damaged schemas, where it depends on its version."""
+
+    def refuse(_file: object) -> None:
+        raise pa.ArrowNotImplementedError("Integers with more than 64 bits not implemented")
+
+    write_run(made_run(), tmp_path)
+    monkeypatch.setattr(pq, "read_table", refuse)
+    with pytest.raises(RunUnreadableError, match=re.escape(f"the run in {tmp_path} is damaged: ") + ".*64 bits"):
+        read_run(tmp_path)
+
+
 @pytest.mark.parametrize("part", [slice(0), slice(8), slice(40), slice(None, -4)], ids=["none", "few", "header", "end"])
 def test_a_histogram_that_lost_bytes_is_named(tmp_path: Path, part: slice) -> None:
     write_run(made_run(), tmp_path)
