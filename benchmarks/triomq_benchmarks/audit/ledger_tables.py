@@ -79,12 +79,12 @@ def find_ledger(folder: Path) -> LedgerFiles:
     workers, groups, ended = 0, dict[str, None](), set[int]()
     rows = dict.fromkeys(found, 0)
     for kind, path in ((kind, path) for kind, paths in found.items() for path in paths):
-        about, count = _about(path)
-        rows[kind] += count
-        workers = max(workers, int(about[KEY_WORKERS]))
-        groups.update(dict.fromkeys(filter(None, about[KEY_GROUPS].decode().split("\n"))))
-        if about[KEY_LAST] == b"1":
-            ended.add(int(about[KEY_WORKER]))
+        about = _about(path)
+        rows[kind] += about.rows
+        workers = max(workers, about.workers)
+        groups.update(dict.fromkeys(about.groups))
+        if about.is_last:
+            ended.add(about.worker)
     notes = [f"the ledger of worker {each} has no end: the worker died or was stopped" for each in range(workers)
              if each not in ended]  # fmt: skip
     return LedgerFiles(found[ACKNOWLEDGED], found[CONSUMED], tuple(groups), max(rows.values()), tuple(notes))
@@ -100,26 +100,41 @@ def _files_of(folder: Path) -> tuple[Path, ...]:
         raise LedgerError(f"the ledger's folder {folder} cannot be read: {error.strerror or error}") from error
 
 
-def _about(path: Path) -> tuple[dict[bytes, bytes], int]:
-    """A file's metadata about its run, and its number of rows."""
+@attrs.frozen
+class _About:
+    """What a file says about its run, and its number of rows."""
+
+    workers: int
+    worker: int
+    groups: tuple[str, ...]
+    is_last: bool
+    rows: int
+
+
+def _about(path: Path) -> _About:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             metadata, count = file.schema_arrow.metadata or {}, file.metadata.num_rows
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise LedgerError(f"{path} is not a Parquet file: {error}") from error
     if KEY_WORKERS not in metadata:
         raise LedgerError(f"{path} is not a file of a ledger")
-    return dict(metadata), count
+    try:
+        groups = tuple(filter(None, metadata[KEY_GROUPS].decode().split("\n")))
+        workers, worker = int(metadata[KEY_WORKERS]), int(metadata[KEY_WORKER])
+        return _About(workers, worker, groups, metadata[KEY_LAST] == b"1", count)
+    except (KeyError, ValueError) as error:
+        raise LedgerError(f"{path} is damaged: {error!r}") from error
 
 
 def audit_folder(folder: Path) -> Findings:
     """Audit the ledger below a run directory in this process; a million messages take a few seconds.
 
     Raises:
-        LedgerError: there is no ledger.
+        LedgerError: there is no ledger, or it is damaged.
     """
     files = find_ledger(folder)
     acknowledged, consumed = read_ledger(files.acknowledged, ACKNOWLEDGED), read_ledger(files.consumed, CONSUMED)
@@ -188,15 +203,26 @@ def name_unreadable(acknowledged: pa.Table, consumed: pa.Table) -> pa.Table:
 
 
 def read_ledger(paths: Sequence[Path], kind: str) -> pa.Table:
-    """All rows of one kind, as one table."""
+    """All rows of one kind, as one table.
+
+    Raises:
+        LedgerError: a file is damaged.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = ledger_schema(kind)
     tables = []
     for path in paths:
-        with path.open("rb") as file:
-            tables.append(pq.read_table(file).replace_schema_metadata(None).cast(schema))
+        try:
+            with path.open("rb") as file:
+                table = pq.read_table(file).replace_schema_metadata(None).cast(schema)
+            table.validate(full=True)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise LedgerError(f"{path} is damaged: {error}") from error
+        if any(column.null_count for column in table.columns):
+            raise LedgerError(f"{path} is damaged: it lacks values")
+        tables.append(table)
     return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 

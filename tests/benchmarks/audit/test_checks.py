@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from injected_messages import GROUPS, check_exactly, write_ledger
 
@@ -83,6 +86,47 @@ def test_a_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "consumed").mkdir()
     (tmp_path / "consumed" / "worker-0000-000000.parquet").write_bytes(b"no parquet")
     with pytest.raises(LedgerError, match=r"worker-0000-000000\.parquet is not a Parquet file"):
+        audit_folder(tmp_path)
+
+
+def _with_metadata(key: bytes, value: bytes) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.replace_schema_metadata({**table.schema.metadata, key: value})
+
+
+def _without(key: bytes) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: table.replace_schema_metadata({k: v for k, v in table.schema.metadata.items() if k != key})
+
+
+@pytest.mark.parametrize("kind", ["acknowledged", "consumed"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without(b"triomq.last"),
+        _without(b"triomq.worker"),
+        _with_metadata(b"triomq.workers", b"two"),
+        _with_metadata(b"triomq.groups", b"\xff"),
+        lambda table: table.drop_columns(["crc"]),
+        lambda table: table.rename_columns(["Bumber", *table.column_names[1:]]),
+        lambda table: table.set_column(5, "crc", pa.nulls(table.num_rows, pa.int64())),
+        lambda table: table.set_column(5, "crc", pa.array(["x"] * table.num_rows)),
+    ],
+    ids=["no end", "no worker", "workers", "groups", "a column less", "a column's name", "no values", "type"],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, kind: str, damage: Callable[[pa.Table], pa.Table]) -> None:
+    write_ledger(tmp_path, frozenset())
+    path = max((tmp_path / kind).iterdir(), key=lambda each: pq.read_metadata(each).num_rows)
+    table = pq.read_table(path)
+    damaged = damage(table)
+    pq.write_table(damaged.replace_schema_metadata(damaged.schema.metadata or table.schema.metadata), path)
+    with pytest.raises(LedgerError, match=f"{path} is damaged: "):
+        audit_folder(tmp_path)
+
+
+def test_a_file_whose_schema_is_damaged_is_named(tmp_path: Path) -> None:
+    write_ledger(tmp_path, frozenset())
+    path = min((tmp_path / "consumed").iterdir())
+    path.write_bytes(path.read_bytes().replace(b"queue_offset", b"queue\xfeoffset"))  # no UTF-8
+    with pytest.raises(LedgerError, match=f"{path} is (damaged|not a Parquet file): "):
         audit_folder(tmp_path)
 
 
