@@ -194,7 +194,7 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         first = max(begin, own.log_min_offset)
         common_end = await _common_end(own, master, first, tail[0])
         before = own.last_record_by(tail[0])
-        is_last = tail_end == own_end and (before is None or sum(before) == common_end)
+        is_last = tail_end == own_end and (before is None or sum(before) <= common_end)
         if is_last and _is_torn(have, whole):
             return attrs.evolve(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
         if common_end == first > own.log_min_offset:

@@ -232,6 +232,28 @@ async def test_a_record_whose_last_bytes_had_not_come_when_the_slave_was_killed_
             assert both.slave.log_slice(offset, 500) == both.master.log_slice(offset, 500)
 
 
+@pytest.mark.parametrize("expired", [0, 1])
+async def test_a_torn_record_at_the_beginning_of_the_masters_log(
+    store_pair: Any, line: Any, autojump_clock: Any, expired: int
+) -> None:
+    """A filler is in front of it, and the file with the filler has expired at the master."""
+    async with store_pair() as both:
+        while both.master.log_max_offset <= FILE_BYTES:
+            both.master.append(NewRecord("T", 0, b"body", b"NAME\x01value"))
+        end = both.master.log_max_offset
+        both.copy(both.master, both.slave, end - 2)
+        both.slave.append_raw(bytes(2), end - 2)
+        both.slave.dispatch()
+        assert both.slave.last_record_by(end) == (FILE_BYTES, end - FILE_BYTES)
+        both.put(both.master, 30)
+        for _ in range(expired):
+            both.master.commitlog.delete_first()
+        async with followed(line, both, compat_of_master=False) as slave:
+            await trio.sleep(10)
+            assert slave.relation is LogRelation.CLEAN
+        assert both.slave.log_slice(FILE_BYTES, FILE_BYTES) == both.master.log_slice(FILE_BYTES, FILE_BYTES)
+
+
 async def test_a_last_record_that_only_looks_torn_is_kept(store_pair: Any, line: Any, autojump_clock: Any) -> None:
     """The master has another record there, not the same with more bytes."""
     async with store_pair() as both:
