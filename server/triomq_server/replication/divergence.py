@@ -187,7 +187,10 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         same = await _same_fragment(own, master, own.log_min_offset)
         return found(by_length) if same else found(LogRelation.DIVERGED, own.log_min_offset)
     if tail is None or tail[0] < begin:
-        return found(by_length)  # nothing in common to be compared: the lengths decide
+        # No whole record in common: only a piece of the master's first one can be compared, else the lengths decide.
+        if begin < own_end <= end and not await _same_fragment(own, master, begin):
+            return found(LogRelation.DIVERGED, 0)
+        return found(by_length)
     tail_end = sum(tail)
     have, whole = bytes(own.log_slice(*tail) or b""), await master.record(tail[0])
     if have != whole:

@@ -324,3 +324,25 @@ async def test_histories_that_differ_before_the_master_begins(
             for number in range(first, end):
                 entry = both.master.queue_unit("T", queue_id, number)
                 assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+
+
+async def test_a_piece_of_the_masters_first_record(store_pair) -> None:
+    """Of what the master still has, only this is here, and it belongs to another history."""
+    async with store_pair() as both:
+        for store, body in ((both.master, b"a"), (both.slave, b"b")):
+            if store is both.slave:
+                await store.promote()
+            while store.log_max_offset <= FILE_BYTES:
+                store.append(NewRecord("T", 0, body * 50, b""))
+        fragment = bytes(both.slave.log_slice(FILE_BYTES, 60))
+        await both.slave.demote()
+        await both.slave.cut(FILE_BYTES)
+        both.put(both.master, 60)
+        both.master.commitlog.delete_first()
+        assert (await both.compared()).relation is LogRelation.BEHIND
+        both.slave.append_raw(fragment, FILE_BYTES)
+        found = await both.compared()
+        assert (found.relation, cut_offset(both.slave, found)) == (LogRelation.DIVERGED, 0)
+        await both.slave.cut(0)
+        both.slave.append_raw(both.master.log_slice(FILE_BYTES, 60), FILE_BYTES)
+        assert (await both.compared()).relation is LogRelation.BEHIND
