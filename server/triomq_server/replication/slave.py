@@ -101,7 +101,7 @@ class HaSlave:
         open_master: used to compare the logs before each connection; None follows any master, as 4.9 does.
         on_loss: called when a link has ended, and now and then while there is none: name servers may know another
             master.
-        on_cut: called when a torn record has been dropped: further slaves may have copied it from here.
+        on_cut: called when a torn record has been dropped, or the log begins elsewhere: further slaves follow it here.
         seed: seed of the random part of pauses; given in tests.
     """
 
@@ -229,6 +229,11 @@ class HaSlave:
                             found.torn_at, master, extra={"address": master},
                         )  # fmt: skip
                         await self._log.cut(found.torn_at)
+                        self._on_cut()
+                        found = await compare(self._log, remote)
+                    if found.relation.may_follow and self._log.log_min_offset == found.own_end < found.master_begin:
+                        # An empty log that begins with a file that has expired at the master: nothing would follow.
+                        await self._log.cut(0)
                         self._on_cut()
                         found = await compare(self._log, remote)
                     if found.relation.may_follow and not self._log.log_max_offset:

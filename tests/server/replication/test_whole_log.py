@@ -287,3 +287,22 @@ async def test_an_empty_first_file_is_no_beginning(store_pair: Any, line: Any, a
             assert both.slave.dispatched_offset == end
             for queue_id in range(3):
                 assert both.slave.queue_bounds("T", queue_id)[1] == both.master.queue_bounds("T", queue_id)[1]
+
+
+async def test_an_empty_log_begins_where_the_masters_does(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    """All of the slave's log was cut off, down to where it began, and then the master dropped the files behind that."""
+    async with store_pair() as both:
+        both.put(both.master, 60)
+        both.slave.append_raw(both.master.log_slice(FILE_BYTES, FILE_BYTES), FILE_BYTES)
+        both.slave.dispatch()
+        await both.slave.cut(FILE_BYTES)
+        assert both.slave.log_min_offset == both.slave.log_max_offset == FILE_BYTES
+        for _ in range(2):
+            both.master.commitlog.delete_first()
+        async with followed(line, both, compat_of_master=False) as slave:
+            await trio.sleep(5)
+            assert slave.relation is LogRelation.CLEAN
+            assert (both.slave.log_min_offset, both.slave.log_max_offset) == (
+                2 * FILE_BYTES,
+                both.master.log_max_offset,
+            )
