@@ -491,6 +491,10 @@ class HaMaster:
         """Say once that a slave waits for bytes that have expired here: only emptying it helps."""
         if link.next_offset is None or link.lost_position or link.next_offset >= self._log.log_min_offset:
             return
+        if not link.next_offset:
+            # It was empty, as this log was, which begins with a later file by now: another comparison shows where.
+            link.scope.cancel()
+            return
         link.lost_position = True
         self._peer_log.write(
             logging.ERROR,

@@ -306,3 +306,20 @@ async def test_an_empty_log_begins_where_the_masters_does(store_pair: Any, line:
                 2 * FILE_BYTES,
                 both.master.log_max_offset,
             )
+
+
+async def test_an_empty_slave_of_an_empty_slave(store_pair: Any, line: Any, autojump_clock: Any) -> None:
+    """It follows before anything has come from the master, whose first files have expired."""
+    async with store_pair() as both, store_pair() as further:
+        further.master = both.slave
+        async with followed(type(line)(), further, compat_of_master=False) as last:
+            await trio.sleep(5)
+            assert last.status.connected
+            both.put(both.master, 60)
+            for _ in range(2):
+                both.master.commitlog.delete_first()
+            async with followed(line, both, compat_of_master=False):
+                await trio.sleep(10)
+            assert last.relation is LogRelation.CLEAN
+            assert further.slave.log_min_offset == 2 * FILE_BYTES
+            assert further.slave.log_max_offset == both.master.log_max_offset
