@@ -593,7 +593,7 @@ class Membership(ABC):
                     await self._rebalancing_ended.wait()
                 queues = self._to_release()
                 if not self.positions.at_brokers:
-                    await self._confirm_last(queues)
+                    await at_each_broker(queues, self._confirm_last)
                     await self.positions.persist_at_once(self._to_commit(queues))
                 await at_each_broker(queues, self._release_at)
         finally:
@@ -616,8 +616,9 @@ class Membership(ABC):
             await self.positions.persist(self._to_commit(queues))
         await self._unlock(queues)
 
+    @trio.lowlevel.enable_ki_protection
     async def _confirm_last(self, queues: Collection[MessageQueue]) -> None:
-        """Commit without rejoining, for which there is no time, wherever the group has not got further."""
+        """Commit a broker's queues without rejoining, for which there is no time, where the group has got no further."""
         for queue in filter(self.positions.in_doubt, queues):
             try:
                 self.positions.confirm(queue, await self.positions.committed(queue))
