@@ -220,11 +220,12 @@ async def test_a_silent_broker_is_asked_for_the_members_once(
 
 
 class SlowOffsets(MemoryOffsets):
-    """A user's store that needs some time for each read and commit."""
+    """A user's store that needs some time for each read and commit, and may refuse the queues of a broker."""
 
     def __init__(self):
         super().__init__()
         self.needs_s = self.read_s = 0.0
+        self.refuses = None
 
     async def read(self, queue):
         await trio.sleep(self.read_s)
@@ -232,6 +233,8 @@ class SlowOffsets(MemoryOffsets):
 
     async def commit(self, offsets):
         await trio.sleep(self.needs_s)
+        if any(queue.broker_name == self.refuses for queue in offsets):
+            raise KeyError(self.refuses)
         await super().commit(offsets)
 
 
@@ -311,6 +314,20 @@ async def test_the_end_of_a_consumer_in_doubt_with_a_store_that_is_slow_to_read(
         store.read_s, store.needs_s = 0.7, 0.6
         await brokers[0].cut()
     assert sorted(offset for queue, offset in store.offsets.items() if queue.topic == "T") == [0, 0, 1, 1]
+    assert not any(broker.consumers.locks for broker in brokers)
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_store_that_refuses_queues_of_a_broker(autojump_clock, brokers, open_consumer, options, gives_up):
+    """It gets the last offsets of the other broker's queues."""
+    store = SlowOffsets()
+    async with consumed(brokers, open_consumer, options, store) as consumer:
+        store.refuses = "broker-a"
+        if gives_up:
+            await consumer.unsubscribe("T")
+            await until(lambda: not consumer.assignment)
+    assert store.offsets[triomq.MessageQueue("T", "broker-b", 0)] == 1
     assert not any(broker.consumers.locks for broker in brokers)
 
 

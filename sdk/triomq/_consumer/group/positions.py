@@ -406,10 +406,12 @@ class Positions:
 
     async def persist_at_once(self, queues: Collection[MessageQueue]) -> None:
         """:meth:`persist` in one commit, for a store that is not at the brokers, where the time is limited: it may need
-        a second or more for each."""
+        a second or more for each.  If it fails, each broker's queues are committed as always: some may be refused."""
         errors: list[MQError] = []
         if queues:
             await self._persist_at(queues, errors)
+        if errors and len(by_broker(queues)) > 1:
+            errors = await self._persist(queues)
         for error in errors:
             log.warning("offsets could not be persisted: %s", error.reason)
 
