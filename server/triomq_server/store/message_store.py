@@ -335,6 +335,7 @@ class MessageStore:
         try:
             for queue in longer:
                 if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed in the meantime
+                    queue.known_end = 0  # of damage at the start, or of an earlier cut
                     queue.truncate(offset)
                     if offset and (removed := queue.continue_at_known_end(offset)) is not None:
                         emptied.append(removed)

@@ -199,6 +199,29 @@ async def test_a_queue_whose_master_numbers_from_0_again_serves_what_is_new(
         assert numbers(slave, record_number, 0, 3) == [100, 101, 102]
 
 
+async def test_a_cut_forgets_a_length_that_a_damaged_file_seemed_to_have(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """The start had built the queue again; after the cut the master's records come with their own numbers."""
+    chance, config = random.Random(0), make_config("/store")
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master:
+        master.append(make_record(0, queue_id=1))
+        first = master.append(make_record(1))
+        for n in range(2, 6):
+            master.append(make_record(n))
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as slave:
+            copy_log(master, slave, chance)
+        path = f"/store/consumequeue/T/0/{0:020d}"
+        disk.write(path, disk.read(path)[:60])  # it might have had ten entries
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as slave:
+            assert slave.queue_bounds("T", 0) == (0, 5)
+            await slave.cut(first.physical_offset)
+            assert slave.queue_bounds("T", 0) == (0, 0)
+            copy_log(master, slave, chance)
+            assert slave.queue_bounds("T", 0) == (0, 5)
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_copy_is_identical(seed: int, clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
     chance = random.Random(seed)
