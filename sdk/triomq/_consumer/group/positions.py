@@ -223,6 +223,8 @@ class Positions:
         self._report = report if report is not None else reporter(None)
         self._offsets: dict[MessageQueue, int] = {}
         self._persisted: dict[MessageQueue, int] = {}
+        self._starts: dict[MessageQueue, int] = {}
+        """Queue -> the start of a new group that is not in the store yet."""
         self._fenced: set[MessageQueue] = set()
         self._chosen: set[MessageQueue] = set()
         """Queues whose offset is one that a caller has named."""
@@ -307,6 +309,7 @@ class Positions:
         """Drop a queue from memory: it belongs to another member now."""
         self._offsets.pop(queue, None)
         self._persisted.pop(queue, None)
+        self._starts.pop(queue, None)
         self._fenced.discard(queue)
         self._chosen.discard(queue)
         self._moved.pop(queue, None)
@@ -463,6 +466,7 @@ class Positions:
         """Record that an offset is in the store; brokers may store some and refuse others."""
         if queue in self._offsets:
             self._persisted[queue] = offset
+            self._starts.pop(queue, None)
             if self._moved.get(queue):  # else the answer is to an offset that was sent before the move
                 del self._moved[queue]
 
@@ -486,7 +490,7 @@ class Positions:
         offset = 0
         if committed is None:
             offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
-        self._offsets[queue] = offset
+        self._offsets[queue] = self._starts[queue] = offset
         await self._persist_start(queue)
         return offset
 
@@ -499,6 +503,11 @@ class Positions:
             log.warning("offsets could not be persisted: %s", error.reason)
             if isinstance(error, RequestTimeout):
                 self._silent_until[queue.broker_name] = trio.current_time() + PERSIST_FIRST_S
+
+    def unwritten_starts(self) -> list[MessageQueue]:
+        """Queues whose start has to be committed yet, and that are still there, for a consumer that commits nothing
+        else by itself."""
+        return [queue for queue, offset in self._starts.items() if self._offsets.get(queue) == offset]
 
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start.at_end:

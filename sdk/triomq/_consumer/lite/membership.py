@@ -169,8 +169,8 @@ class LiteMembership(Membership):
     # --- tasks and queues ------------------------------------------------------------------------------------
 
     def _start_tasks(self, nursery: trio.Nursery) -> None:
-        if self.auto_commit:
-            nursery.start_soon(self.positions.keep_persisting, self.owned_queues)
+        to_commit = self.owned_queues if self.auto_commit else self.positions.unwritten_starts
+        nursery.start_soon(self.positions.keep_persisting, to_commit)
 
     async def _take_part_again(self) -> None:
         """Does nothing: heartbeats suffice."""

@@ -111,6 +111,30 @@ async def test_committing_by_hand(autojump_clock, group_cluster):
             await consumer.commit({Q0: -1})
 
 
+async def test_committing_by_hand_does_not_leave_out_the_start(autojump_clock, group_cluster):
+    """A broker that takes no commits for a while gets the starts of a new group later, but nothing that was polled."""
+    fill(group_cluster, 10)
+    fill(group_cluster, 10, queue_id=1)
+    group_cluster.broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, None)
+    async with (
+        group_cluster.client() as client,
+        client.lite_pull_consumer("G", start_from="latest", auto_commit=False, batch_max=5) as consumer,
+    ):
+        await consumer.subscribe("T")
+        while len(consumer.assignment) < 2:
+            await trio.sleep(0.1)
+        fill(group_cluster, 5, first=10)
+        await consumer.poll()
+        await consumer.poll(0.0)
+        assert (committed(group_cluster), committed(group_cluster, 1)) == (None, None)
+        await trio.sleep(10)
+        assert (committed(group_cluster), committed(group_cluster, 1)) == (10, 10)
+        await trio.sleep(60)
+        assert (committed(group_cluster), committed(group_cluster, 1)) == (10, 10)
+        await consumer.commit()
+        assert committed(group_cluster) == 15
+
+
 @pytest.mark.parametrize("auto_commit", [True, False])
 async def test_a_commit_before_the_next_poll_is_no_step_back(autojump_clock, group_cluster, auto_commit):
     """The messages count as consumed only at the next poll: until then the consumer's own position is behind."""
