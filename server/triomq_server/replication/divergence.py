@@ -185,7 +185,7 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
     tail = own.last_record_by(min(own_end, end))
     if tail is None and begin <= own.log_min_offset and own_end <= end:
         same = await _same_fragment(own, master, own.log_min_offset)
-        return found(by_length) if same else found(LogRelation.DIVERGED, own.log_min_offset)
+        return found(by_length) if same else found(LogRelation.DIVERGED, 0)
     if tail is None or tail[0] < begin:
         # No whole record in common: only a piece of the master's first one can be compared, else the lengths decide.
         if begin < own_end <= end and not await _same_fragment(own, master, begin):
@@ -200,8 +200,10 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         is_last = tail_end == own_end and (before is None or sum(before) <= common_end)
         if is_last and _is_torn(have, whole):
             return attrs.evolve(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
-        if common_end == first > own.log_min_offset:
-            common_end = 0  # what the master has dropped may differ, too, and its queue offsets would not fit the rest
+        if common_end == first:
+            common_end = (
+                0  # what has expired here or there may differ, too, and its queue offsets would not fit the rest
+            )
         return found(LogRelation.DIVERGED, common_end)
     if own_end <= end and not await _same_fragment(own, master, tail_end):
         return found(LogRelation.DIVERGED, tail_end)

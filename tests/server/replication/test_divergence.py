@@ -292,14 +292,14 @@ async def test_a_piece_behind_a_filler(store_pair) -> None:
         assert (await both.compared()).relation is LogRelation.CLEAN
 
 
-@pytest.mark.parametrize("expired_here", [0, 1])
-@pytest.mark.parametrize("expired", [2, 3])
+@pytest.mark.parametrize(("expired", "expired_here"), [(2, 0), (2, 1), (3, 0), (3, 1), (0, 1), (0, 2), (1, 1), (2, 2)])
 @pytest.mark.parametrize("common", [0, 3])
-async def test_histories_that_differ_before_the_master_begins(
+async def test_histories_that_differ_before_one_of_them_begins(
     store_pair, common: int, expired: int, expired_here: int
 ) -> None:
-    """What the master still has shows only that they differ, so nothing is known to be equal. Records that are kept
-    before it would have the numbers of the master's: a reader would find other messages here, and miss some."""
+    """What both still have shows only that they differ, so nothing is known to be equal. Records that are kept before
+    it, and queues that continue behind expired ones, would have the numbers of the master's: a reader would find other
+    messages here, and miss some."""
     async with store_pair() as both:
         both.put(both.master, common)
         both.copy(both.master, both.slave)
