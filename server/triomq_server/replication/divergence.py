@@ -254,12 +254,14 @@ async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: in
 
 
 def cut_offset(own: OwnLog, compared: Comparison) -> int:
-    """The start of a record, or the log's end, before everything that keeps a slave from following its master."""
+    """The start of a record, the log's end, or 0 for all of it, before everything that keeps a slave from following its master."""
     if compared.common_end is not None:
         return compared.common_end
     # The master's log may end within a record of this one, which is another one's.
     last = own.last_record_by(compared.master_end)
-    return min(own.log_min_offset, compared.master_end) if last is None else sum(last)
+    if last is None or last[0] < compared.master_begin:
+        return 0  # no record of both histories, as where all differ
+    return sum(last)
 
 
 def first_own_offset(queues: QueueEntries, compared: Comparison, topic: str, queue_id: int) -> int | None:

@@ -112,6 +112,39 @@ async def test_a_master_whose_log_ends_within_the_first_record_here(store_pair) 
         assert (await both.compared()).relation is LogRelation.CLEAN
 
 
+@pytest.mark.parametrize(("expired", "expired_here"), [(1, 0), (0, 1), (1, 1)])
+async def test_a_master_whose_log_ends_within_the_first_record_of_both(
+    store_pair, expired: int, expired_here: int
+) -> None:
+    """It has another history with fewer messages, of which nothing can be compared."""
+    async with store_pair() as both:
+        await both.slave.promote()
+        for store, small, large in ((both.slave, 100, 700), (both.master, 400, 550)):
+            while store.log_max_offset < FILE_BYTES - small - 150:
+                store.append(NewRecord("T", 0, bytes(small), b""))
+            store.append(NewRecord("T", 0, bytes(large), b""))
+        both.put(both.slave, 10)
+        await both.slave.demote()
+        for store, files in ((both.master, expired), (both.slave, expired_here)):
+            for _ in range(files):
+                store.commitlog.delete_first()
+            await store.cleaner.follow_log_min()
+        found = await both.compared()
+        assert (found.relation, found.common_end) == (LogRelation.AHEAD, None)
+        await both.slave.cut(cut_offset(both.slave, found))
+        assert both.slave.log_max_offset == 0
+        both.put(both.master, 5)
+        begin = both.master.log_min_offset
+        both.slave.append_raw(both.master.log_slice(begin, FILE_BYTES), begin)
+        both.copy(both.master, both.slave)
+        assert (await both.compared()).relation is LogRelation.CLEAN
+        for queue_id in range(3):
+            first, end = both.master.queue_bounds("T", queue_id)
+            for number in range(first, end):
+                entry = both.master.queue_unit("T", queue_id, number)
+                assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+
+
 async def test_a_cut_is_in_front_of_a_record_in_which_the_master_ends(store_pair) -> None:
     async with store_pair() as both:
         await both.slave.promote()
