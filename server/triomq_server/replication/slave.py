@@ -273,6 +273,8 @@ class HaSlave:
         if first is None:
             self._begin = None
             return
+        if len(first) > self._settings.file_bytes:
+            return  # the link fails with the reason
         self._log.append_raw(first, 0)
         self._log.announce_end()
         await self._dispatch_all()

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import trio
+from memory_disk import MemoryDisk
 
+from triomq_server.config import StoreConfig
 from triomq_server.replication.divergence import LogRelation, RemoteLog
 from triomq_server.replication.master import HaMaster
 from triomq_server.replication.rules import HaSettings
 from triomq_server.replication.slave import HaSlave
-from triomq_server.store import NewRecord
+from triomq_server.store import NewRecord, open_store
+from triomq_server.store.opening import wall_ms
 
 FILE_BYTES = 3000
 
@@ -323,3 +326,28 @@ async def test_an_empty_slave_of_an_empty_slave(store_pair: Any, line: Any, auto
             assert last.relation is LogRelation.CLEAN
             assert further.slave.log_min_offset == 2 * FILE_BYTES
             assert further.slave.log_max_offset == both.master.log_max_offset
+
+
+async def test_a_first_record_that_does_not_fit_in_a_log_file_here(
+    store_pair: Any, line: Any, autojump_clock: Any
+) -> None:
+    async with store_pair() as both:
+        both.master.append(NewRecord("T", 0, bytes(2500), b""))
+
+        @asynccontextmanager
+        async def open_master(address: str) -> AsyncIterator[RemoteLog]:
+            yield RemoteLog(both.ask())
+
+        small = HaSettings(file_bytes=1000)
+        master = HaMaster(both.master, HaSettings(file_bytes=FILE_BYTES))
+        config = StoreConfig(store_path_root_dir="/small", mapped_file_size_commit_log=1000)
+        async with open_store(config, disk=MemoryDisk(now_ms=wall_ms), is_slave=True) as store:
+            slave = HaSlave(store, small, dial=line.dial, master="master:1", seed=1, open_master=open_master)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(master.serve, "", 0, listen=line.listen))
+                nursery.start_soon(slave.run)
+                await trio.sleep(10)
+                assert slave.status.last_error is not None
+                assert "mappedFileSizeCommitLog differs between master and slave" in slave.status.last_error
+                assert store.log_max_offset == 0
+                nursery.cancel_scope.cancel()
