@@ -129,6 +129,7 @@ class HaSlave:
         self._doubted_since = float("inf")
         self._master_end = 0  # the master's log reaches here at least
         self._start = 0  # the report of an empty log: the start of the master's
+        self._start_of: str | None = None  # this master's
         self._unasked_since = float("inf")
         self._begin: int | None = None  # where an empty log's first frame must begin, if that is known
         self._random = random.Random(seed)
@@ -237,16 +238,10 @@ class HaSlave:
                         self._on_cut()
                         found = await compare(self._log, remote)
                     if found.relation.may_follow and not self._log.log_max_offset:
+                        self._start_of = master
                         await self._prepare_start(found, remote)
         except NotComparableError as error:
-            found = Comparison(relation=LogRelation.UNKNOWN, own_end=self._log.log_max_offset)
-            now = trio.current_time()
-            if self._unasked_since > now:
-                self._unasked_since = now
-                _log.warning(
-                    "master %s is followed without comparing the logs: %s", master, error, extra={"address": master}
-                )
-            self._begin = self._start if now < self._unasked_since + UNASKED_S else None
+            found = self._not_compared(master, error)
         except (OSError, LinkError, trio.TooSlowError, trio.BrokenResourceError) as error:
             self._note_end(master, f"the logs could not be compared: {failure_reason(error)}")
             return False
@@ -257,6 +252,18 @@ class HaSlave:
         self.status.compared = found
         self._master_end, self._reader = found.master_end, None
         return found.relation.may_follow
+
+    def _not_compared(self, master: str, error: NotComparableError) -> Comparison:
+        now = trio.current_time()
+        if self._unasked_since > now:
+            self._unasked_since = now
+            _log.warning(
+                "master %s is followed without comparing the logs: %s", master, error, extra={"address": master}
+            )
+        if master != self._start_of:
+            self._start = 0  # that of another one, which would send nothing from before it
+        self._begin = self._start if now < self._unasked_since + UNASKED_S else None
+        return Comparison(relation=LogRelation.UNKNOWN, own_end=self._log.log_max_offset)
 
     async def _prepare_start(self, found: Comparison, remote: MasterLog) -> None:
         """Let an empty slave get the whole log, whichever version its master has.

@@ -351,3 +351,37 @@ async def test_a_first_record_that_does_not_fit_in_a_log_file_here(
                 assert "mappedFileSizeCommitLog differs between master and slave" in slave.status.last_error
                 assert store.log_max_offset == 0
                 nursery.cancel_scope.cancel()
+
+
+async def test_the_beginning_of_another_masters_log_is_forgotten(
+    store_pair: Any, line: Any, autojump_clock: Any
+) -> None:
+    """The first master went away after it was asked, and the next one cannot be asked for its bounds."""
+    async with store_pair() as former, store_pair() as both:
+        former.put(former.master, 60)
+        for _ in range(2):
+            former.master.commitlog.delete_first()
+        both.put(both.master, 10)
+        both.code = 16
+
+        @asynccontextmanager
+        async def open_master(address: str) -> AsyncIterator[RemoteLog]:
+            yield RemoteLog((former if address == "former:1" else both).ask())
+
+        async def dial(address: str) -> trio.abc.Stream:
+            if address == "former:1":
+                raise ConnectionRefusedError(111, "no listener")
+            return await line.dial(address)
+
+        master = HaMaster(both.master, HaSettings(file_bytes=FILE_BYTES))
+        settings = HaSettings(file_bytes=FILE_BYTES)
+        slave = HaSlave(both.slave, settings, dial=dial, master="former:1", seed=1, open_master=open_master)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(master.serve, "", 0, listen=line.listen))
+            nursery.start_soon(slave.run)
+            await trio.sleep(5)
+            slave.follow("next:1")
+            await trio.sleep(10)
+            assert both.slave.log_max_offset == both.master.log_max_offset
+            assert both.slave.log_min_offset == 0
+            nursery.cancel_scope.cancel()
