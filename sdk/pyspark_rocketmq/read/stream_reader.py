@@ -34,6 +34,7 @@ from pyspark_rocketmq.read.cluster_view import bounds_of, commit_offsets, find_q
 from pyspark_rocketmq.read.planning import Bounds, is_due, limit_bytes, limit_rows, ranges, split
 from pyspark_rocketmq.read.task import RangePartition, key_of, read_range
 from triomq import MQError
+from triomq._companions import OFFSET_MAX
 
 COMMIT_LIMIT_S: Final = 5.0
 """How long committing offsets may delay a trigger; nothing depends on them."""
@@ -227,12 +228,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _from_checkpoint(tree: dict[str, Any]) -> Offsets:
+    """The offsets in a checkpoint, which other sources may have written, and people may have edited.
+
+    Raises:
+        SourceError: they are not this source's, or a value is no offset.
+    """
     try:
-        return offsets_of(tree)
+        offsets = offsets_of(tree)
     except (AttributeError, TypeError, ValueError):
         raise SourceError(
             f"the checkpoint holds {json.dumps(tree)[:200]}, and no offsets of this source; start with a new checkpoint"
         ) from None
+    for queue, offset in offsets.items():
+        if type(offset) is not int or not 0 <= offset <= OFFSET_MAX or queue.queue_id < 0:
+            raise SourceError(
+                f"the checkpoint holds the offset {json.dumps(offset)[:200]} of {queue}, and offsets and queue ids are "
+                "whole numbers from 0 on; was it edited? Restore it, or start with a new checkpoint"
+            )
+    return offsets
 
 
 def reachable(starts: Offsets, bounds: Mapping[Any, Bounds], target: Offsets | None, *, fail: bool) -> Offsets:

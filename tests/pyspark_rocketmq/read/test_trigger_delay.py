@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ from fake_stream import A, FakeStream, lent
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from pyspark_rocketmq.errors import SourceError
-from pyspark_rocketmq.offsets import QueueId, offsets_of, tree_of
+from pyspark_rocketmq.offsets import NEW_FROM, QueueId, offsets_of, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read.stream_reader import COMMIT_AGAIN_S, StreamReader
 from pyspark_rocketmq.rows.schema import READ_SCHEMA
@@ -164,6 +166,24 @@ def test_offsets_of_another_source(stream: Callable[..., Stream]) -> None:
         reader.latestOffset({"orders": {"0": 12}}, ReadAllAvailable())
     with pytest.raises(SourceError, match="start with a new checkpoint"):
         reader.partitions({}, {"logOffset": 5})
+
+
+@pytest.mark.parametrize("value", ["5", None, 1.5, True, -1, 2**63, {"x": 1}])
+def test_a_value_in_a_checkpoint_that_is_no_offset(stream: Callable[..., Stream], value: object) -> None:
+    reader = stream().reader
+    bad: dict[str, Any] = {"T": {"broker-a": {"0": value}}}
+    said = re.escape(f"the checkpoint holds the offset {json.dumps(value)} of queue 0 of topic T at broker-a")
+    with pytest.raises(SourceError, match=said):
+        reader.latestOffset(bad, ReadAllAvailable())
+    with pytest.raises(SourceError, match="Restore it, or start with a new checkpoint"):
+        reader.partitions(tree_of({A: 5}), bad)
+    with pytest.raises(SourceError, match=said):
+        reader.partitions(tree_of({}), {**tree_of({A: 50}), NEW_FROM: bad})
+
+
+def test_a_queue_id_in_a_checkpoint_that_is_none(stream: Callable[..., Stream]) -> None:
+    with pytest.raises(SourceError, match="the offset 5 of queue -1 of topic T at broker-a, and offsets and queue ids"):
+        stream().reader.latestOffset({"T": {"broker-a": {"-1": 5}}}, ReadAllAvailable())
 
 
 def test_an_offset_that_was_not_committed_is_committed_later_without_new_messages(
