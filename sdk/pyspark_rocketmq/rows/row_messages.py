@@ -105,6 +105,12 @@ class RowReader:
             raise WriteFailed(f"row {number} of {self._scope} has no body; filter such rows out")
         if topic is None:
             raise WriteFailed(f"row {number} of {self._scope} has no topic; set the option topic, or fill the column")
+        if len(body) > self._max_body_bytes:
+            raise WriteFailed(
+                f"row {number} of {self._scope} cannot be sent: its body has {len(body)} bytes, more than "
+                f"{self._max_body_bytes}; set rocketmq.max_body_bytes higher, as the brokers' maxMessageSize allows, or "
+                "filter such rows out"
+            )
         tags, keys, sharding_key = row.get("tags"), _keys(row.get("keys")), row.get("sharding_key")
         own = _own_properties(row)
         content = row_content(

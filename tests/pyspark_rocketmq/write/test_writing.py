@@ -82,6 +82,11 @@ def test_the_key_of_a_row_is_stable_and_its_own() -> None:
         (rows(body=["x"], topic=[None]), None, "row 0 of job/7/0 has no topic"),
         (rows(body=["x"], keys=["k" * 40_000]), "T", "row 0 of job/7/0 cannot be sent: .* have 40[0-9]{3} bytes"),
         (rows(body=["x", ""]), "T", "row 1 of job/7/0 cannot be sent: .*empty"),
+        (
+            rows(body=["x", "y" * 4097]),
+            "T",
+            "row 1 of job/7/0 cannot be sent: its body has 4097 bytes, more than 4096; set rocketmq.max_body_bytes higher",
+        ),
         (rows(body=["x" * 5000]), "T", "row 0 .*5000 bytes"),
         (rows(body=["x"], tags=["a\x01"]), "T", "row 0 .*tags"),
     ],
