@@ -201,9 +201,8 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         if is_last and _is_torn(have, whole):
             return attrs.evolve(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
         if common_end == first:
-            common_end = (
-                0  # what has expired here or there may differ, too, and its queue offsets would not fit the rest
-            )
+            # What has expired here or there may differ, too, and its queue offsets would not fit the rest.
+            common_end = 0
         return found(LogRelation.DIVERGED, common_end)
     if own_end <= end and not await _same_fragment(own, master, tail_end):
         return found(LogRelation.DIVERGED, tail_end)
