@@ -141,6 +141,7 @@ class HaSlave:
         self._streaming = False
         self._undispatched = False  # more of the log could be dispatched
         self._link_log = PeerLog(_log)  # for lines of each link: while the disk is full, one ends after the other
+        self._end_logged = False  # since the last line about a link
         self.status = SlaveStatus(master=master)
 
     @property
@@ -310,8 +311,7 @@ class HaSlave:
             async with stream:
                 self.status.connected = True
                 self.status.links += 1
-                message = "following master %s from offset %d"
-                self._link_log.write(logging.INFO, master, message, master, self._log.log_max_offset)
+                self._note_link(master)
                 with self._link_scope:
                     await self._follow(stream)
         except (OSError, trio.TooSlowError, trio.BrokenResourceError, ReplicationError) as error:
@@ -327,9 +327,19 @@ class HaSlave:
             self._linked = None
         return self.status.last_received != before
 
+    def _note_link(self, master: str) -> None:
+        """Log a link; if it comes after an end that was logged, at once, or that line would seem to hold still."""
+        message = "following master %s from offset %d"
+        if self._end_logged:
+            _log.info(message, master, self._log.log_max_offset, extra={"address": master})
+        else:
+            self._link_log.write(logging.INFO, master, message, master, self._log.log_max_offset)
+        self._end_logged = False
+
     def _note_end(self, master: str, reason: str) -> None:
         """Log a loss once, not every second."""
         if reason != self.status.last_error:
+            self._end_logged = True
             _log.warning("master %s: %s", master, reason, extra={"address": master})
         self.status.last_error = reason
 

@@ -385,3 +385,20 @@ async def test_the_beginning_of_another_masters_log_is_forgotten(
             assert both.slave.log_max_offset == both.master.log_max_offset
             assert both.slave.log_min_offset == 0
             nursery.cancel_scope.cancel()
+
+
+async def test_a_link_soon_after_the_last_one_is_logged(
+    store_pair: Any, line: Any, autojump_clock: Any, caplog: Any
+) -> None:
+    """The log has the end of the first one: without the line it would seem that the master is still away."""
+    caplog.set_level("INFO")
+    async with store_pair() as both:
+        both.put(both.master, 3)
+        async with followed(line, both, compat_of_master=False):
+            await trio.sleep(2)
+            await line.cut()
+            await trio.sleep(3)
+        lines = [record.message for record in caplog.records if record.name.endswith("replication.slave")]
+        assert len(lines) == 3
+        assert lines[1] == "master master:10912: the master closed the connection"
+        assert lines[2].startswith("following master master:10912 from offset ")
