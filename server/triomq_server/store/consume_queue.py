@@ -285,20 +285,22 @@ class ConsumeQueue:
 
         With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
         more of them than the log has space for is damaged: the checksum does not cover it, and it gets no entry. A new record with number
-        0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable.
+        0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable. A queue
+        without entries begins with any number: the one at which it ends may be that of a damaged file, thus too large.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
             return False
         if queue_offset < self.max_offset:
-            if queue_offset or physical_offset < self.max_physical_offset:
-                return False
-            _log.warning(
-                "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
-                self, physical_offset, self.max_offset - 1, extra=self.log_fields,
-            )  # fmt: skip
-            self.segments.destroy()
-            self._enter(None)
-            self._start_at(0)
+            if self.segments.items:
+                if queue_offset or physical_offset < self.max_physical_offset:
+                    return False
+                _log.warning(
+                    "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
+                    self, physical_offset, self.max_offset - 1, extra=self.log_fields,
+                )  # fmt: skip
+                self.segments.destroy()
+                self._enter(None)
+            self._start_at(queue_offset)
         if queue_offset > self.max_offset:
             if not self._has_space_for(queue_offset, physical_offset):
                 _log.error(
@@ -456,6 +458,7 @@ class ConsumeQueue:
             segment.remember({0: data[:UNIT_BYTES], last: data[last:valid]})
         segment.cut(valid, is_blank=True)
         self.max_physical_offset = before or -1
+        self.min_offset = 0  # its entries decide, see `correct_min_offset`
         self._reset_to_segments()
         self._is_recovered = True
         return True
@@ -504,6 +507,7 @@ class ConsumeQueue:
                     self._found_damaged(segment.base + valid)
                 break
         self.segments.truncate(end, is_blank=is_blank)
+        self.min_offset = 0  # its entries decide, see `correct_min_offset`
         self._reset_to_segments()
 
     def _first_to_check(self, unsafe_from: int | None) -> int:

@@ -222,6 +222,32 @@ async def test_a_cut_forgets_a_length_that_a_damaged_file_seemed_to_have(
             assert slave.queue_bounds("T", 0) == (0, 5)
 
 
+async def test_a_queue_without_entries_takes_a_number_below_the_length_of_its_damaged_file(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord
+) -> None:
+    """All its records have expired, so the start cannot know how many entries the file had."""
+    chance, config = random.Random(0), make_config("/store", mapped_file_size_commit_log=8192)
+    disk = MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=MemoryDisk(now_ms=clock), clock=clock) as master:
+        for n in range(5):
+            master.append(make_record(n))
+        for n in range(60):
+            master.append(make_record(n, queue_id=1))
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as slave:
+            copy_log(master, slave, chance)
+        disk.remove(f"/store/commitlog/{0:020d}")
+        path = f"/store/consumequeue/T/0/{0:020d}"
+        disk.write(path, disk.read(path)[:60])
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as slave:
+            assert slave.queue_bounds("T", 0) == (10, 10)
+            last = [master.append(make_record(n)) for n in range(5, 8)][-1]
+            copy_log(master, slave, chance)
+            assert slave.queue_bounds("T", 0) == (5, 8)
+            assert slave.record_offset_at("T", 0, 7) == last.physical_offset
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as slave:
+            assert slave.queue_bounds("T", 0) == (5, 8)
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_copy_is_identical(seed: int, clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> None:
     chance = random.Random(seed)
