@@ -600,16 +600,22 @@ class ConsumeQueue:
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
-    def continue_at_known_end(self, log_offset: int) -> RemovedQueue | None:
-        """After a cut of the log at this offset has left no entries: give no number again that an expired entry had.
-
-        Returns what a restart has to know; None if the queue has entries, or begins at 0 again.
-        """
-        if self.segments.items or self.known_end <= self.max_offset:
+    def emptied_by(self, log_offset: int) -> RemovedQueue | None:
+        """What a restart has to know if a cut of the log at this offset will delete all entries, and those in front of them
+        have expired: no number that one of these had may be given again. None otherwise."""
+        first = self.segments.items[0] if self.segments.items else None
+        if first is None or not first.base:
             return None
-        self.start_offset = self.max_offset = self.min_offset = self.known_end
-        self.removed_before = log_offset
-        return RemovedQueue(self.topic, self.queue_id, self.known_end, log_offset)
+        offset, size, _ = UNIT.unpack(first.peek(0, UNIT_BYTES))
+        if size <= 0 or offset < log_offset:
+            return None
+        return RemovedQueue(self.topic, self.queue_id, first.base // UNIT_BYTES, self.removed_before)
+
+    def continue_at_known_end(self, log_offset: int) -> None:
+        """After a cut of the log at this offset has left no entries: give no number again that an expired entry had."""
+        if not self.segments.items and self.known_end > self.max_offset:
+            self.start_offset = self.max_offset = self.min_offset = self.known_end
+            self.removed_before = log_offset
 
     def _sound_before(self, segment: Segment, physical_offset: int) -> int:
         """A position before which all entries are of records before this log offset, close to the first that is not.

@@ -326,24 +326,25 @@ class MessageStore:
         return before - end
 
     async def _cut_queues_and_index(self, offset: int) -> None:
-        longer, emptied = [], []
+        longer = []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)
             if queue.max_physical_offset > offset or (not offset and queue.segments.items):
                 longer.append(queue)
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record
         try:
+            if offset and (emptied := [one for queue in longer if (one := queue.emptied_by(offset)) is not None]):
+                noted = [one._replace(log_offset=offset) for one in emptied]
+                await self.consume_queues.removed.note_in_background(noted)  # before their files are deleted
             for queue in longer:
                 if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed in the meantime
                     queue.known_end = 0  # of damage at the start, or of an earlier cut
                     queue.truncate(offset)
-                    if offset and (removed := queue.continue_at_known_end(offset)) is not None:
-                        emptied.append(removed)
+                    if offset:
+                        queue.continue_at_known_end(offset)
                     await trio.lowlevel.checkpoint()
         finally:
             self._open = was_open
-        if emptied:
-            await self.consume_queues.removed.note_in_background(emptied)
         await self.consume_queues.removed.truncate_in_background(offset)
         if self.index is not None:
             await in_turns(self.index.truncate(offset, self._stored_at))

@@ -181,6 +181,9 @@ class Recovery:
         """Drop what the queues know of messages that the log does not have."""
         self._queues.removed.truncate(end)
         known_end, cut, log = end, 0, self._commitlog.segments
+        longer = [queue for queue in self._queues if queue.max_physical_offset > end]
+        if emptied := [one for queue in longer if (one := queue.emptied_by(end)) is not None]:
+            self._queues.removed.note(emptied)  # before their files are deleted
         for queue in self._queues:
             queue.removed_before = min(queue.removed_before, end)
             if queue.max_physical_offset > end:

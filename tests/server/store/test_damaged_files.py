@@ -507,6 +507,53 @@ async def test_a_cut_in_front_of_the_first_entry_that_is_left_gives_no_number_ag
         assert store.queue_bounds("T", 0) == (10, number + 1)
 
 
+@pytest.mark.parametrize("how", ["cut", "power failure"])
+async def test_a_kill_in_a_cut_that_leaves_a_queue_without_entries_gives_no_number_again(
+    how: str,
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kill comes when the queue's files have just been deleted."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), memory_disk
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(10):
+            store.append(make_record(n))
+        for n in range(60):
+            store.append(make_record(n, queue_id=1))
+        last = store.append(make_record(70))
+    disk.remove(f"/store/commitlog/{0:020d}")
+    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    killed: list[MemoryDisk] = []
+    destroy = Segments.destroy
+
+    def then_kill(segments: Segments) -> None:
+        destroy(segments)
+        killed.append(disk.after_kill())
+
+    async with open_store(config, disk=disk, clock=clock) as store:
+        if how == "cut":
+            with monkeypatch.context() as patch:
+                patch.setattr(Segments, "destroy", then_kill)
+                await store.cut(last.physical_offset)
+        left = disk.after_power_loss(Random(1), written=1)
+    if how != "cut":
+        base = last.physical_offset // 8192 * 8192
+        at = last.physical_offset - base
+        left.open(f"/store/commitlog/{base:020d}").buffer[at : at + 400] = bytes(400)
+        disk = left
+        with monkeypatch.context() as patch:
+            patch.setattr(Segments, "destroy", then_kill)
+            async with open_store(config, disk=disk, clock=clock):
+                pass
+    assert len(killed) == 1
+    async with open_store(config, disk=killed[0], clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (10, 10)
+        assert store.append(make_record(71)).queue_offset == 10
+
+
 async def test_a_kill_before_a_start_finds_that_a_queue_file_is_lost(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
