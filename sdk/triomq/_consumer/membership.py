@@ -592,10 +592,12 @@ class Membership(ABC):
                 if self.started:
                     await self._rebalancing_ended.wait()
                 queues = self._to_release()
-                if not self.positions.at_brokers:
+                if self.positions.at_brokers:
+                    await at_each_broker(queues, self._release_at)
+                else:
                     await at_each_broker(queues, self._confirm_last)
                     await self.positions.persist_at_once(self._to_commit(queues))
-                await at_each_broker(queues, self._release_at)
+                    await at_each_broker(queues, self._unlock)
         finally:
             # Also after an error of a user's offset store: the client's end waits for this.
             self._close_connections()
@@ -610,10 +612,9 @@ class Membership(ABC):
 
     @trio.lowlevel.enable_ki_protection
     async def _release_at(self, queues: Collection[MessageQueue]) -> None:
-        """Release queues of one broker."""
-        if self.positions.at_brokers:
-            await self._confirm_last(queues)
-            await self.positions.persist(self._to_commit(queues))
+        """Release queues of one broker, which keeps their offsets."""
+        await self._confirm_last(queues)
+        await self.positions.persist(self._to_commit(queues))
         await self._unlock(queues)
 
     @trio.lowlevel.enable_ki_protection

@@ -183,18 +183,15 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
             by_length
         )  # empty, but not always at 0: this end must not be reported to a master that ends before it
     tail = own.last_record_by(min(own_end, end))
-    if tail is None and begin <= own.log_min_offset and own_end <= end:
-        same = await _same_fragment(own, master, own.log_min_offset)
-        return found(by_length) if same else found(LogRelation.DIVERGED, 0)
+    first = max(begin, own.log_min_offset)
     if tail is None or tail[0] < begin:
-        # No whole record in common: only a piece of the master's first one can be compared, else the lengths decide.
-        if begin < own_end <= end and not await _same_fragment(own, master, begin):
+        # No whole record in common: only a piece of the first one of both can be compared, else the lengths decide.
+        if first < own_end <= end and not await _same_fragment(own, master, first):
             return found(LogRelation.DIVERGED, 0)
         return found(by_length)
     tail_end = sum(tail)
     have, whole = bytes(own.log_slice(*tail) or b""), await master.record(tail[0])
     if have != whole:
-        first = max(begin, own.log_min_offset)
         common_end = await _common_end(own, master, first, tail[0])
         before = own.last_record_by(tail[0])
         is_last = tail_end == own_end and (before is None or sum(before) <= common_end)
@@ -253,7 +250,7 @@ async def _common_end(own: OwnLog, master: MasterLog, begin: int, differs_at: in
 
 
 def cut_offset(own: OwnLog, compared: Comparison) -> int:
-    """The start of a record, the log's end, or 0 for all of it, before everything that keeps a slave from following its master."""
+    """Where a cut lets a slave follow its master again: at the start of a record, at the log's end, or at 0, for all."""
     if compared.common_end is not None:
         return compared.common_end
     # The master's log may end within a record of this one, which is another one's.

@@ -230,14 +230,10 @@ class HaSlave:
                             "had come, and master %s has all of it",
                             found.torn_at, master, extra={"address": master},
                         )  # fmt: skip
-                        await self._log.cut(found.torn_at)
-                        self._on_cut()
-                        found = await compare(self._log, remote)
+                        found = await self._cut_and_compare(found.torn_at, remote)
                     if found.relation.may_follow and self._log.log_min_offset == found.own_end < found.master_begin:
                         # An empty log that begins with a file that has expired at the master: nothing would follow.
-                        await self._log.cut(0)
-                        self._on_cut()
-                        found = await compare(self._log, remote)
+                        found = await self._cut_and_compare(0, remote)
                     if found.relation.may_follow and not self._log.log_max_offset:
                         self._start_of = master
                         await self._prepare_start(found, remote)
@@ -253,6 +249,11 @@ class HaSlave:
         self.status.compared = found
         self._master_end, self._reader = found.master_end, None
         return found.relation.may_follow
+
+    async def _cut_and_compare(self, offset: int, remote: MasterLog) -> Comparison:
+        await self._log.cut(offset)
+        self._on_cut()
+        return await compare(self._log, remote)
 
     def _not_compared(self, master: str, error: NotComparableError) -> Comparison:
         now = trio.current_time()

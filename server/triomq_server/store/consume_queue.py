@@ -286,7 +286,7 @@ class ConsumeQueue:
         With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
         more of them than the log has space for is damaged: the checksum does not cover it, and it gets no entry. A new record with number
         0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable. A queue
-        without entries begins with any number: the one at which it ends may be that of a damaged file, thus too large.
+        without entries begins with any number: the one at which it ends may be that of a damaged file, and too large.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
             return False

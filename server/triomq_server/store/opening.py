@@ -23,7 +23,7 @@ from triomq_server.store.notes.index_rebuild import forget_rebuild, note_rebuild
 from triomq_server.store.notes.last_run import last_run, note_run
 from triomq_server.store.notes.noted_offset import forget_offset, noted_offset
 from triomq_server.store.notes.repaired import forget_repaired
-from triomq_server.store.recovery import FILES_CHECKED_AFTER_CLEAN_STOP, Recovery
+from triomq_server.store.recovery import Recovery, first_after_clean_stop
 from triomq_server.store.retention import LocalTime
 
 _log = logging.getLogger(__name__)
@@ -192,8 +192,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
         )
         # Bytes that a killed process wrote may still be in memory only.
         store.index.filled += [file for file in unforced if file in store.index.files]
-    if clean and store.commitlog.segments.items:
-        store.queue_rebuild.note_start(store.commitlog.segments.items[-FILES_CHECKED_AFTER_CLEAN_STOP:][0].base)
+    if clean and (segments := store.commitlog.segments.items):
+        store.queue_rebuild.note_start(segments[first_after_clean_stop(segments)].base)
     disk.write(f"{root}/abort", b"")
     recovery = Recovery(
         config,

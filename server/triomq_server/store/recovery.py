@@ -36,14 +36,18 @@ if COMPILED:
 
 _log = logging.getLogger(__name__)
 
-FILES_CHECKED_AFTER_CLEAN_STOP = 3
-"""Of the log. They are the last ones."""
 _RECORDS_PER_STEP = 2000
 _BYTES_PER_STEP = 1 << 23
 _QUEUES_PER_STEP = 64
+_FILES_CHECKED_AFTER_CLEAN_STOP = 3
 _OTHER_BYTES = 1 << 16
 _MOST_BRIDGED = 1000
 """Missing files of the log that a start puts others in place of: more are no loss but a stray file."""
+
+
+def first_after_clean_stop(segments: list[Segment]) -> int:
+    """The number in the list of the first log file that a start after a clean stop checks."""
+    return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
 
 
 @attrs.frozen
@@ -429,7 +433,7 @@ class Recovery:
         if self._whole:
             return 0
         if self._clean:
-            return max(0, len(segments) - FILES_CHECKED_AFTER_CLEAN_STOP)
+            return first_after_clean_stop(segments)
         safe = self._checkpoint.min_timestamp
         if self._config.message_index_enable and self._config.message_index_safe:
             safe = self._checkpoint.min_timestamp_index

@@ -234,6 +234,7 @@ class LiteMembership(Membership):
     def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         return queues if self.auto_commit else ()
 
+    @trio.lowlevel.enable_ki_protection
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         """Does nothing: there are no locks."""
 

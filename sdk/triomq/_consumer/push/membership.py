@@ -246,6 +246,7 @@ class PushMembership(Membership):
     def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         return [queue for queue in queues if queue in self.engine.queues]
 
+    @trio.lowlevel.enable_ki_protection
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
         if self._locks is None or self._ordered is None:
             return
