@@ -16,6 +16,7 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
@@ -164,27 +165,19 @@ public final class InteropClient {
     /** Closes the clients of a name server, alone or among others, so that they do not keep querying it when it has stopped. */
     private static JSONObject close(JSONObject command) {
         String nameServer = command.getString("nameServers");
-        for (String key : List.copyOf(PRODUCERS.keySet())) {
-            if (isOf(key, nameServer)) {
-                PRODUCERS.remove(key).shutdown();
-            }
-        }
-        for (String key : List.copyOf(CONSUMERS.keySet())) {
-            if (isOf(key, nameServer)) {
-                CONSUMERS.remove(key).shutdown();
-            }
-        }
-        for (String key : List.copyOf(SERVICES.keySet())) {
-            if (isOf(key, nameServer)) {
-                SHARES.remove(key);
-                SERVICES.remove(key).shutdown();
-            }
-        }
+        close(PRODUCERS, nameServer, DefaultMQProducer::shutdown);
+        close(CONSUMERS, nameServer, DefaultMQPullConsumer::shutdown);
+        close(SERVICES, nameServer, MQPullConsumerScheduleService::shutdown);
+        close(SHARES, nameServer, Set::clear);
         return new JSONObject();
     }
 
-    private static boolean isOf(String key, String nameServer) {
-        return List.of(key.split("#", 2)[0].split(";")).contains(nameServer);
+    private static <T> void close(Map<String, T> clients, String nameServer, Consumer<T> shutdown) {
+        for (String key : List.copyOf(clients.keySet())) {
+            if (List.of(key.split("#", 2)[0].split(";")).contains(nameServer)) {
+                shutdown.accept(clients.remove(key));
+            }
+        }
     }
 
     private static Message message(String topic, JSONObject from) {

@@ -22,6 +22,26 @@ from triomq_server.store import NewRecord, ReadStatus
 FILE_BYTES = 3000
 
 
+async def expire(store, files: int) -> None:
+    """Delete the log's first files, as when they are too old."""
+    for _ in range(files):
+        store.commitlog.delete_first()
+    await store.cleaner.follow_log_min()
+
+
+async def check_all_is_copied(both) -> None:
+    """An empty slave takes all of the master's log, and has the same entries for it."""
+    begin = both.master.log_min_offset
+    both.slave.append_raw(both.master.log_slice(begin, FILE_BYTES), begin)
+    both.copy(both.master, both.slave)
+    assert (await both.compared()).relation is LogRelation.CLEAN
+    for queue_id in range(3):
+        first, end = both.master.queue_bounds("T", queue_id)
+        for number in range(first, end):
+            entry = both.master.queue_unit("T", queue_id, number)
+            assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.1, 0.33, 0.5, 0.77, 0.999, 1.0])
 async def test_a_log_that_is_the_masters_beginning_is_behind_and_clean(store_pair, fraction: float) -> None:
     """Also where the copy ends inside a record or inside a file's filler."""
@@ -125,24 +145,14 @@ async def test_a_master_whose_log_ends_within_the_first_record_of_both(
             store.append(NewRecord("T", 0, bytes(large), b""))
         both.put(both.slave, 10)
         await both.slave.demote()
-        for store, files in ((both.master, expired), (both.slave, expired_here)):
-            for _ in range(files):
-                store.commitlog.delete_first()
-            await store.cleaner.follow_log_min()
+        await expire(both.master, expired)
+        await expire(both.slave, expired_here)
         found = await both.compared()
         assert (found.relation, found.common_end) == (LogRelation.AHEAD, None)
         await both.slave.cut(cut_offset(both.slave, found))
         assert both.slave.log_max_offset == 0
         both.put(both.master, 5)
-        begin = both.master.log_min_offset
-        both.slave.append_raw(both.master.log_slice(begin, FILE_BYTES), begin)
-        both.copy(both.master, both.slave)
-        assert (await both.compared()).relation is LogRelation.CLEAN
-        for queue_id in range(3):
-            first, end = both.master.queue_bounds("T", queue_id)
-            for number in range(first, end):
-                entry = both.master.queue_unit("T", queue_id, number)
-                assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+        await check_all_is_copied(both)
 
 
 async def test_a_cut_is_in_front_of_a_record_in_which_the_master_ends(store_pair) -> None:
@@ -340,23 +350,13 @@ async def test_histories_that_differ_before_one_of_them_begins(
         both.put(both.slave, 60, seed=1)
         await both.slave.demote()
         both.put(both.master, 90)
-        for store, files in ((both.master, expired), (both.slave, expired_here)):
-            for _ in range(files):
-                store.commitlog.delete_first()
-            await store.cleaner.follow_log_min()
+        await expire(both.master, expired)
+        await expire(both.slave, expired_here)
         found = await both.compared()
         assert (found.relation, found.common_end) == (LogRelation.DIVERGED, 0)
         await both.slave.cut(cut_offset(both.slave, found))
         assert both.slave.log_max_offset == 0
-        begin = both.master.log_min_offset
-        both.slave.append_raw(both.master.log_slice(begin, FILE_BYTES), begin)
-        both.copy(both.master, both.slave)
-        assert (await both.compared()).relation is LogRelation.CLEAN
-        for queue_id in range(3):
-            first, end = both.master.queue_bounds("T", queue_id)
-            for number in range(first, end):
-                entry = both.master.queue_unit("T", queue_id, number)
-                assert entry[0] < begin or entry == both.slave.queue_unit("T", queue_id, number)
+        await check_all_is_copied(both)
 
 
 async def test_a_piece_of_the_masters_first_record(store_pair) -> None:

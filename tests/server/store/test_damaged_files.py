@@ -284,6 +284,29 @@ async def with_idle_queue(config: StoreConfig, make_record: MakeRecord, clock: A
     return disk
 
 
+async def with_one_entry_left(config: StoreConfig, disk: MemoryDisk, make_record: MakeRecord, clock: Any) -> int:
+    """A store closed in order, with message 10 in queue 0, the first one of a file, and those in front of it expired.
+
+    Returns where the message is in the log, whose files have 8192 bytes.
+    """
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(10):
+            store.append(make_record(n))
+        for n in range(60):
+            store.append(make_record(n, queue_id=1))
+        last = store.append(make_record(70))
+    assert last.queue_offset == 10
+    disk.remove(f"/store/commitlog/{0:020d}")
+    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    return last.physical_offset
+
+
+def lose_record(disk: MemoryDisk, offset: int) -> None:
+    """Put zeros in place of a record of the log, whose files have 8192 bytes."""
+    at = offset % 8192
+    disk.open(f"/store/commitlog/{offset - at:020d}").buffer[at : at + 400] = bytes(400)
+
+
 def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
     files = sorted(path for path in disk.files if "/consumequeue/T/0/" in path)
     assert len(files) == 4
@@ -479,26 +502,16 @@ async def test_a_cut_in_front_of_the_first_entry_that_is_left_gives_no_number_ag
 ) -> None:
     """The entry is the first one of a file, and those in front of it have expired."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), memory_disk
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(10):
-            store.append(make_record(n))
-        for n in range(60):
-            store.append(make_record(n, queue_id=1))
-        last = store.append(make_record(70))
-    assert last.queue_offset == 10
-    disk.remove(f"/store/commitlog/{0:020d}")
-    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    last_at = await with_one_entry_left(config, disk, make_record, clock)
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (10, 11)
         if how == "cut":
-            await store.cut(last.physical_offset)
+            await store.cut(last_at)
             assert store.queue_bounds("T", 0) == (10, 10)
             assert store.append(make_record(71)).queue_offset == 10
         left = disk.after_power_loss(Random(1), written=1)
     if how != "cut":
-        base = last.physical_offset // 8192 * 8192
-        at = last.physical_offset - base
-        left.open(f"/store/commitlog/{base:020d}").buffer[at : at + 400] = bytes(400)
+        lose_record(left, last_at)
     async with open_store(config, disk=left, clock=clock) as store:
         number = 11 if how == "cut" else 10
         assert store.queue_bounds("T", 0) == (10, number)
@@ -518,14 +531,7 @@ async def test_a_kill_in_a_cut_that_leaves_a_queue_without_entries_gives_no_numb
 ) -> None:
     """The kill comes when the queue's files have just been deleted."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), memory_disk
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(10):
-            store.append(make_record(n))
-        for n in range(60):
-            store.append(make_record(n, queue_id=1))
-        last = store.append(make_record(70))
-    disk.remove(f"/store/commitlog/{0:020d}")
-    disk.remove(f"/store/consumequeue/T/0/{0:020d}")
+    last_at = await with_one_entry_left(config, disk, make_record, clock)
     killed: list[MemoryDisk] = []
     destroy = Segments.destroy
 
@@ -537,12 +543,10 @@ async def test_a_kill_in_a_cut_that_leaves_a_queue_without_entries_gives_no_numb
         if how == "cut":
             with monkeypatch.context() as patch:
                 patch.setattr(Segments, "destroy", then_kill)
-                await store.cut(last.physical_offset)
+                await store.cut(last_at)
         left = disk.after_power_loss(Random(1), written=1)
     if how != "cut":
-        base = last.physical_offset // 8192 * 8192
-        at = last.physical_offset - base
-        left.open(f"/store/commitlog/{base:020d}").buffer[at : at + 400] = bytes(400)
+        lose_record(left, last_at)
         disk = left
         with monkeypatch.context() as patch:
             patch.setattr(Segments, "destroy", then_kill)
