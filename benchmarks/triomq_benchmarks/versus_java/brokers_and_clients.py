@@ -28,6 +28,7 @@ from triomq_benchmarks.drivers.scenarios import (
     SDK_CPU_GOAL,
     START_GOAL,
     Scenario,
+    broker_goal,
 )
 from triomq_benchmarks.figures.turns import in_turns
 
@@ -245,7 +246,7 @@ def _broker_row(
         load=load.name,
         ours=figures(ours, "broker"),
         java=figures(theirs, "broker"),
-        goal=scenario.goal,
+        goal=broker_goal(scenario, load.name),
         cpu_goal=BROKER_CPU_GOAL,
     )
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from triomq_benchmarks.drivers.scenarios import BODY_BYTES, BROKER, BYTES_LIMIT, COUNT_LIMIT, SDK, Scenario
+from triomq_benchmarks.drivers.scenarios import (
+    BODY_BYTES,
+    BROKER,
+    BYTES_LIMIT,
+    COUNT_LIMIT,
+    SDK,
+    Scenario,
+    broker_goal,
+)
 
 
 @pytest.mark.parametrize("scenario", [*BROKER, *SDK], ids=lambda scenario: scenario.name)
@@ -18,16 +26,23 @@ def test_every_scenario_is_bounded(scenario: Scenario, body_bytes: int) -> None:
 
 def test_the_goals_are_those_that_were_set() -> None:
     assert {one.name: one.goal for one in BROKER} == {
-        "1 x 1": 1.4,
-        "1 x 64": 1.5,
-        "8 x 32": 1.4,
-        "64 x 1": 1.0,
-        "batch 32": 1.0,
+        "1 x 1": 1.7,
+        "1 x 64": 2.0,
+        "8 x 32": 2.0,
+        "64 x 1": 1.3,
+        "batch 32": 1.5,
         "batch 32 x 8": None,
         "async 256": None,
-        "drain": 1.5,
+        "drain": 2.0,
     }
-    assert {one.name: one.goal for one in SDK} == {"1 in flight": 1.1, "64 in flight": 1.8, "256 in flight": 1.4}
+    assert {one.name: one.goal for one in SDK} == {"1 in flight": 1.2, "64 in flight": 2.2, "256 in flight": 2.0}
+
+
+@pytest.mark.parametrize(("load", "goal"), [("raw", 1.7), ("java-client", 1.2), ("triomq", None)])
+def test_goals_depend_on_the_load(load: str, goal: float | None) -> None:
+    known = {one.name: one for one in BROKER}
+    assert broker_goal(known["1 x 1"], load) == goal
+    assert broker_goal(known["async 256"], load) is None
 
 
 def test_a_command_carries_the_whole_workload() -> None:
