@@ -45,7 +45,7 @@ import triomq
 import triomq.blocking
 from triomq_adapters.delays import wall_ms
 from triomq_adapters.envelopes import legal_name, pack
-from triomq_adapters.kombu_queues import ExchangeReader, Matches, Sender, WorkQueue
+from triomq_adapters.kombu_queues import ExchangeReader, Matches, Sender, TransientQueue, TransientQueues, WorkQueue
 from triomq_adapters.topics import ensure_topic_blocking
 
 __all__ = ["Channel", "Transport"]
@@ -53,6 +53,8 @@ __all__ = ["Channel", "Transport"]
 _TRANSIENT = 1
 _ASSIGNED_WAIT_S = 2.0
 _GET_WAIT_S = 1.0
+
+_queues_of_process = TransientQueues()
 
 
 class Channel(virtual.Channel):
@@ -70,7 +72,7 @@ class Channel(virtual.Channel):
 
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
         if auto_delete or exclusive:
-            self.connection.transient.add(queue)
+            self.connection.declare_transient(queue)
             # A reply without an exchange, such as Celery's results by RPC, names the queue.
             self.connection.bind("", "direct", queue, queue.__eq__)
         else:
@@ -108,6 +110,9 @@ class Channel(virtual.Channel):
         """Delete a queue; with ``if_empty`` this raises in an outage, when it is unknown whether it is empty."""
         if not (if_empty and self._known_size(queue)):
             super().queue_delete(queue, if_unused, **kwargs)
+            # Kombu deletes what is bound to an exchange with a name.
+            if queue in self.connection.transient:
+                self.connection.unbind(queue)
 
     def _purge(self, queue: str) -> int:
         return 0 if queue in self.connection.transient else self.connection.purge(queue)
@@ -241,9 +246,10 @@ class Transport(virtual.Transport):
         self.declared: set[str] = set()
         """Queues that workers share and that were declared here."""
         self.transient: set[str] = set()
-        """Queues that end with this connection."""
+        """Names of queues of this process that were declared here."""
         self._client: triomq.blocking.Client | None = None
         self.sender: Sender
+        self._transient_queues: dict[str, TransientQueue] = {}
         self._readers: dict[str, ExchangeReader] = {}
         self._read_by: dict[str, list[str]] = {}
         self._process = os.getpid()
@@ -285,6 +291,7 @@ class Transport(virtual.Transport):
         client, self._client = self._client, None
         if client is not None and not self.was_forked:
             client.close()
+        self._transient_queues.clear()
         self._readers.clear()
         self._read_by.clear()
 
@@ -316,30 +323,44 @@ class Transport(virtual.Transport):
             ensure_topic_blocking(self._opened.admin, self.topic(queue), queues)
             self.declared.add(queue)
 
+    def declare_transient(self, name: str) -> TransientQueue:
+        """Keep what comes for a queue of this process from now on, or since another connection has declared it."""
+        queue = self._transient_queues.get(name)
+        if queue is None:
+            self.transient.add(name)
+            queue = self._transient_queues[name] = _queues_of_process.declare(self._key(name), self.sender.clock())
+        return queue
+
+    def _key(self, queue: str) -> tuple[str, ...]:
+        servers = self.client.transport_options.get("name_servers") or f"{self.client.hostname}:{self.client.port}"
+        return (str(servers), self.client.virtual_host or "", self.topic(queue))
+
     def bind(self, exchange: str, kind: str, queue: str, matches: Matches) -> None:
-        """Read an exchange for a queue of this connection."""
+        """Read an exchange for a queue of this process."""
         reader = self._readers.get(exchange)
         if reader is None:
             topic = self.exchange_topic(exchange)
             ensure_topic_blocking(self._opened.admin, topic, 1)
             replies = kind == "direct"
-            reader = ExchangeReader(self._opened, topic, replies=replies, clock=self.sender.clock)
+            reader = ExchangeReader(self._opened, topic, replies=replies)
             self._readers[exchange] = reader
             if not replies:
                 reader.wait_assigned(_ASSIGNED_WAIT_S)
-        reader.bind(queue, matches)
+        reader.bind(queue, self.declare_transient(queue), matches)
         exchanges = self._read_by.setdefault(queue, [])
         if exchange not in exchanges:
             exchanges.append(exchange)
 
     def unbind(self, queue: str) -> None:
-        """Stop reading for a queue."""
+        """Stop reading for a queue, and forget it."""
+        self._transient_queues.pop(queue, None)
+        _queues_of_process.delete(self._key(queue))
         for exchange in self._read_by.pop(queue, []):
             if self._readers[exchange].unbind(queue):
                 self._readers.pop(exchange).close()
 
     def read(self, queue: str, new_tag: Any) -> dict[str, Any] | None:
-        """The next message for a queue of this connection; None if there is none now."""
+        """The next message for a queue of this process; None if there is none now."""
         for exchange in self._read_by.get(queue, []):
             message = self._readers[exchange].take(queue, new_tag)
             if message is not None:

@@ -1,18 +1,22 @@
 """The two kinds of Kombu queues, over one client: those that workers share, and those with one reader.
 
-Queues that workers share are topics with a consumer group each. Queues that live as long as their connection, such as
-those of ``celery inspect`` and its replies, have no topic of their own: their owner reads the topic of the exchange,
-starting at the time the queue was bound, and takes the messages that its binding matches.
+Queues that workers share are topics with a consumer group each. Transient queues, such as those of ``celery inspect`` and
+its replies, have no topic of their own: their process reads the topic of the exchange, starting at the time the queue was
+declared, and takes the messages that its binding matches.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
+
+from cachetools import LRUCache
 
 import triomq
 import triomq.blocking
@@ -161,11 +165,79 @@ class WorkQueue:
         self._consumer.close()
 
 
-class _NoOffsets:
-    """An offset store that keeps no offsets: each reader starts afresh."""
+class TransientQueue:
+    """A queue that no other process reads: the messages it waits with, and how far topics are read for it.
 
-    async def read(self, _queue: triomq.MessageQueue, /) -> int | None:
-        return None
+    Args:
+        since_ms: when it was declared, in ms since 1970.
+    """
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.waiting: deque[dict[str, Any]] = deque()
+        self.declarations = 0
+        """How many connections have declared it."""
+        self._read: dict[triomq.MessageQueue, tuple[int, int]] = {}
+
+    def next_offset(self, queue: triomq.MessageQueue) -> int | None:
+        """The first offset of a topic's queue that was not read for it; None if nothing was read."""
+        read = self._read.get(queue)
+        return None if read is None else read[0] + 1
+
+    def is_new(self, message: triomq.ReceivedMessage) -> bool:
+        """Whether a message has not been read for it; from now on it has."""
+        place = (message.queue_offset, message.stored_ms)
+        last = self._read.get(message.queue)
+        # In a topic that was deleted and created again, later messages have earlier offsets.
+        if last is not None and place[0] <= last[0] and place[1] <= last[1]:
+            return False
+        self._read[message.queue] = place
+        return True
+
+
+class TransientQueues:
+    """The transient queues of a process, which outlive its connections, as queues of a message broker do.
+
+    Celery declares the queue of its results on the connection that sends a task, and reads it on another one, which it opens
+    when the program asks for a result: what has arrived by then must be found. So must what arrives while a connection is
+    established again. The queues that were used last are kept.
+    """
+
+    _MAX = 1000
+
+    def __init__(self) -> None:
+        self._unlock()
+        os.register_at_fork(after_in_child=self._unlock)
+        self._queues: LRUCache[tuple[str, ...], TransientQueue] = LRUCache(self._MAX)
+
+    def _unlock(self) -> None:
+        # Of the threads of its parent, a child has only the one that forked: nothing would release another one's lock.
+        self._lock = threading.Lock()
+
+    def declare(self, key: tuple[str, ...], now_ms: int) -> TransientQueue:
+        """The queue of a name at a cluster, for one more connection."""
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                queue = self._queues[key] = TransientQueue(now_ms)
+            queue.declarations += 1
+            return queue
+
+    def delete(self, key: tuple[str, ...]) -> None:
+        """Forget a queue and its messages."""
+        with self._lock:
+            self._queues.pop(key, None)
+
+
+class _Positions:
+    """An offset store that begins where one of several queues has read least, and keeps nothing."""
+
+    def __init__(self, queues: Collection[TransientQueue]) -> None:
+        self._queues = queues
+
+    async def read(self, queue: triomq.MessageQueue, /) -> int | None:
+        offsets = [offset for each in self._queues if (offset := each.next_offset(queue)) is not None]
+        return min(offsets) if offsets and len(offsets) == len(self._queues) else None
 
     async def commit(self, _offsets: Mapping[triomq.MessageQueue, int], /) -> None:
         return None
@@ -177,67 +249,86 @@ class ExchangeReader:
     Args:
         client: the connection's client.
         topic: the exchange's topic.
-        replies: whether to read messages from just before the binding too: a reply may have arrived before it. With
-            commands this is False: a worker would carry out those that were sent to its predecessor.
-        clock: returns the time in ms since 1970.
+        replies: whether to read messages from just before the queues were declared: a reply may have arrived before the
+            binding. With commands this is False: a worker would carry out those that were sent to its predecessor.
     """
 
-    def __init__(self, client: triomq.blocking.Client, topic: str, *, replies: bool, clock: Clock) -> None:
+    def __init__(self, client: triomq.blocking.Client, topic: str, *, replies: bool) -> None:
+        self._client = client
+        self._topic = topic
+        self._replies = replies
         self._bindings: dict[str, list[Matches]] = {}
-        self._waiting: dict[str, deque[dict[str, Any]]] = {}
-        consumer = client.push_consumer(
-            f"{topic}-readers",
+        self._queues: dict[str, TransientQueue] = {}
+        # Connections that only send declare the queue of replies, too: what nobody takes is not read.
+        self._consumer = None if replies else self._open()
+
+    def _open(self) -> triomq.blocking.PushConsumer:
+        queues = tuple(self._queues.values())
+        consumer = self._client.push_consumer(
+            f"{self._topic}-readers",
             model="broadcasting",
-            start_from=clock() - _REPLY_MARGIN_MS if replies else "latest",
+            start_from=min(each.since_ms for each in queues) - _REPLY_MARGIN_MS if self._replies else "latest",
             drain_s=0,
-            offset_store=_NoOffsets(),
+            offset_store=_Positions(queues if self._replies else ()),
         )
-        self._consumer = _subscribed(consumer, topic)
+        return _subscribed(consumer, self._topic)
 
     def wait_assigned(self, wait_s: float) -> None:
         """Wait until there are queues to read from, so that messages sent from now on are read."""
         end = time.monotonic() + wait_s
-        while not self._consumer.assignment and time.monotonic() < end:
+        while self._consumer is not None and not self._consumer.assignment and time.monotonic() < end:
             time.sleep(0.01)
 
-    def bind(self, queue: str, matches: Matches) -> None:
+    def bind(self, name: str, queue: TransientQueue, matches: Matches) -> None:
         """Keep the messages that a binding matches for a queue."""
-        self._bindings.setdefault(queue, []).append(matches)
-        self._waiting.setdefault(queue, deque())
+        if name not in self._queues and self._replies and queue.declarations > 1:
+            self.close()  # what has come since its first declaration is read by a new consumer
+        self._bindings.setdefault(name, []).append(matches)
+        self._queues[name] = queue
 
-    def unbind(self, queue: str) -> bool:
+    def unbind(self, name: str) -> bool:
         """Remove a queue.
 
         Returns:
             Whether no queue is left.
         """
-        self._bindings.pop(queue, None)
-        self._waiting.pop(queue, None)
+        self._bindings.pop(name, None)
+        self._queues.pop(name, None)
         return not self._bindings
 
-    def take(self, queue: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
+    def take(self, name: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
         """The next Kombu message for a queue; None if there is none now."""
-        waiting = self._waiting[queue]
-        while not waiting:
+        waiting = self._queues[name].waiting
+        while True:
+            with suppress(IndexError):
+                message = waiting.popleft()
+                break
+            if self._consumer is None:
+                self._consumer = self._open()
             delivery = self._consumer.poll()
             if delivery is None:
                 return None
             delivery.done()
-            try:
-                message = unpack(_body_of(delivery.message))
-            except ValueError as error:
-                log.error("%r is not a message of Kombu: %s", delivery.message, error)  # noqa: TRY400
-                continue
-            key = routing_key(message)
-            for name, bindings in self._bindings.items():
-                if any(matches(key) for matches in bindings):
-                    self._waiting[name].append(message)
-        message = waiting.popleft()
+            self._distribute(delivery.message)
         # Each queue gets a copy: Kombu's changes to it must affect this queue only.
         properties = {**message["properties"], "delivery_tag": new_tag()}
         properties["delivery_info"] = dict(properties["delivery_info"])
         return {**message, "properties": properties}
 
+    def _distribute(self, received: triomq.ReceivedMessage) -> None:
+        interested = [name for name, queue in self._queues.items() if queue.is_new(received)]
+        try:
+            message = unpack(_body_of(received))
+        except ValueError as error:
+            log.error("%r is not a message of Kombu: %s", received, error)  # noqa: TRY400
+            return
+        key = routing_key(message)
+        for name in interested:
+            if any(matches(key) for matches in self._bindings[name]):
+                self._queues[name].waiting.append(message)
+
     def close(self) -> None:
-        """Stop reading."""
-        self._consumer.close()
+        """Stop reading; a later :meth:`take` goes on."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

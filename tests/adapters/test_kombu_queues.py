@@ -10,7 +10,8 @@ import pytest
 
 import triomq
 from triomq_adapters.delays import DUE_PROPERTY
-from triomq_adapters.kombu_queues import ExchangeReader, Sender, WorkQueue
+from triomq_adapters.envelopes import pack
+from triomq_adapters.kombu_queues import ExchangeReader, Sender, TransientQueue, TransientQueues, WorkQueue
 
 NOW = 1_800_000_000_000
 
@@ -52,8 +53,142 @@ def test_a_consumer_that_cannot_subscribe_leaves_its_group(kind: str) -> None:
     sender: Any = None
     make: dict[str, Callable[[], object]] = {
         "work": lambda: WorkQueue(consumer, "T", sender),
-        "exchange": lambda: ExchangeReader(client, "T", replies=False, clock=lambda: NOW),
+        "exchange": lambda: ExchangeReader(client, "T", replies=False),
     }
     with pytest.raises(triomq.errors.NoNameServer):
         make[kind]()
     assert not consumer.is_member
+
+
+PLACE = triomq.MessageQueue("exchange-", "a", 0)
+
+
+def received(offset: int, stored_ms: int, place: triomq.MessageQueue = PLACE) -> Any:
+    return SimpleNamespace(queue=place, queue_offset=offset, stored_ms=stored_ms)
+
+
+def test_each_message_is_new_once() -> None:
+    queue = TransientQueue(NOW)
+    assert [queue.is_new(received(offset, NOW + offset)) for offset in (3, 4, 4, 3, 6)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert queue.next_offset(PLACE) == 7
+
+
+def test_a_topic_that_was_created_again_has_new_messages() -> None:
+    queue = TransientQueue(NOW)
+    assert queue.is_new(received(90, NOW))
+    assert queue.is_new(received(0, NOW + 1))
+    assert queue.is_new(received(1, NOW + 1))
+
+
+def test_places_are_read_separately() -> None:
+    queue, other = TransientQueue(NOW), triomq.MessageQueue("exchange-", "b", 0)
+    assert queue.is_new(received(5, NOW))
+    assert queue.next_offset(other) is None
+    assert queue.is_new(received(2, NOW, other))
+
+
+def test_a_queue_outlives_its_connections_until_it_is_deleted() -> None:
+    queues = TransientQueues()
+    first = queues.declare(("a", "", "replies"), NOW)
+    assert queues.declare(("a", "", "replies"), NOW + 60_000) is first
+    assert queues.declare(("b", "", "replies"), NOW + 60_000) is not first
+    queues.delete(("a", "", "replies"))
+    assert queues.declare(("a", "", "replies"), NOW + 60_000).since_ms == NOW + 60_000
+
+
+def test_the_queues_that_were_used_last_are_kept() -> None:
+    queues = TransientQueues()
+    for number in range(1500):
+        queues.declare((str(number),), NOW + number)
+        queues.declare(("used",), NOW)
+    assert queues.declare(("used",), 0).declarations == 1501
+    assert queues.declare(("0",), 0).since_ms == 0
+
+
+class Readers:
+    """A client that counts its consumers, which begin where they are told and get what is in `log`."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        self.starts: list[int] = []
+        self.open = 0
+
+    def push_consumer(self, _group: str, *, start_from: int, **_: object) -> Any:
+        self.starts.append(start_from)
+        self.open += 1
+        left = [each for each in self.log if each.stored_ms >= start_from]
+
+        def poll() -> Any:
+            return SimpleNamespace(message=left.pop(0), done=lambda: None) if left else None
+
+        def close() -> None:
+            self.open -= 1
+
+        consumer = SimpleNamespace(subscribe=lambda _topic: None, poll=poll, close=close)
+        return Entered(consumer)
+
+
+class Entered(SimpleNamespace):
+    def __init__(self, consumer: SimpleNamespace) -> None:
+        super().__init__(**vars(consumer))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def reply(offset: int, stored_ms: int, to: str) -> Any:
+    body = pack({"body": "", "headers": {}, "properties": {"delivery_info": {"routing_key": to}}})
+    return SimpleNamespace(queue=PLACE, queue_offset=offset, stored_ms=stored_ms, body=body)
+
+
+def read_all(reader: ExchangeReader, name: str) -> int:
+    count = 0
+    while reader.take(name, lambda: "tag") is not None:
+        count += 1
+    return count
+
+
+def test_what_came_since_the_first_declaration_is_read_later() -> None:
+    """Celery declares the queue of its results where it sends, and reads it once a result is asked for."""
+    client: Any = Readers()
+    queues = TransientQueues()
+    sending = ExchangeReader(client, "exchange-", replies=True)
+    sending.bind("r", queues.declare(("r",), NOW), "r".__eq__)
+    assert client.open == 0, "who only sends reads nothing"
+    client.log = [
+        reply(0, NOW - 60_000, "r"),
+        reply(1, NOW + 10, "r"),
+        reply(2, NOW + 20, "other"),
+        reply(3, NOW + 30, "r"),
+    ]
+    reading = ExchangeReader(client, "exchange-", replies=True)
+    reading.bind("r", queues.declare(("r",), NOW + 600_000), "r".__eq__)
+    assert read_all(reading, "r") == 2
+    assert client.starts == [NOW - 5_000]
+    reading.close()
+    client.log.append(reply(4, NOW + 600_000, "r"))
+    again = ExchangeReader(client, "exchange-", replies=True)
+    again.bind("r", queues.declare(("r",), NOW + 900_000), "r".__eq__)
+    assert read_all(again, "r") == 1, "of a new connection, only what the last one has not read"
+
+
+def test_a_queue_that_is_bound_later_gets_what_came_before() -> None:
+    client: Any = Readers()
+    queues = TransientQueues()
+    queues.declare(("old",), NOW)
+    client.log = [reply(0, NOW + 10, "old"), reply(1, NOW + 20, "first")]
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    reader.bind("first", queues.declare(("first",), NOW), "first".__eq__)
+    assert read_all(reader, "first") == 1
+    reader.bind("old", queues.declare(("old",), NOW + 30), "old".__eq__)
+    assert (read_all(reader, "old"), read_all(reader, "first")) == (1, 0)
+    reader.bind("new", queues.declare(("new",), NOW + 40), "new".__eq__)
+    assert (client.open, len(client.starts)) == (1, 2), "a new queue needs no new consumer"

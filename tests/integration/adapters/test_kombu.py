@@ -17,6 +17,7 @@ from unreadable import send_unreadable
 
 import triomq
 import triomq_adapters.kombu  # noqa: F401 - makes the transport known
+from triomq_adapters.delays import wall_ms
 from triomq_testing import RocketMQ
 
 TIMEOUT_S = 120
@@ -178,6 +179,28 @@ def test_each_connection_reads_an_exchange_for_itself(kind, key, sent, found, co
     for reader in readers:
         assert reader.until(len(found)) == found
         assert reader.no_more()
+
+
+def test_replies_are_kept_while_no_connection_reads_them(connect) -> None:
+    """As the results of Celery's tasks: declared where they are sent, read where they are asked for, perhaps much later."""
+    replies = Queue("replies", Exchange(""), routing_key="replies", auto_delete=True, durable=False)
+
+    def reply(text: str) -> None:
+        with connect().channel() as channel:
+            Producer(channel).publish(text, exchange="", routing_key="replies", delivery_mode="transient")
+
+    connect().channel().queue_declare("replies", auto_delete=True, durable=False)
+    reply("first")
+    reader = Receiver(connect(clock=lambda: wall_ms() + 3_600_000), replies)
+    assert reader.until(1) == ["first"]
+    reader.connection.release()
+    reply("second")
+    reader = Receiver(connect(clock=lambda: wall_ms() + 7_200_000), replies)
+    assert reader.until(1) == ["second"]
+    assert reader.no_more()
+    reader.channel.queue_delete("replies")
+    reply("third")
+    assert reader.no_more()
 
 
 def test_workers_share_what_a_durable_queue_gets_of_a_topic_exchange(connect) -> None:
