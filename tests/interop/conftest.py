@@ -2,8 +2,8 @@
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
 cannot be downloaded. Servers run for a whole module unless a test needs to stop one, and not for the session: an idle
-JVM takes some hundredths of a core, and after half a minute has cost more than its start did. Tests use different
-topic names.
+JVM takes some hundredths of a core, and after half a minute has cost more than its start did. Those of 5.5.0 are for
+all modules whose tests follow each other. Tests use different topic names.
 """
 
 from __future__ import annotations
@@ -677,11 +677,54 @@ def javas(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
         yield target
 
 
+class Servers5:
+    """The name server and the broker of 5.5.0 for all modules: their start costs several times that of 4.9.7.
+
+    They run while the modules' tests follow each other, so that they are hardly ever idle.
+    """
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._running: tuple[SingleBroker, ExitStack] | None = None
+        self._starts = count(1)
+
+    def started(self) -> SingleBroker:
+        if self._running is None:
+            with ExitStack() as stack:
+                target = _target(self._servers, Kind.JAVA, stack, SETTINGS_5, f"-{next(self._starts)}")
+                self._running = target, stack.pop_all()
+        return self._running[0]
+
+    def end(self) -> None:
+        if self._running is not None:
+            _, stack = self._running
+            self._running = None
+            stack.close()
+
+
+SERVERS_5 = pytest.StashKey[Servers5]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if SERVERS_5 not in item.config.stash or (nextitem is not None and nextitem.path == item.path):
+        return
+    if nextitem is None or worker_group(nextitem.nodeid) != JAVA_5:
+        item.config.stash[SERVERS_5].end()
+
+
+@pytest.fixture(scope="session")
+def shared_5(pytestconfig: pytest.Config, servers_5: Servers) -> Iterator[Servers5]:
+    shared = pytestconfig.stash[SERVERS_5] = Servers5(servers_5)
+    yield shared
+    shared.end()
+
+
 @pytest.fixture(scope="module")
-def javas_5(servers_5: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
+def javas_5(shared_5: Servers5) -> SingleBroker:
     """The name server and the broker of 5.5.0."""
-    with servers_of(servers_5, Kind.JAVA, SETTINGS_5) as target:
-        yield target
+    return shared_5.started()
 
 
 @pytest.fixture(scope="module")
