@@ -136,6 +136,8 @@ class ConsumeQueue:
             that may concern.
         known_end: a queue that is damaged or has been emptied has had entries up to this number, whether or not their
             records are still there.
+        last_dropped: number, log offset and size of the last entry that was dropped because of damage in front of it; the
+            number is -1 without any.
         flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
         numbered: whether its records carry the numbers of their entries; false once RocketMQ is found to have given them
             other numbers.
@@ -151,6 +153,7 @@ class ConsumeQueue:
         "damaged",
         "flushed_until",
         "known_end",
+        "last_dropped",
         "limit",
         "max_offset",
         "max_physical_offset",
@@ -178,6 +181,7 @@ class ConsumeQueue:
         self.damaged = False
         self.damage_found: Callable[[int], None] = _ignore
         self.known_end = 0
+        self.last_dropped = (-1, 0, 0)
         self.flushed_until = -1
         self.numbered = True
         self._current: Segment | None = None
@@ -428,6 +432,8 @@ class ConsumeQueue:
         for file in unusable:
             data = disk.read(file.path) if file.length <= 2 * segments.size else b""
             self.known_end = max(self.known_end, self._numbers_in(data, file.base))
+            self._remember_last(data[: segments.size], file.base)
+        self.remember_dropped(end)
         for segment in reversed([s for s in segments.items if s.base >= end]):
             self.known_end = max(self.known_end, self._numbers_in(segment.buffer[:], segment.base))
             segments.delete_last()
@@ -472,6 +478,22 @@ class ConsumeQueue:
             count += 1
         return max(base // UNIT_BYTES + count, (base + self.segments.size) // UNIT_BYTES)
 
+    def remember_dropped(self, at: int) -> None:
+        """The entries from this position on are about to be dropped because of damage: keep `last_dropped`."""
+        for segment in reversed(self.segments.items):
+            if segment.end <= at or segment.base <= self.last_dropped[0] * UNIT_BYTES:
+                break
+            start = max(at - segment.base, 0)
+            content_end = segment.file.content_end(start, segment.size)
+            self._remember_last(segment.buffer[start:content_end], segment.base + start)
+
+    def _remember_last(self, data: bytes, at: int) -> None:
+        count = min(-(-len(data.rstrip(b"\0")) // UNIT_BYTES), len(data) // UNIT_BYTES)
+        number = at // UNIT_BYTES + count - 1
+        if count and number > self.last_dropped[0]:
+            offset, size, _ = UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)
+            self.last_dropped = number, offset, size
+
     def recover(self, unsafe_from: int | None) -> Generator[None, None, None]:
         """Find the end: the first entry that is not valid (docs/protocol/store.md §14.3). Yields between pieces of work.
 
@@ -506,6 +528,8 @@ class ConsumeQueue:
                 if not is_zero or segment is not items[-1]:  # as if the queue had continued
                     self._found_damaged(segment.base + valid)
                 break
+        if self.damaged:
+            self.remember_dropped(end)
         self.segments.truncate(end, is_blank=is_blank)
         self.min_offset = 0  # its entries decide, see `correct_min_offset`
         self._reset_to_segments()
@@ -559,6 +583,7 @@ class ConsumeQueue:
                 offset, size, _ = UNIT.unpack_from(segment.buffer, at)
                 if size != BLANK_SIZE and not fits(self, number + at // UNIT_BYTES, offset, size):
                     self._found_damaged(segment.base + at)
+                    self.remember_dropped(segment.base + at)
                     self.segments.truncate(segment.base + at)
                     self._reset_to_segments()
                     return

@@ -22,7 +22,7 @@ from triomq_server.disk import Disk
 from triomq_server.store.commitlog import CommitLog, enters_queue
 from triomq_server.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue, ConsumeQueues, QueueGap
 from triomq_server.store.dispatch.dispatcher import Dispatcher
-from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number
+from triomq_server.store.entries import MULTI_MARK, entry_fits, further_number, number_in
 from triomq_server.store.files.checkpoint import Checkpoint
 from triomq_server.store.files.segments import Segment, missing_text, segment_name
 from triomq_server.store.index import Index
@@ -117,8 +117,6 @@ class Recovery:
         self._damaged: list[tuple[int, int]] = []
         self._passed_over: set[int] = set()
         """Log offsets of damage in front of the checked part that has been reported."""
-        self._ends: list[tuple[ConsumeQueue, int]] = []
-        """Queues that begin again, and their ends before: blanks at an end have no records."""
         self._reindex_from = reindex_from
         self._queue_rebuild = queue_rebuild
         self._records = 0
@@ -159,8 +157,7 @@ class Recovery:
         yield from self._dispatch(begin, end, damaged)
         self._dispatcher.dispatched_offset = end
         yield from self._restore_repaired(end)
-        for queue, number in self._ends:
-            queue.fill_to(number)
+        self._keep_ends(damaged, end)
         self._keep_numbers(end)
         for queue in without_files:
             if not queue.segments.items and self._queues.get(queue.topic, queue.queue_id) is queue:
@@ -392,8 +389,8 @@ class Recovery:
             "%s: its files in front of entry %d are missing; built again from the log, from entry %d on",
             queue, first, record.queue_offset, extra=queue.log_fields,
         )  # fmt: skip
-        self._ends.append((queue, queue.max_offset))
         queue.damage_found(record.offset)
+        queue.remember_dropped(queue.segments.min_offset)
         queue.truncate(0)
         # At once: behind a queue's end, missing entries are found after a kill, too.
         queue.put(record.offset, record.size, self._dispatcher.tags_code(record), record.queue_offset, fill=False)
@@ -401,6 +398,23 @@ class Recovery:
 
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
         return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
+
+    def _keep_ends(self, built_again: list[ConsumeQueue], end: int) -> None:
+        """Leave blank the last entries of queues whose records are damaged: no new record may get their numbers."""
+        for queue in built_again:
+            number, offset, size = queue.last_dropped
+            # An entry that cannot be right is what damage has made of the space behind the last one.
+            is_likely = size > 0 and queue.max_physical_offset - 1 <= offset < end
+            if queue.segments.items and is_likely and (size == BLANK_SIZE or not self._owns(queue, offset)):
+                queue.fill_to(number + 1)
+
+    def _owns(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether a sound record of the queue is at this log offset."""
+        segment = self._commitlog.segments.find(offset)
+        if segment is None:
+            return False
+        record = read_record(segment.buffer, offset - segment.base, segment.size, offset, check_crc=False)
+        return isinstance(record, LogRecord) and number_in(record, queue) is not None
 
     def _keep_numbers(self, end: int) -> None:
         """Continue the numbering of queues whose records have all left the log, or were cut off behind those."""

@@ -434,6 +434,32 @@ DAMAGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("what", DAMAGES[:-1])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_again(
+    at_once: bool, what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """The records of its last four messages are damaged, and so is the queue further in front, later or at once."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    queue = b"".join(disk.read(path) for path in sorted(disk.files) if "/consumequeue/T/0/" in path)
+    for offset, _, _ in list(UNIT.iter_unpack(queue))[IDLE - 4 : IDLE]:
+        lose_record(disk, offset)
+    disk.write("/store/abort", b"")
+    disk.remove("/store/checkpoint")
+    if not at_once:
+        async with open_store(config, disk=disk, clock=clock) as store:
+            assert store.queue_bounds("T", 0) == (0, IDLE)
+    damage_idle_queue(disk, what)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+        units = [store.queue_unit("T", 0, n) or (0, 0, 0) for n in range(IDLE)]
+        assert [n for n in range(IDLE) if units[n][1] == BLANK_SIZE] == [*range(IDLE - 4, IDLE)]
+        assert store.append(make_record(200)).queue_offset == IDLE
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE + 1)
+
+
 @pytest.mark.parametrize("what", DAMAGES)
 async def test_a_kill_while_an_idle_queue_is_built_again_loses_nothing(
     what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
