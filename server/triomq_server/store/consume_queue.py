@@ -892,6 +892,10 @@ class ConsumeQueues:
         """The largest over all queues, -1 without any."""
         return max((q.max_physical_offset for q in self.table.values()), default=-1)
 
+    def entries(self) -> int:
+        """The sum of the numbers at which the queues with files end."""
+        return sum(queue.max_offset for queue in self.table.values() if queue.segments.items)
+
     def has_topic(self, topic: str) -> bool:
         """Whether the topic has any queue on the disk."""
         return can_have_directory(topic) and self._disk.exists(f"{self._directory}/{topic}")

@@ -268,6 +268,7 @@ async def _finish_rebuild(index: Index, disk: Disk, root: str, reindex_from: int
 async def _unload(store: MessageStore, config: StoreConfig) -> None:
     """Flush and close everything; the abort marker goes only if all of it is on disk."""
     whole = await store.drop_unfinished()
+    store.checkpoint.queue_entries = store.consume_queues.entries()
     refused = await store.flusher.flush_everything()
     safe = refused is None and whole
     store.commitlog.close()

@@ -158,6 +158,7 @@ class Recovery:
         self._dispatcher.dispatched_offset = end
         yield from self._restore_repaired(end)
         self._keep_ends(damaged, end)
+        yield from self._find_lost_entries(begin, end)
         self._keep_numbers(end)
         for queue in without_files:
             if not queue.segments.items and self._queues.get(queue.topic, queue.queue_id) is queue:
@@ -407,6 +408,22 @@ class Recovery:
             is_likely = size > 0 and queue.max_physical_offset - 1 <= offset < end
             if queue.segments.items and is_likely and (size == BLANK_SIZE or not self._owns(queue, offset)):
                 queue.fill_to(number + 1)
+
+    def _find_lost_entries(self, begin: int, end: int) -> Steps:
+        """Dispatch the log in front of `begin`, too, if queues have lost their last files, or all, unnoticed: no record that
+        has been read since the start shows that of an idle queue."""
+        # Of a start that follows a kill only if the kill came in a start: queues may have been removed since an earlier one.
+        is_known = self._clean or self._queue_rebuild.log_offset is not None
+        lost = self._checkpoint.queue_entries - self._queues.entries() if is_known else 0
+        self._checkpoint.queue_entries = 0
+        first = self._commitlog.min_offset
+        if lost > 0 and begin > first:
+            _log.error(
+                "%d queue entries are missing that were there when the store was closed; all of the log is dispatched again",
+                lost,
+            )  # fmt: skip
+            self._queue_rebuild.note(first)
+            yield from self._dispatch(first, end, [])
 
     def _owns(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether a sound record of the queue is at this log offset."""

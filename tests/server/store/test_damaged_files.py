@@ -322,7 +322,8 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
         disk.remove(files[1])
         disk.write(files[1], content[:100])
     else:
-        for path in {"first file": files[:1], "second file": files[1:2], "all files": files}[what]:
+        lost = {"first file": files[:1], "second file": files[1:2], "all files": files, "last file": files[3:]}
+        for path in lost[what]:
             disk.remove(path)
 
 
@@ -430,11 +431,11 @@ async def test_many_queues_that_miss_the_same_part_of_the_log(
 
 DAMAGES = [
     "an entry", "two entries, offset", "two entries, size", "a wrong length", "first file", "second file",
-    "all files",
+    "all files", "last file",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("what", DAMAGES[:-1])
+@pytest.mark.parametrize("what", DAMAGES[:-2])
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_again(
     at_once: bool, what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any
@@ -458,6 +459,41 @@ async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_a
         assert store.append(make_record(200)).queue_offset == IDLE
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, IDLE + 1)
+
+
+@pytest.mark.parametrize("directory", ["T/0", "T"])
+async def test_a_lost_directory_of_idle_queues_is_built_again(
+    directory: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
+) -> None:
+    """Also that of a topic, which might have been deleted."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(200):
+            clock.now += 10_000
+            store.append(make_record(n, topic="U" if n >= IDLE else "T"))
+    disk.remove_tree(f"/store/consumequeue/{directory}")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+        assert store.append(make_record(200)).queue_offset == IDLE
+    line = f"{IDLE} queue entries are missing that were there when the store was closed"
+    assert caplog.text.count(line) == 1
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE + 1)
+    assert caplog.text.count(line) == 1
+
+
+async def test_queues_removed_before_a_kill_are_not_missed(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
+) -> None:
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        store.append(make_record(200, topic="U"))
+        await store.queue_removal.remove_topic("T")
+        left = disk.after_kill()
+    async with open_store(config, disk=left, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (IDLE, IDLE)
+    assert "are missing" not in caplog.text
 
 
 @pytest.mark.parametrize("what", DAMAGES)

@@ -127,11 +127,13 @@ async def test_small_store_checkpoint_and_files_stay_as_they_were(
         assert times == tuple(golden.doc["checkpoint"].values())
         assert (root / "abort").read_bytes() == b""
         end = store.log_max_offset
+        entries = sum(store.queue_bounds(*queue)[1] for queue in store.queues())
     after = content()
     assert after.pop("triomq/boot_id")
     assert after["checkpoint"][64:88] == before["checkpoint"][:24]  # the copy, where RocketMQ neither reads nor writes
-    assert struct.unpack_from(">2q", after["checkpoint"], 88) == (end, end)  # and there how far log and queues are safe
-    after["checkpoint"] = after["checkpoint"][:64] + bytes(40) + after["checkpoint"][104:]
+    # And there how far log and queues are safe, and how many entries the queues have.
+    assert struct.unpack_from(">3q", after["checkpoint"], 88) == (end, end, entries)
+    after["checkpoint"] = after["checkpoint"][:64] + bytes(48) + after["checkpoint"][112:]
     assert after == before
 
 

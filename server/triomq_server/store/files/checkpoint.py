@@ -1,5 +1,5 @@
 """The `checkpoint` file: the store times up to which log, queues and index are on disk (`StoreCheckpoint`;
-docs/protocol/store.md §11.1), and, unlike RocketMQ's, the log offsets."""
+docs/protocol/store.md §11.1), and, unlike RocketMQ's, the log offsets and the number of queue entries."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _COPY_AT = 64
 """Position of a second copy of the times, where RocketMQ neither reads nor writes. The offsets follow."""
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_AT = _COPY_AT + _TIMES.size
+_ENTRIES = struct.Struct(">q")
+_ENTRIES_AT = _OFFSETS_AT + _OFFSETS.size
 _FILE_BYTES = 4096
 _MARGIN_MS = 3000
 
@@ -36,6 +38,8 @@ class Checkpoint:
         logics_timestamp: records up to this time have their queue entries, on the disk or not.
         queues_timestamp: as `logics_timestamp`, with the entries on the disk; this is the value in the file.
         index_timestamp: of the index files that are full.
+        queue_entries: the sum of the numbers at which the queues ended when the store was closed; 0 if that is not known,
+            as while it is open.
         steps_back: how often the log's times have gone back.
     """
 
@@ -46,6 +50,7 @@ class Checkpoint:
         self.logics_timestamp = 0
         self.queues_timestamp = 0
         self.index_timestamp = 0
+        self.queue_entries = 0
         self.steps_back = 0
         self.log_offset = 0
         self.logics_offset = 0
@@ -80,6 +85,7 @@ class Checkpoint:
         self._offsets_in_file = max(0, offsets[0]), max(0, offsets[1])
         self.log_offset, self.queues_offset = self._offsets_in_file
         self.logics_offset = self.queues_offset
+        self.queue_entries = _ENTRIES.unpack_from(data, _ENTRIES_AT)[0] if times == copies else 0
 
     def log_cut(self, end: int) -> None:
         """The log ends at this offset now: nothing behind it is vouched for."""
@@ -124,18 +130,19 @@ class Checkpoint:
     def encode(self) -> bytes:
         """The file's bytes."""
         offsets = self.log_offset, self.queues_offset
-        return _encode(self.physic_timestamp, self.queues_timestamp, self.index_timestamp, offsets)
+        times = self.physic_timestamp, self.queues_timestamp, self.index_timestamp
+        return _encode(times, offsets, self.queue_entries)
 
     def encode_lower(self) -> bytes:
         """The file's bytes, with none of the times later than in the file as it is."""
         physic, queues, index = self._in_file
         log_offset, queues_offset = self._offsets_in_file
-        return _encode(
+        times = (
             min(physic, self.physic_timestamp),
             min(queues, self.queues_timestamp),
             min(index, self.index_timestamp),
-            (min(log_offset, self.log_offset), min(queues_offset, self.queues_offset)),
         )
+        return _encode(times, (min(log_offset, self.log_offset), min(queues_offset, self.queues_offset)), 0)
 
     def write(self, data: bytes) -> None:
         """Replace the file, whole or not at all, and force it to the disk; blocks. OSError."""
@@ -155,6 +162,7 @@ class Checkpoint:
         return min(self.min_timestamp, self.index_timestamp)
 
 
-def _encode(physic_ms: int, queues_ms: int, index_ms: int, offsets: tuple[int, int]) -> bytes:
-    times = _TIMES.pack(physic_ms, queues_ms, index_ms)
-    return (times.ljust(_COPY_AT, b"\0") + times + _OFFSETS.pack(*offsets)).ljust(_FILE_BYTES, b"\0")
+def _encode(times: tuple[int, int, int], offsets: tuple[int, int], queue_entries: int) -> bytes:
+    packed = _TIMES.pack(*times)
+    added = packed + _OFFSETS.pack(*offsets) + _ENTRIES.pack(queue_entries)
+    return (packed.ljust(_COPY_AT, b"\0") + added).ljust(_FILE_BYTES, b"\0")
