@@ -134,8 +134,8 @@ class ConsumeQueue:
         damaged: whether its files have been found to be damaged: what is missing has to be built again from the log.
         damage_found: called before its files are cut or deleted, with a log offset in front of all records whose entries
             that may concern.
-        known_end: a queue that is damaged or has been emptied has had entries up to this number, whether or not their
-            records are still there.
+        known_end: the number up to which a queue that a start has found without usable files, or has emptied, may have had
+            entries, whether or not their records are still there.
         last_dropped: number, log offset and size of the last entry that was dropped because of damage in front of it; the
             number is -1 without any.
         flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
@@ -603,7 +603,6 @@ class ConsumeQueue:
         """Drop the entries of records at or behind this log offset (docs/protocol/store.md §14.7)."""
         self.publish_position()
         items = self.segments.items
-        first = items[0].base // UNIT_BYTES if items else 0
         while items:
             offset, size, _ = UNIT.unpack_from(items[-1].buffer, 0)
             # If the last file is empty, the entries to be dropped may be at the end of the one before.
@@ -621,7 +620,6 @@ class ConsumeQueue:
         else:
             self.segments.destroy()  # a start takes an empty directory for a queue that has lost its files
             self.max_physical_offset = -1  # a damaged entry may have pointed behind all records
-            self.known_end = max(self.known_end, first)
         self._reset_to_segments()
         self.max_physical_offset = min(self.max_physical_offset, physical_offset)
 
@@ -636,11 +634,10 @@ class ConsumeQueue:
             return None
         return RemovedQueue(self.topic, self.queue_id, first.base // UNIT_BYTES, self.removed_before)
 
-    def continue_at_known_end(self, log_offset: int) -> None:
-        """After a cut of the log at this offset has left no entries: give no number again that an expired entry had."""
-        if not self.segments.items and self.known_end > self.max_offset:
-            self.start_offset = self.max_offset = self.min_offset = self.known_end
-            self.removed_before = log_offset
+    def continue_as(self, emptied: RemovedQueue) -> None:
+        """A cut has left no entries: continue as the result of `emptied_by` says."""
+        self.start_offset = self.max_offset = self.min_offset = emptied.next_offset
+        self.removed_before = emptied.log_offset
 
     def _sound_before(self, segment: Segment, physical_offset: int) -> int:
         """A position before which all entries are of records before this log offset, close to the first that is not.

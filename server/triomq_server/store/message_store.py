@@ -333,15 +333,16 @@ class MessageStore:
                 longer.append(queue)
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record
         try:
-            if offset and (emptied := [one for queue in longer if (one := queue.emptied_by(offset)) is not None]):
-                noted = [one._replace(log_offset=offset) for one in emptied]
-                await self.consume_queues.removed.note_in_background(noted)  # before their files are deleted
+            found = [queue.emptied_by(offset) for queue in longer] if offset else []
+            emptied = {one[:2]: one._replace(log_offset=offset) for one in found if one is not None}
+            if emptied:
+                await self.consume_queues.removed.note_in_background(emptied.values())  # before their files are deleted
             for queue in longer:
-                if self._table.get((queue.topic, queue.queue_id)) is queue:  # not removed in the meantime
-                    queue.known_end = 0  # of damage at the start, or of an earlier cut
+                where = queue.topic, queue.queue_id
+                if self._table.get(where) is queue:  # not removed in the meantime
                     queue.truncate(offset)
-                    if offset:
-                        queue.continue_at_known_end(offset)
+                    if where in emptied:
+                        queue.continue_as(emptied[where])
                     await trio.lowlevel.checkpoint()
         finally:
             self._open = was_open

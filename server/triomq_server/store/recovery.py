@@ -184,8 +184,11 @@ class Recovery:
         self._queues.removed.truncate(end)
         known_end, cut, log = end, 0, self._commitlog.segments
         longer = [queue for queue in self._queues if queue.max_physical_offset > end]
-        if emptied := [one for queue in longer if (one := queue.emptied_by(end)) is not None]:
-            self._queues.removed.note(emptied)  # before their files are deleted
+        emptied = {queue: one for queue in longer if (one := queue.emptied_by(end)) is not None}
+        if emptied:
+            self._queues.removed.note(emptied.values())  # before their files are deleted
+        for queue, one in emptied.items():
+            queue.known_end = max(queue.known_end, one.next_offset)
         for queue in self._queues:
             queue.removed_before = min(queue.removed_before, end)
             if queue.max_physical_offset > end:
