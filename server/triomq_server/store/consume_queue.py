@@ -406,17 +406,20 @@ class ConsumeQueue:
 
     # ---- recovery and expiry
 
-    def load(self, disk: Disk, only_file: tuple[str, bytes] | None) -> None:
-        """Load the files; the first damaged or missing one and all after it are deleted, and `damaged` is set.
+    def load(self, disk: Disk, only_file: tuple[str, bytes] | None) -> list[str]:
+        """Load the files; the first damaged or missing one and all after it are left out, and `damaged` is set.
 
         Their entries are built again from the log. Raises StoreDamaged for a file with a foreign name.
 
         Args:
             disk: where the files are.
             only_file: the result of `Disk.only_files` for the queue's directory.
+
+        Returns:
+            The paths of the files that have been left out, which are to be deleted, the last one first.
         """
         if only_file is not None and self._load_only(*only_file):
-            return
+            return []
         segments = self.segments
         unusable = segments.load_usable()
         end = min((file.base for file in unusable), default=None)
@@ -427,23 +430,25 @@ class ConsumeQueue:
                 break
             following = segment.end
         if end is None:
-            return
+            return []
         self.found_damaged(end)
         for file in unusable:
             data = disk.read(file.path) if file.length <= 2 * segments.size else b""
             self.known_end = max(self.known_end, self._numbers_in(data, file.base))
             self._remember_last(data[: segments.size], file.base)
         self.remember_dropped(end)
-        for segment in reversed([s for s in segments.items if s.base >= end]):
+        paths = []
+        while segments.items and segments.items[-1].base >= end:
+            segment = segments.items.pop()
             self.known_end = max(self.known_end, self._numbers_in(segment.buffer[:], segment.base))
-            segments.delete_last()
-        for file in unusable:
-            disk.remove(file.path)
+            segment.close()
+            paths.append(segment.path)
         _log.error(
             "%s: files are damaged or missing from entry %d on (%s); they are built again from the log",
             self, end // UNIT_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",
             extra=self.log_fields,
         )  # fmt: skip
+        return paths + [file.path for file in unusable]
 
     def _load_only(self, name: str, content: bytes) -> bool:
         """Take up a queue's only file if it holds valid entries and nothing else, and do what `recover` would do with it.
@@ -830,14 +835,23 @@ class ConsumeQueues:
         """
         self.removed.load()
         self._disk.make_directory(self._directory)
+        unusable: list[str] = []
+        emptied = []
         places, looked_at = tee(self._places())
         paths = (self._path(*place) for place in looked_at)
         with closing(self._disk.only_files(paths, self._file_bytes, _READ_BYTES)) as only_files:
             for number, (only_file, place) in enumerate(zip(only_files, places, strict=True)):
                 if only_file is not None or self._disk.is_directory(self._path(*place)):
-                    self.obtain(*place).load(self._disk, only_file)
+                    queue = self.obtain(*place)
+                    unusable += queue.load(self._disk, only_file)
+                    if not queue.segments.items and queue.known_end > queue.start_offset:
+                        emptied.append(RemovedQueue(*place, queue.known_end, queue.removed_before))
                 if number % _LOADED_PER_STEP == _LOADED_PER_STEP - 1:
                     yield
+        if emptied:
+            self.removed.note(emptied)  # for a start that follows a kill, which finds no files
+        for path in unusable:
+            self._disk.remove(path)
 
     def are_on_disk(self) -> bool:
         """Whether the disk has any queue with entries. Changes nothing, and loads nothing."""

@@ -443,6 +443,18 @@ class Recovery:
             self._queues.removed.note([RemovedQueue(q.topic, q.queue_id, q.known_end, end) for q in gone])
         for queue in gone:
             self._queues.forget(queue)
+        self._correct_noted()
+
+    def _correct_noted(self) -> None:
+        """What was noted of a queue without usable files is too much where records of it have been found."""
+        corrected = []
+        for one in self._queues.removed.table.values():
+            queue = self._queues.get(one.topic, one.queue_id)
+            if queue is not None and queue.segments.items and one.next_offset > queue.max_offset:
+                queue.start_offset = queue.segments.min_offset // UNIT_BYTES
+                corrected.append(one._replace(next_offset=queue.start_offset))
+        if corrected:
+            self._queues.removed.note(corrected)
 
     def _forget_everything(self) -> Steps:
         """Without a log no entry means anything."""

@@ -757,6 +757,44 @@ async def test_a_wrong_end_of_a_queue_is_found_at_the_start(
     await assert_whole(closed, make_record, record_number)
 
 
+@pytest.mark.parametrize("what", ["cut off", "cut off, others behind it", "with another name"])
+async def test_a_kill_before_the_number_of_a_damaged_queue_without_records_is_noted(
+    what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    files = sorted(path for path in disk.files if "/consumequeue/T/0/" in path)
+    for base in (0, 8192):
+        disk.remove(f"/store/commitlog/{base:020d}")
+    first, last = disk.read(files[0]), disk.read(files[3])
+    for path in files[:1] if what.endswith("behind it") else files:
+        disk.remove(path)
+    if what == "cut off":
+        disk.write(files[3], last[:160])
+    elif what == "with another name":
+        disk.write(files[3].replace("600", "610"), last)
+    else:
+        disk.write(files[0], first[:160])
+    killed: list[MemoryDisk] = []
+    remove = MemoryDisk.remove
+
+    def then_kill(owner: MemoryDisk, path: str) -> None:
+        remove(owner, path)
+        killed.append(disk.after_kill())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "remove", then_kill)
+        async with open_store(config, disk=disk, clock=clock) as store:
+            patch.undo()
+            bounds = store.queue_bounds("T", 0)
+    number = 40 if what == "cut off" else IDLE
+    assert bounds == (number, number)
+    assert killed
+    for left in killed:
+        async with open_store(config, disk=left, clock=clock) as store:
+            assert store.append(make_record(200)).queue_offset == number
+
+
 async def test_offsets_continue_where_a_damaged_queue_without_records_ended(
     closed: StoreConfig, make_record: MakeRecord
 ) -> None:
@@ -776,6 +814,26 @@ async def test_offsets_continue_where_a_damaged_queue_without_records_ended(
         assert store.append(make_record(0)).queue_offset == 40
     async with open_store(closed) as store:
         assert store.queue_bounds("T", 0) == (40, 41)
+
+
+async def test_a_queue_that_seemed_to_have_no_records_does_not_lose_its_first_file_unnoticed(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Its next number was noted, lest a kill should come before its records are found."""
+    config = make_config("/store", mapped_file_size_commit_log=8192)
+    disk = await with_idle_queue(config, make_record, clock)
+    first, *others = sorted(path for path in disk.files if "/consumequeue/T/0/" in path)
+    content = disk.read(first)
+    for path in (first, *others):
+        disk.remove(path)
+    disk.write(first, content[:160])
+    disk.write(others[-1], content[:160])
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+    disk.remove(first)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (0, IDLE)
+        assert store.queue_unit("T", 0, 0) is not None
 
 
 def index_file(config: StoreConfig, number: int) -> Path:
