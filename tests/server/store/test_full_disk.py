@@ -205,3 +205,24 @@ async def test_a_start_ends_a_cut_in_which_a_log_file_could_not_be_deleted(
         low, high = store.queue_bounds("T", 0)
         assert (low, high) == (0, store.append(make_record(0)).queue_offset)
         assert store.record_offset_at("T", 0, high - 1) < 6 * 3000
+
+
+async def test_a_start_that_cannot_note_what_a_later_one_has_to_do_names_no_damage(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: Any, caplog: Any
+) -> None:
+    config = make_config(ROOT)
+    async with open_store(config, disk=memory_disk) as store:
+        store.append(make_record(0))
+    write = MemoryDisk.write
+
+    def refuse_note(disk: MemoryDisk, path: str, data: bytes, **more: Any) -> None:
+        if path.endswith("/queuesFrom"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write(disk, path, data, **more)
+
+    monkeypatch.setattr(MemoryDisk, "write", refuse_note)
+    async with open_store(config, disk=memory_disk) as store:
+        assert store.queue_bounds("T", 0) == (0, 1)
+    lines = [line for line in caplog.messages if "cannot be noted" in line]
+    assert len(lines) == 1
+    assert "would have to be built again after a kill of this start" in lines[0]

@@ -59,7 +59,10 @@ class QueueRebuild:
         try:
             note_offset(self._disk, self._root, _NAME, log_offset)
         except OSError as error:
-            _log.error("that queues are to be built again from log offset %d cannot be noted: %s", log_offset, error)
+            _log.error(
+                "the log offset %d, from which queues would have to be built again after a kill of this start, cannot be noted: "
+                "%s", log_offset, error,
+            )  # fmt: skip
 
     def forget(self) -> None:
         """The queues are complete, and on the disk. OSError."""
