@@ -639,6 +639,11 @@ class ConsumeQueue:
             return None
         return RemovedQueue(self.topic, self.queue_id, first.base // UNIT_BYTES, self.removed_before)
 
+    def drop_files(self) -> None:
+        """Delete all files; the next entry gets the number `start_offset`."""
+        self.segments.destroy()
+        self._reset_to_segments()
+
     def continue_as(self, emptied: RemovedQueue) -> None:
         """A cut has left no entries: continue as the result of `emptied_by` says."""
         self.start_offset = self.max_offset = self.min_offset = emptied.next_offset

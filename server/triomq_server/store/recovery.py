@@ -446,11 +446,15 @@ class Recovery:
         self._correct_noted()
 
     def _correct_noted(self) -> None:
-        """What was noted of a queue without usable files is too much where records of it have been found."""
+        """Compare queues with what was noted of their numbers when they had no files."""
         corrected = []
         for one in self._queues.removed.table.values():
             queue = self._queues.get(one.topic, one.queue_id)
-            if queue is not None and queue.segments.items and one.next_offset > queue.max_offset:
+            if queue is None or not queue.segments.items or one.next_offset <= queue.max_offset:
+                continue
+            if queue.max_physical_offset <= queue.removed_before:
+                queue.drop_files()  # what a removal has left, or what was made for a first entry that is not on the disk
+            else:  # too much was noted, before its records were found
                 queue.start_offset = queue.segments.min_offset // UNIT_BYTES
                 corrected.append(one._replace(next_offset=queue.start_offset))
         if corrected:

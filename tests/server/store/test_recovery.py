@@ -51,6 +51,70 @@ async def test_records_of_a_removed_topic_do_not_come_back(
         assert [record_number(store.read("T", 0, n, 1, None).slices[0]) for n in range(20, 23)] == [100, 101, 102]
 
 
+@pytest.mark.parametrize("ending", ["kill", "power failure"])
+async def test_the_first_message_after_a_removal_is_not_stored_before_the_end(
+    ending: str,
+    memory_disk: MemoryDisk,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queue's new file is there, but not the entries in it, nor the blanks in front of them."""
+    left: list[MemoryDisk] = []
+    create = MemoryDisk.create
+
+    def then_end(disk: MemoryDisk, *arguments: Any, **more: Any) -> Any:
+        file = create(disk, *arguments, **more)
+        left.append(disk.after_kill() if ending == "kill" else disk.after_power_loss(NothingUnforced()))
+        return file
+
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        for n in range(26):
+            store.append(make_record(n))
+        await store.queue_removal.remove_topic("T")
+        await store.flush()
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryDisk, "create", then_end)
+            store.append(make_record(26))
+    assert left[0].list(f"{ROOT}/consumequeue/T/0") == ["00000000000000000400"]
+    for _ in range(2):
+        async with open_store(make_config(ROOT), disk=left[0]) as store:
+            assert store.queue_bounds("T", 0) == (26, 26)
+    async with open_store(make_config(ROOT), disk=left[0]) as store:
+        assert store.append(make_record(27)).queue_offset == 26
+
+
+async def test_a_power_failure_in_a_removal_gives_no_number_again(
+    memory_disk: MemoryDisk, make_config: MakeConfig, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue's last files are still there, without all of their entries, and the log's last records are lost."""
+    left: list[MemoryDisk] = []
+    remove = MemoryDisk.remove
+
+    def then_fail(disk: MemoryDisk, path: str) -> None:
+        remove(disk, path)
+        left.append(disk.after_power_loss(NothingUnforced()))
+
+    async with open_store(make_config(ROOT), disk=memory_disk) as store:
+        for n in range(15):
+            store.append(make_record(n))
+        await store.flush()
+        await store.flusher.flush_queues(0, checkpoint=True)
+        for n in range(10):
+            store.append(make_record(n))
+        await store.flush()
+        store.append(make_record(0, queue_id=1))
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryDisk, "remove", then_fail)
+            await store.queue_removal.remove_topic("T")
+    there = [disk for disk in left if disk.list(f"{ROOT}/consumequeue/T/0")]
+    assert there
+    for disk in there:
+        async with open_store(make_config(ROOT), disk=disk) as store:
+            assert store.queue_bounds("T", 0) == (25, 25)
+            assert store.append(make_record(27)).queue_offset == 25
+
+
 @pytest.mark.parametrize("written", range(5))
 async def test_a_kill_during_a_batch_leaves_its_first_records_and_no_gap(
     memory_disk: MemoryDisk,
