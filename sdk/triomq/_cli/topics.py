@@ -295,9 +295,7 @@ async def _list_topics(client: Client, *, with_system: bool, as_json: bool) -> N
             except RouteNotFound:
                 found[name] = {}  # deleted since the list was created
 
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(look, name)
+    await side_by_side(*(partial(look, name) for name in names))
     width = max([*map(len, names), 5])
     if not as_json:
         click.echo(f"{'TOPIC':<{width}}  {'QUEUES':>7}  PERM  BROKERS")

@@ -10,7 +10,7 @@ import pytest
 from triomq._cli import consume, messages
 from triomq._cli.topics import order_warning
 from triomq_command import running
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
 from triomq_protocol.trace import encode_consuming
 
@@ -36,6 +36,16 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert (code, out) == (1, "")
     assert "broker-a-0:10911" in err
     assert command_line.passed_s < VIRTUAL_S
+
+
+def test_a_list_whose_routes_a_name_server_refuses_ends_with_one_error(command_line):
+    name_server = command_line.cluster.name_server
+    name_server.add_route("U", command_line.cluster.broker)
+    refused = [lambda command: command.answer(ResponseCode.SYSTEM_ERROR, "out of memory")] * 2
+    name_server.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *refused)
+    code, out, err = command_line("topics")
+    assert (code, out) == (1, "")
+    assert "out of memory" in err
 
 
 @pytest.mark.parametrize(
