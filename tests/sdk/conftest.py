@@ -21,7 +21,15 @@ from triomq_protocol.hosts import pack_host
 from triomq_protocol.properties import decode_properties
 from triomq_protocol.record.batch import split_batch
 from triomq_protocol.record.view import RecordView
-from triomq_protocol.requests import BrokerData, ClusterInfo, GetRouteInfoRequest, QueueData, TopicList, TopicRouteData
+from triomq_protocol.requests import (
+    BrokerData,
+    ClusterInfo,
+    GetRouteInfoRequest,
+    QueueData,
+    TopicConfig,
+    TopicList,
+    TopicRouteData,
+)
 from triomq_protocol.requests.offset import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
@@ -217,6 +225,7 @@ class FakeBroker(FakeNode):
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
             RequestCode.UPDATE_AND_CREATE_TOPIC: lambda command: command.answer(0),
+            RequestCode.GET_TOPIC_CONFIG: lambda command: command.answer(0, body=TopicConfig().encode()),
             RequestCode.DELETE_TOPIC_IN_BROKER: lambda command: command.answer(0),
         }.get(command.code)
         return handler(command) if handler is not None else super().serve(command)

@@ -53,11 +53,13 @@ from triomq_protocol.requests import (
     GetMaxOffsetRequest,
     GetMaxOffsetResponse,
     KVTable,
+    TopicConfig,
+    TopicConfigTable,
     TopicList,
     TopicRouteData,
     TopicStatsTable,
 )
-from triomq_protocol.requests.admin import GetTopicStatsInfoRequest, TopicOffset
+from triomq_protocol.requests.admin import GetTopicConfigRequest, GetTopicStatsInfoRequest, TopicOffset
 from triomq_protocol.wire.command import Command
 
 ADMIN_TIMEOUT_S = 5.0
@@ -108,7 +110,7 @@ class Admin(metaclass=NoPublicConstructor):
         queues: int = 8,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        perm: int = PERM_READ_WRITE,
+        perm: int | None = PERM_READ_WRITE,
         order: bool = False,
         brokers: Sequence[str] | None = None,
         cluster: str | None = None,
@@ -120,7 +122,8 @@ class Admin(metaclass=NoPublicConstructor):
             queues: number of queues per broker, 1 to 65536.
             read_queues: number of readable ones, if it differs.
             write_queues: number of writable ones, if it differs.
-            perm: the sum of 4 read, 2 write, 1 inherit.
+            perm: the sum of 4 read, 2 write, 1 inherit; None: as each broker has it, 6 for a new topic. A route may show
+                less, during a broker's maintenance.
             order: kept for readers of the setting; brokers ignore it.
             brokers: broker names; by default all brokers of the cluster.
             cluster: the cluster's name; by default all clusters.
@@ -137,15 +140,16 @@ class Admin(metaclass=NoPublicConstructor):
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
                 check_count(name, number, 0, QUEUES_MAX)
-        _check_perm(perm)
+        if perm is not None:
+            _check_perm(perm)
         header = self._topic_header(
             topic,
             queues if read_queues is None else read_queues,
             queues if write_queues is None else write_queues,
-            perm,
+            PERM_READ_WRITE if perm is None else perm,
             order=order,
         )
-        created, error = await self._create(header, topic, brokers, cluster)
+        created, error = await self._create(header, topic, brokers, cluster, keep_perm=perm is None)
         if error is not None:
             raise error
         return created
@@ -352,15 +356,23 @@ class Admin(metaclass=NoPublicConstructor):
         return {**self._routes.broker_addresses(), **registered}
 
     async def _create(
-        self, header: CreateTopicRequest, topic: str, brokers: Sequence[str] | None, cluster: str | None
+        self,
+        header: CreateTopicRequest,
+        topic: str,
+        brokers: Sequence[str] | None,
+        cluster: str | None,
+        *,
+        keep_perm: bool = False,
     ) -> tuple[list[str], MQError | None]:
         """The addresses of the brokers that have the topic now, and why not all have it."""
         masters, lacking = await self._masters(brokers, cluster)
         failures: dict[str, MQError] = {}
         created: list[str] = []
         for address in masters:
-            request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
             try:
+                if keep_perm:
+                    header.perm = await self._perm_on_broker(address, topic)
+                request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
                 await self._request(address, request, f"create topic {topic}")
                 created.append(address)
             except MQError as error:
@@ -374,6 +386,22 @@ class Admin(metaclass=NoPublicConstructor):
                 address=self._name_servers.chosen or "",
             )
         return created, None
+
+    async def _perm_on_broker(self, address: str, topic: str) -> int:
+        """A topic's permission in a broker's own table. Name servers, and a broker with another `brokerPermission`, may
+        have removed the write permission from the route."""
+        what = f"the settings of topic {topic}"
+        link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
+        name = self._routes.namespace.wrap(topic)
+        one = Command.request(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequest(topic=name))
+        answer = await link.request(one, ADMIN_TIMEOUT_S)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return PERM_READ_WRITE
+        if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return (await body_of(TopicConfig, checked(answer, what, address), address, what)).perm
+        answer = await link.request(Command.request(RequestCode.GET_ALL_TOPIC_CONFIG), ADMIN_TIMEOUT_S)  # RocketMQ 4.9
+        table = (await body_of(TopicConfigTable, checked(answer, what, address), address, what)).topic_config_table
+        return table[name].perm if name in table else PERM_READ_WRITE
 
     async def _show_queues(self, address: str, topic: str, queues: int, last: int) -> None:
         """Make the queues of a topic from number `queues` to `last` readable on a broker, up to the last that holds

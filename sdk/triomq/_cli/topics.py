@@ -180,7 +180,7 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
                     topic,
                     read_queues=each.read_queues,
                     write_queues=each.write_queues,
-                    perm=each.perm,
+                    perm=each.perm if name is None else wanted.perm,
                     brokers=name and [name],
                 )
             except MQError as error:

@@ -75,6 +75,10 @@ async def test_pairs_write_permission_producers_and_cleaning(call, client, clust
 
     assert (await call("brokers", "write-permission", "broker-a", "off", "--yes"))[0] == 0
     assert await permissions() == {4}
+    # What name servers have removed is not stored in the topic.
+    assert (await call("topics", "T", "--create", "--queues", "9"))[0] == 0
+    assert await permissions() == {6}
+    assert (await call("brokers", "write-permission", "broker-a", "off", "--yes"))[0] == 0
     assert (await call("brokers", "write-permission", "broker-a", "on", "--yes"))[0] == 0
     assert await permissions() == {6}
 

@@ -9,7 +9,13 @@ import pytest
 import triomq
 from triomq import errors
 from triomq_protocol.codes import RequestCode, ResponseCode
-from triomq_protocol.requests import SubscriptionGroupConfig, SubscriptionGroupTable
+from triomq_protocol.requests import (
+    CreateTopicRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
 from triomq_protocol.requests.route import WipeWritePermOfBrokerResponse
 
 LIST = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
@@ -84,6 +90,37 @@ def test_a_topic_is_changed_at_the_others(two):
     assert code == 1
     assert "the disk is full" in err
     assert "Done at broker-b; not at broker-a." in err
+
+
+def of_4_9(command):
+    return command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+
+
+def topic_of(name, perm):
+    table = TopicConfigTable(topic_config_table={name: TopicConfig(topic_name=name, perm=perm)})
+    return lambda command: command.answer(0, body=table.encode())
+
+
+@pytest.mark.parametrize(("more", "perms"), [([], [6, 4]), (["--perm", "2"], [2, 2])])
+def test_the_permission_that_a_route_hides_is_kept(two, more, perms):
+    command_line, of_5, other = two
+    command_line.cluster.name_server.add_route("T", of_5, other, perm=4)
+    other.script(RequestCode.GET_TOPIC_CONFIG, of_4_9)
+    other.script(RequestCode.GET_ALL_TOPIC_CONFIG, topic_of("T", 4))
+    code, _, _ = command_line("topics", "T", "--create", "--queues", "4", *more)
+    sent = [each.header(CreateTopicRequest) for node in (of_5, other) for each in node.requests(CREATE_TOPIC)]
+    assert [(each.perm, each.write_queue_nums) for each in sent] == [(perm, 4) for perm in perms], code
+
+
+def test_a_broker_without_the_topic_gets_it_with_both_permissions(two):
+    command_line, first, second = two
+    command_line.cluster.name_server.add_route("T", first, perm=4)
+    first.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(ResponseCode.TOPIC_NOT_EXIST, "no"))
+    second.script(RequestCode.GET_TOPIC_CONFIG, of_4_9)
+    second.script(RequestCode.GET_ALL_TOPIC_CONFIG, topic_of("U", 4))
+    command_line("topics", "T", "--create", "--queues", "4")
+    sent = [each.header(CreateTopicRequest).perm for node in (first, second) for each in node.requests(CREATE_TOPIC)]
+    assert sent == [6, 6]
 
 
 def test_a_new_topic_is_created_at_the_others(two):
