@@ -217,7 +217,7 @@ class Admin(metaclass=NoPublicConstructor):
                 done it.
         """
         _check_own_topic(topic)
-        await self._check_masters_of(topic)
+        await self._check_masters_of(topic, cluster)
         masters, _ = await self._masters(None, cluster)
         for number, address in enumerate(masters):
             request = Command.request(
@@ -463,12 +463,12 @@ class Admin(metaclass=NoPublicConstructor):
             raise BrokerNotFound(f"no master{of} is registered", address=self._name_servers.chosen or "")
         return masters, lacking
 
-    async def _check_masters_of(self, topic: str) -> None:
+    async def _check_masters_of(self, topic: str, cluster: str | None) -> None:
         data = await self._routes.fetch(topic)
         lacking = [
             broker.broker_name or ""
             for broker in (data.broker_datas if data is not None else None) or []
-            if MASTER_ID not in (broker.broker_addrs or {})
+            if cluster in {None, broker.cluster} and MASTER_ID not in (broker.broker_addrs or {})
         ]
         if lacking:
             raise RouteError(

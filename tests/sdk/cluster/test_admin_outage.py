@@ -280,3 +280,15 @@ class _WithoutFields:
     def encode(self):
         header = b'{"code":0,"extFields":[1],"flag":1,"language":"JAVA","opaque":%d,"version":399}' % self._opaque
         return struct.pack(">ii", 4 + len(header), len(header)) + header
+
+
+async def test_a_topic_is_deleted_from_a_cluster_while_another_cluster_has_no_master(autojump_clock, cluster):
+    other = cluster.add_master("broker-b")
+    cluster.name_server.add_route("T", cluster.broker, other)
+    _, missing = cluster.name_server.routes["T"].broker_datas
+    missing.cluster, missing.broker_addrs = "other", {}
+    async with cluster.client() as client:
+        with pytest.raises(errors.RouteError, match="no master of broker-b is registered"):
+            await client.admin.delete_topic("T")
+        await client.admin.delete_topic("T", cluster="C")
+    assert cluster.broker.requests(RequestCode.DELETE_TOPIC_IN_BROKER)
