@@ -383,7 +383,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             group: the group's name.
-            topic: only this topic; default: all.
+            topic: only this topic, asked of the sets that have it; default: all.
 
         Returns:
             The offsets, and the sets that have no master, answer with a fault, or refuse the account, whose lag is unknown.
@@ -399,7 +399,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         header = GetConsumeStatsRequest(
             consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
         )
-        found = await self._ask_sets(lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S)
+        sets = await self._admin.broker_sets(topic)
+        found = await ask_sets(
+            self._links, sets, lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S
+        )
         what = f"the progress of group {group}"
         found.set_refusals_aside(what)
         offsets: dict[MessageQueue, OffsetWrapper] = {}

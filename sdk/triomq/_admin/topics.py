@@ -349,11 +349,19 @@ class Admin(metaclass=NoPublicConstructor):
                     nursery.start_soon(ask, address)
         return found
 
-    async def broker_sets(self) -> Addresses:
+    async def broker_sets(self, topic: str | None = None) -> Addresses:
         """Broker name -> broker id -> address: all registered sets, and those no longer registered that are still in a
-        route known to this client."""
+        route known to this client.
+
+        Args:
+            topic: without the registered sets that do not have this topic, if name servers know it.
+        """
         registered = addresses_of((await self.cluster_info()).broker_addr_table or {})
-        return {**self._routes.broker_addresses(), **registered}
+        found = {**self._routes.broker_addresses(), **registered}
+        if topic is None or (data := await self._routes.fetch(topic)) is None:
+            return found
+        lacking = registered.keys() - {broker.broker_name or "" for broker in data.broker_datas or []}
+        return {name: addresses for name, addresses in found.items() if name not in lacking} or found
 
     async def _create(
         self,

@@ -50,6 +50,23 @@ async def test_a_dead_master_is_named_and_the_other_sets_are_asked(autojump_cloc
         assert list(await client.admin.without_master()) == ["broker-a"]
 
 
+async def test_the_progress_in_one_topic_is_known_while_a_set_without_it_is_dead(autojump_clock, cluster):
+    dead = cluster.add_master("broker-b")
+    await dead.stop()
+    cluster.name_server.add_route("T", cluster.broker)
+    cluster.broker.script(STATS, *[progress_of(cluster.broker, 3, 7)] * 3)
+    async with cluster.client() as client:
+        assert (await client.groups.progress("G", "T")).lag == 4
+        # One that no name server knows may be anywhere.
+        assert list((await client.groups.progress("G", "unknown")).without_master) == ["broker-b"]
+        # The set had the topic when its route was last looked up.
+        cluster.name_server.add_route("T", cluster.broker, dead)
+        await client.producer("P").queues("T")
+        cluster.name_server.add_route("T", cluster.broker)
+        del cluster.name_server.brokers["broker-b"]
+        assert list((await client.groups.progress("G", "T")).without_master) == ["broker-b"]
+
+
 async def test_a_broker_that_answers_with_a_fault_is_named(autojump_clock, cluster):
     """Its queues are missing: the lag is not that of the others."""
     other = cluster.add_master("broker-b")
