@@ -32,6 +32,9 @@ FOUND_MAX: Final = 100
 """The most messages that a search shows."""
 
 QUEUES_SEARCHED_MAX: Final = 256
+SHARE_GROWTH: Final = 4
+"""How many times as many messages are read in the next look at a queue all of whose messages are shown."""
+
 QUEUES_SHOWN_MAX: Final = 1000
 PAGE_MESSAGES: Final = 32
 """The number of messages that a broker returns for one pull."""
@@ -315,26 +318,46 @@ async def search(
     if key:
         by_key = await client.messages.by_key(topic, key)
         return Found(reversed(by_key), by_key.without_answer)
-    queues = list(await topic_queues(client, topic))[:QUEUES_SEARCHED_MAX]
-    share = max(1, FOUND_MAX // max(1, len(queues)))
-    found: list[ReceivedMessage] = []
+    return await _by_queue(client, topic, from_ms)
+
+
+async def _by_queue(client: Client, topic: str, from_ms: int | None) -> Found[ReceivedMessage]:
+    """The first messages of a topic since a time, or its newest ones, and the sets of which some may be missing."""
+    stats = await client.admin.topic_stats(topic)
+    filled = [queue for queue, bounds in sorted(stats.offset_table.items()) if bounds.max_offset > bounds.min_offset]
+    missing = {**stats.without_master, **stats.refused}
+    found: dict[MessageQueue, Sequence[ReceivedMessage]] = {}
     limit = trio.CapacityLimiter(AT_ONCE)
 
-    async def look(queue: MessageQueue) -> None:
+    async def look(queue: MessageQueue, count: int) -> None:
         async with limit:
-            if from_ms is None:
-                found.extend(await newest(client, queue, share))
-            else:
-                found.extend(await client.messages.by_time(queue, from_ms, max_messages=share))
+            try:
+                if from_ms is None:
+                    found[queue] = await newest(client, queue, count)
+                else:
+                    found[queue] = await client.messages.by_time(queue, from_ms, max_messages=count)
+            except MQError as error:
+                found[queue], missing[queue.broker_name] = (), error.reason
 
-    await side_by_side(*(partial(look, queue) for queue in queues))
-    return Found(sorted(found, key=lambda message: message.stored_ms, reverse=from_ms is None)[:FOUND_MAX], {})
+    def place(message: ReceivedMessage) -> tuple[int, int]:
+        forward = (message.stored_ms, message.queue_offset)
+        return forward if from_ms is not None else (-forward[0], -forward[1])
 
-
-async def topic_queues(client: Client, topic: str) -> Sequence[MessageQueue]:
-    """A topic's queues that have messages."""
-    stats = await client.admin.topic_stats(topic)
-    return [queue for queue, bounds in sorted(stats.offset_table.items()) if bounds.max_offset > bounds.min_offset]
+    queues = filled[:QUEUES_SEARCHED_MAX]
+    count = max(1, FOUND_MAX // max(1, len(queues)))
+    while True:
+        await side_by_side(*(partial(look, queue, count) for queue in queues))
+        shown = sorted((each for some in found.values() for each in some), key=place)[:FOUND_MAX]
+        # Queues all of whose messages are shown may have more of them.
+        last = place(shown[-1]) if len(shown) == FOUND_MAX else None
+        queues = [
+            queue
+            for queue in queues
+            if len(found[queue]) == count and (last is None or max(map(place, found[queue])) < last)
+        ]
+        if not queues or count == FOUND_MAX:
+            return Found(shown, missing)
+        count = min(FOUND_MAX, count * SHARE_GROWTH)
 
 
 async def newest(client: Client, queue: MessageQueue, count: int) -> list[ReceivedMessage]:

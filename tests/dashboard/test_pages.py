@@ -3,6 +3,7 @@ through."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +20,8 @@ from triomq_dashboard import Dashboard, DashboardSettings
 from triomq_dashboard import tail as tailing
 from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
-from triomq_dashboard.looking import PAGE_ROWS, page_of, search
-from triomq_protocol.requests import BrokerData, ClusterInfo
+from triomq_dashboard.looking import FOUND_MAX, PAGE_ROWS, page_of, search
+from triomq_protocol.requests import BrokerData, ClusterInfo, TopicOffset
 from triomq_server.cluster import Cluster, open_cluster
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -412,6 +413,64 @@ async def test_a_message_is_found_by_its_brokers_id(autojump_clock: object, digi
     assert await search(client, "orders", message_id="A" * digits) == [message]
     assert await search(client, "others", message_id="A" * digits) == []
     assert await search(client, "orders", message_id="0" * digits) == []
+
+
+class Queues:
+    """A client's calls about a topic whose messages are times; broker-x does not answer."""
+
+    def __init__(self, stored: dict[triomq.MessageQueue, list[int]], without_master: dict[str, str]) -> None:
+        self.admin = self.bounds = self.messages = self
+        self._stored = stored
+        self._without_master = without_master
+        self.read = 0
+
+    async def topic_stats(self, _topic: str) -> Any:
+        bounds = {queue: TopicOffset(max_offset=len(times)) for queue, times in self._stored.items()}
+        return SimpleNamespace(offset_table=bounds, without_master=self._without_master, refused={})
+
+    async def max_offset(self, queue: triomq.MessageQueue) -> int:
+        if queue.broker_name == "broker-x":
+            raise triomq.errors.ConnectFailed("no connection")
+        return len(self._stored[queue])
+
+    async def page(self, queue: triomq.MessageQueue, offset: int, most: int) -> Any:
+        times = self._stored[queue][offset : offset + most]
+        self.read += len(times)
+        return [
+            SimpleNamespace(queue=queue, stored_ms=time, queue_offset=offset + number)
+            for number, time in enumerate(times)
+        ], offset + len(times)
+
+    async def by_time(self, queue: triomq.MessageQueue, since_ms: int, *, max_messages: int) -> Any:
+        begin = sum(time < since_ms for time in self._stored[queue])
+        return (await self.page(queue, begin, min(max_messages, await self.max_offset(queue))))[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_search_has_the_nearest_messages_of_all_queues(seed: int) -> None:
+    chance = random.Random(seed)
+    stored = {
+        triomq.MessageQueue("orders", "broker-a", number): sorted(chance.choices(range(50 + 50 * chance.randrange(20)), k=size))
+        for number, size in enumerate(chance.choices([0, 1, 5, 30, 300], k=chance.choice([1, 3, 8, 200])))
+    }  # fmt: skip
+    client: Any = Queues(stored, {})
+    times = sorted(time for each in stored.values() for time in each)
+    found = await search(client, "orders")
+    assert [message.stored_ms for message in found] == times[::-1][:FOUND_MAX]
+    assert client.read <= sum(min(len(each), FOUND_MAX) for each in stored.values()) * 2.5
+    since = chance.randrange(50)
+    found = await search(client, "orders", from_ms=since)
+    assert [message.stored_ms for message in found] == [time for time in times if time >= since][:FOUND_MAX]
+    assert found.without_answer == {}
+
+
+@pytest.mark.parametrize("from_ms", [None, 0])
+async def test_a_search_names_the_brokers_that_do_not_answer(from_ms: int | None) -> None:
+    queues = {triomq.MessageQueue("orders", name, 0): [1, 2] for name in ("broker-a", "broker-x")}
+    client: Any = Queues(queues, {"broker-y": "no master is registered"})
+    found = await search(client, "orders", from_ms=from_ms)
+    assert [message.queue.broker_name for message in found] == ["broker-a"] * 2
+    assert found.without_answer == {"broker-x": "ConnectFailed: no connection", "broker-y": "no master is registered"}
 
 
 async def test_a_tail_has_the_messages_that_could_not_be_read_at_first(
