@@ -49,14 +49,25 @@ class Kept:
         self._fresh_s = fresh_s
         self._value: Any = None
         self._until = float("-inf")
+        self._error: MQError | None = None
+        self._failed_s = float("-inf")
         self._asking = trio.Lock()
 
     async def get(self, ask: Callable[[], Any]) -> Any:
-        """Return the value, queried again if it is too old."""
+        """Return the value, queried again if it is too old; raises the error of a query for which this call has waited."""
+        called_s = trio.current_time()
         async with self._asking:
-            if trio.current_time() >= self._until:
+            if trio.current_time() < self._until:
+                return self._value
+            if (error := self._error) is not None and called_s < self._failed_s:
+                # Else each request that waits would wait for a timeout of its own, one after the other.
+                raise type(error)(error.what, address=error.address, code=error.code, remark=error.remark)
+            try:
                 self._value = await ask()
-                self._until = trio.current_time() + self._fresh_s
+            except MQError as error:
+                self._error, self._failed_s = error, trio.current_time()
+                raise
+            self._until = trio.current_time() + self._fresh_s
             return self._value
 
 

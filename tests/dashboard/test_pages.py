@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trio.testing
 
 import triomq
 from triomq_dashboard import Dashboard, DashboardSettings
@@ -21,6 +22,7 @@ from triomq_dashboard import tail as tailing
 from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
 from triomq_dashboard.looking import FOUND_MAX, PAGE_ROWS, page_of, search
+from triomq_dashboard.pages import Kept
 from triomq_protocol.requests import BrokerData, ClusterInfo, TopicOffset
 from triomq_server.cluster import Cluster, open_cluster
 
@@ -413,6 +415,27 @@ async def test_a_message_is_found_by_its_brokers_id(autojump_clock: object, digi
     assert await search(client, "orders", message_id="A" * digits) == [message]
     assert await search(client, "others", message_id="A" * digits) == []
     assert await search(client, "orders", message_id="0" * digits) == []
+
+
+async def test_requests_that_wait_for_one_query_share_its_error(autojump_clock: trio.testing.MockClock) -> None:
+    kept = Kept(3.0)
+    failed_s: list[float] = []
+
+    async def ask() -> None:
+        await trio.sleep(5)
+        raise triomq.errors.NoNameServer("no name server answers")
+
+    async def page() -> None:
+        with pytest.raises(triomq.errors.NoNameServer, match="no name server answers"):
+            await kept.get(ask)
+        failed_s.append(trio.current_time() - start_s)
+
+    start_s = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(page)
+    await page()
+    assert failed_s == [5] * 10 + [10]
 
 
 class Queues:
