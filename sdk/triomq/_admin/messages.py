@@ -418,7 +418,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
                 # The last message before a time is the nearest to it where there is none after it.
                 if message.stored_ms >= start_ms and len(found) < max_messages:
                     found.append(message)
-            if following <= offset or not page:
+            if following <= offset:
                 break
             offset = following
         return found

@@ -1,0 +1,38 @@
+"""Messages of a queue by time, whose broker deletes the first ones meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+import triomq
+from triomq_protocol.codes import RequestCode, ResponseCode
+from triomq_protocol.requests.pull import PullMessageResponse
+
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+def without_messages(code, following):
+    header = PullMessageResponse(suggest_which_broker_id=0, next_begin_offset=following, min_offset=0, max_offset=6)
+    return lambda command: command.answer(code, header=header)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
+async def test_messages_behind_deleted_ones_are_found(autojump_clock, cluster, code):
+    for number in range(6):
+        cluster.broker.store("T", 0, b"m%d" % number)
+    cluster.broker.script(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda command: command.answer(0, fields={"offset": "0"})
+    )
+    cluster.broker.script(RequestCode.PULL_MESSAGE, without_messages(code, 2))
+    async with cluster.client() as client:
+        found = await client.messages.by_time(QUEUE, 0, max_messages=3)
+    assert [each.body for each in found] == [b"m2", b"m3", b"m4"]
+
+
+async def test_a_queue_ends_at_its_end(autojump_clock, cluster):
+    cluster.broker.store("T", 0, b"m0")
+    cluster.broker.script(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda command: command.answer(0, fields={"offset": "0"})
+    )
+    async with cluster.client() as client:
+        assert [each.body for each in await client.messages.by_time(QUEUE, 0, max_messages=3)] == [b"m0"]
