@@ -233,7 +233,7 @@ class Pages:
             rows=found,
             search=search,
             system=system,
-            without_master=looking.merged(each.without_master for each in progress),
+            without_master=looking.merged([*(each.without_master for each in progress), listed.unknown]),
             refused=looking.merged([*(each.refused for each in progress), listed.refused]),
         )
 

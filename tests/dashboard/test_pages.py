@@ -256,6 +256,15 @@ async def test_a_cluster_without_brokers_does_not_look_empty(
         assert "is registered" in checked(await web.get(address), 503)
 
 
+async def test_a_set_whose_groups_are_unknown_is_named() -> None:
+    async def names() -> triomq.admin.GroupNames:
+        return triomq.admin.GroupNames([], {}, {"broker-b": "it does not answer"})
+
+    groups = SimpleNamespace(names=names, is_system_group=lambda name: False)
+    async with browser(SimpleNamespace(groups=groups, name_servers=[])) as web:  # type: ignore[arg-type]
+        assert "broker-b: it does not answer" in checked(await web.get("/groups"))
+
+
 async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
     async def names() -> triomq.admin.GroupNames:
         return triomq.admin.GroupNames(["readers"], {})

@@ -133,11 +133,15 @@ class GroupNames(list[str]):
 
     Attributes:
         refused: broker name -> which broker refuses the account, why, and what to do; its groups may be missing.
+        unknown: broker name -> why no broker of the set answered; its groups may be missing.
     """
 
-    def __init__(self, names: Iterable[str], refused: Mapping[str, str]) -> None:
+    def __init__(
+        self, names: Iterable[str], refused: Mapping[str, str], unknown: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(names)
         self.refused: dict[str, str] = dict(refused)
+        self.unknown: dict[str, str] = dict(unknown or {})
 
 
 class SettingsBySet(dict[str, GroupSettings]):
@@ -209,7 +213,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, "CID_ONSAPI_", "CID_ONS-HTTP-PROXY"))
 
     async def names(self) -> GroupNames:
-        """The groups of which any broker has settings, sorted, and the brokers that refuse to list theirs.
+        """The groups of which any broker has settings, sorted, and the sets whose groups are not known.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -224,7 +228,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         for each in found.answers:
             answer = checked(each.answer, "the list of groups", each.address)
             names.update((await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table)
-        return GroupNames(sorted(names), found.refused)
+        unknown = {name: found.without_master[name] for name in found.silent}
+        return GroupNames(sorted(names), found.refused, unknown)
 
     # --- settings ----------------------------------------------------------------------------------------------------
 

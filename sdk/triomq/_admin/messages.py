@@ -567,10 +567,17 @@ class MessageAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             GroupNotFound: no broker has the group.
+            BrokerNotFound: none that answers has it, and some do not answer, or refuse the account.
         """
         check_group(group)
         check_kind("the message", message, ReceivedMessage)
-        if self._namespace.wrap(group) not in await self._groups.names():
+        known = await self._groups.names()
+        if self._namespace.wrap(group) not in known:
+            if unknown := known.refused | known.unknown:
+                raise BrokerNotFound(
+                    f"the broker that knows the consumer group {group} may not have answered: {outage_text(unknown)}; "
+                    "nothing was sent"
+                )
             raise GroupNotFound(f"no broker knows the consumer group {group}; nothing was sent")
         return await self.send_copy(message, retry_topic(group), group=group)
 

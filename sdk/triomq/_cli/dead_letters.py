@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from triomq import Client
+from triomq._cli.group_progress import check_known
 from triomq._cli.options import (
     AS_A_SLAVE,
     ask,
@@ -242,8 +243,8 @@ async def _list_groups(client: Client, *, as_json: bool) -> None:
 
 
 async def _check_group(client: Client, group: str) -> None:
-    if not await client.dead_letters.queues(group) and group not in await client.groups.names():
-        raise click.ClickException(f"no broker knows the consumer group {group}; `triomq groups` lists groups")
+    if not await client.dead_letters.queues(group):
+        await check_known(client, group)
 
 
 def _row(letter: DeadLetter) -> dict[str, object]:

@@ -12,6 +12,7 @@ from triomq._cli.topics import order_warning
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
+from triomq_protocol.requests import SubscriptionGroupTable
 from triomq_protocol.trace import encode_consuming
 
 VIRTUAL_S = 1.0
@@ -36,6 +37,19 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert (code, out) == (1, "")
     assert "broker-a-0:10911" in err
     assert command_line.passed_s < VIRTUAL_S
+
+
+def test_dead_letters_of_a_group_that_a_silent_set_may_know_are_unknown(command_line):
+    silent = command_line.cluster.add_master("broker-b")
+    body = SubscriptionGroupTable(subscription_group_table={}).encode()
+    groups = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    command_line.cluster.broker.script(groups, lambda command: command.answer(0, body=body))
+    silent.script(groups, None)
+    silent.script(RequestCode.GET_BROKER_RUNTIME_INFO, None)
+    code, out, err = command_line("dlq", "list", "G")
+    assert (code, out) == (1, "")
+    assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
+    assert "no broker knows" not in err
 
 
 def test_a_list_whose_routes_a_name_server_refuses_ends_with_one_error(command_line):

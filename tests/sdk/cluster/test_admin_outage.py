@@ -191,6 +191,24 @@ async def test_the_list_of_groups(autojump_clock, cluster):
             await client.groups.names()
 
 
+async def test_a_group_that_a_silent_set_may_know_is_not_called_unknown(autojump_clock, cluster):
+    silent = cluster.add_master("broker-b")
+    cluster.name_server.add_route("T", cluster.broker)
+    cluster.broker.store("T", 0, b"m")
+    body = SubscriptionGroupTable(subscription_group_table={}).encode()
+    groups = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    cluster.broker.script(groups, *[lambda command: command.answer(0, body=body)] * 3)
+    silent.script(groups, None, None, lambda command: command.answer(0, body=body))
+    async with cluster.client() as client:
+        found = await client.groups.names()
+        assert (found, list(found.unknown), found.refused) == ([], ["broker-b"], {})
+        message = await client.messages.at(triomq.MessageQueue("T", "broker-a", 0), 0)
+        with pytest.raises(errors.BrokerNotFound, match=r"knows the consumer group G may not .* nothing was sent"):
+            await client.messages.resend(message, "G")
+        with pytest.raises(errors.GroupNotFound):
+            await client.messages.resend(message, "G")
+
+
 async def test_a_topic_created_while_a_set_has_no_master_is_reported_as_missing_there(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     del cluster.name_server.brokers["broker-a"].broker_addrs[0]
