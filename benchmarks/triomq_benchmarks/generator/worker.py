@@ -233,9 +233,10 @@ class _ShareRun:
         while True:
             quiet_s = trio.current_time() - max(read.last_at, self._cells.origin + workload.duration_s)
             quiet = quiet_s > QUIET_S and not self._consumers.backlog()
-            # A count alone is not enough if messages arrived twice, or without an acknowledgement.
+            # A count alone is not enough if messages arrived twice, or without an acknowledgement: others may be missing.
             counted = alone and bool(tally.acked) and read.consumed >= tally.acked * len(self._share.groups)
-            if (counted or quiet) and await self._consumers.has_all() is not False:
+            has_all = await self._consumers.has_all() if counted or quiet else False
+            if has_all or (quiet and has_all is None):
                 return
             await trio.sleep(0.02)
 
