@@ -51,7 +51,7 @@ class ReadTally:
         """Messages of other runs."""
         self.errors = 0
         self.last_at = -math.inf
-        """Time of the last message, on trio's clock."""
+        """Time of the run's last message, on trio's clock."""
         self.error_examples: dict[str, str] = {}
         self.error_counts: Counter[str] = Counter()
 
@@ -268,6 +268,7 @@ class Consumers:
                 tally.foreign += 1
                 continue
             tally.consumed += 1
+            tally.last_at = now
             cell.consumed += 1
             cell.consumed_bytes += len(body)
             if head is not None and head.timed:
@@ -278,7 +279,6 @@ class Consumers:
                     cells.at(intended).intended_to_consumed.append(int((now - intended) * 1e6))
             if self._ledger is not None:
                 self._note(message, body, -1 if head is None else head.number, group)
-        tally.last_at = now
         if role == "master":
             cell.from_master += len(messages)
         elif role == "slave":

@@ -65,6 +65,23 @@ async def test_a_message_with_an_altered_head_adds_no_second(autojump_clock: tri
     assert numbers == [0, 1, 2, 3, 4, 5, 6, 7, -1, (1 << 63) - 1]
 
 
+async def test_messages_of_other_runs_are_not_the_last_ones(autojump_clock: trio.testing.MockClock) -> None:
+    """Given topics may have other traffic, which goes on after the run."""
+    consumers = consumers_of(Workload(name="x"), lambda _row: None)
+    consumers._cells.begin(trio.current_time())
+
+    def take(run_number: int) -> None:
+        message: Any = SimpleNamespace(body=head(run_number, 1, 0), topic="t", queue=QUEUE, queue_offset=0)
+        consumers._take([message], "g", "master")
+
+    take(1)
+    last_at = trio.current_time()
+    await trio.sleep(5)
+    take(2)
+    tally = consumers.tally
+    assert (tally.consumed, tally.foreign, tally.last_at) == (1, 1, last_at)
+
+
 async def test_a_backlog_is_unknown_while_a_broker_does_not_answer(autojump_clock: trio.testing.MockClock) -> None:
     consumers = consumers_of(Workload(name="x"), lambda _row: None)
     broker = StoppedBroker()
