@@ -232,7 +232,10 @@ def _load_pair(context: ssl.SSLContext, side: str, path: str | None, key: str | 
 
 def _pair_fault(side: str, path: str, key: str, password: str | None, error: ssl.SSLError) -> str:
     """Why OpenSSL rejects a certificate and its key: for many faults it reports only "PEM lib"."""
-    certificate = read_plain(path, _MOST_BYTES)
+    try:
+        certificate, text = read_plain(path, _MOST_BYTES), read_plain(key, _MOST_BYTES)
+    except OSError as gone:  # they are being replaced
+        return f"tls.{side}.certPath={path} and tls.{side}.keyPath={key} cannot be used: {gone}"
     if b"BEGIN CERTIFICATE" not in certificate:
         return f"tls.{side}.certPath={path} cannot be used: it has no certificate in PEM form"
     try:
@@ -240,7 +243,6 @@ def _pair_fault(side: str, path: str, key: str, password: str | None, error: ssl
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
         return f"tls.{side}.certPath={path} cannot be used: its certificate is damaged"
-    text = read_plain(key, _MOST_BYTES)
     if b"PRIVATE KEY" not in text:
         return f"tls.{side}.keyPath={key} cannot be used: it has no private key in PEM form"
     if b"ENCRYPTED" in text and error.reason is None:  # other faults have a reason, as a key that is too small
