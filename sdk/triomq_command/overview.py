@@ -73,9 +73,11 @@ _COMPLETE: Final = "_TRIOMQ_COMPLETE"
 def must_print(arguments: list[str]) -> bool:
     """Whether the command that these arguments name fails if it cannot print."""
     named = bool(arguments) and (arguments[0] in COMMANDS or arguments[0] in ADDED)
-    # Only just behind the command: later it may belong to the command that `triomq run` runs.
-    after = [arguments[len(words) :][:1] for words in SERVING if arguments[: len(words)] == words]
-    return named and all(each in (["-h"], ["--help"]) for each in after)
+    after = [arguments[len(words) :] for words in SERVING if arguments[: len(words)] == words]
+    if arguments[:1] == ["run"]:
+        # Only just behind the command: later it may belong to the command that `triomq run` runs.
+        after = [words[:1] for words in after]
+    return named and all("-h" in words or "--help" in words for words in after)
 
 
 def show(arguments: list[str]) -> int | None:

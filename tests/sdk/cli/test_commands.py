@@ -438,6 +438,7 @@ def test_a_server_that_only_prints_its_settings_needs_an_output(server, option):
         (["broker"], False),
         (["broker", "-p"], False),
         (["broker", "--help"], True),
+        (["broker", "--config", "F", "--help"], True),
         (["bench", "spark-cluster", "-h"], True),
         (["run", "server", "--help"], False),
         (["bench", "spark-cluster", "--workers", "2"], False),
