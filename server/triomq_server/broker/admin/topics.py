@@ -243,7 +243,13 @@ async def clean_expired_queues(broker: Broker, _link: Link, command: Command) ->
 
 
 async def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> Command:
-    """316: destroy consume queues of topics that are no longer configured."""
+    """316: destroy consume queues of topics that are no longer configured.
+
+    A slave removes what its master has removed. By itself it would take a topic whose messages it has, and of which its
+    master has died before it told, for one that is no longer configured.
+    """
+    if broker.is_slave and not broker.compat_49:
+        return command.answer()
     await broker.store.queue_removal.remove_unused(broker.topics.table)
     return command.answer()
 

@@ -219,6 +219,18 @@ async def test_unused_topics_lose_their_queues(desk: Any) -> None:
     assert desk.broker.store.queue_bounds("Gone", 0) == (1, 1)
 
 
+@pytest.mark.parametrize(("compat", "bounds"), [("safe", (0, 1)), ("4.9", (1, 1))])
+async def test_a_slave_keeps_the_queues_of_topics_that_it_does_not_know(
+    new_desk: Any, compat: str, bounds: Any
+) -> None:
+    """Its master may have died before it told of a topic."""
+    async with new_desk(compat=compat) as desk:
+        desk.store("New", 0, 1000)
+        desk.broker.config.store.broker_role = BrokerRole.SLAVE
+        assert (await desk.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
+        assert desk.broker.store.queue_bounds("New", 0) == bounds
+
+
 async def test_operators_expire_files_and_then_the_queues_that_lay_in_them(desk: Any) -> None:
     store = desk.broker.store
     desk.store("Old", 0, NOW_MS)
