@@ -152,10 +152,10 @@ async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
     progress = await client.groups.progress(group)
     check_answers(progress)
     online: ConsumerConnection | None = None
-    hidden: AccessRefused | None = None
+    hidden: AccessRefused | BrokerNotFound | None = None
     try:
         online = await client.groups.members(group)
-    except AccessRefused as error:
+    except (AccessRefused, BrokerNotFound) as error:
         hidden = error
     if online is None and hidden is None and not progress:
         await check_known(client, group)

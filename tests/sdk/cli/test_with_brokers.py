@@ -7,12 +7,14 @@ import os
 
 import pytest
 
+from triomq import MessageQueue
 from triomq._cli import consume, messages
 from triomq._cli.topics import order_warning
+from triomq.admin import OffsetWrapper
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import SubscriptionGroupTable
+from triomq_protocol.requests import ConsumeStats, SubscriptionGroupTable
 from triomq_protocol.trace import encode_consuming
 
 VIRTUAL_S = 1.0
@@ -37,6 +39,22 @@ def test_a_change_whose_master_is_dead_is_refused_at_once(command_line, change):
     assert (code, out) == (1, "")
     assert "broker-a-0:10911" in err
     assert command_line.passed_s < VIRTUAL_S
+
+
+def test_the_progress_of_a_group_is_shown_while_its_members_are_unknown(command_line):
+    broker, dead = command_line.cluster.broker, command_line.cluster.add_master("broker-b")
+    dead.up = False
+    table = {MessageQueue("T", "broker-a", 0): OffsetWrapper(broker_offset=7, consumer_offset=3)}
+    body = ConsumeStats(consume_tps=0.0, offset_table=table).encode()
+    broker.script(RequestCode.GET_CONSUME_STATS, lambda command: command.answer(0, body=body))
+    broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, lambda command: command.answer(206, "not online"))
+    code, out, err = command_line("groups", "G")
+    assert code == 1
+    assert [line.split() for line in out.splitlines()[::2]] == [
+        ["members:", "unknown"],
+        ["T", "broker-a", "0", "3", "7", "4"],
+    ]
+    assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
 
 
 def test_dead_letters_of_a_group_that_a_silent_set_may_know_are_unknown(command_line):
