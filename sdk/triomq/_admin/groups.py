@@ -37,10 +37,13 @@ from triomq.errors import (
     AccessRefused,
     BrokerFault,
     BrokerNotFound,
+    ConnectFailed,
     GroupNotFound,
     InvalidCall,
+    LinkLost,
     MQError,
     NotFound,
+    RequestTimeout,
     code_name,
 )
 from triomq_protocol.codes import FIRST_VERSION_5, RequestCode
@@ -168,8 +171,8 @@ class TopicTraffic:
         out_per_s: messages pulled per second in the last minute.
         in_day: messages sent in the last day.
         out_day: messages pulled in the last day.
-        without_master: broker name -> why the set has no master, so that its messages are not counted, or why its part of
-            the lag is unknown, as in `GroupProgress`, and so the whole lag.
+        without_master: broker name -> why the set has no master that answers, so that its messages are not counted, or why
+            its part of the lag is unknown, as in `GroupProgress`, and so the whole lag.
     """
 
     topic: str
@@ -506,19 +509,24 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         Raises:
             RouteNotFound: the name server does not know the topic.
             BrokerNotFound: no broker set of the topic has a master now.
-            MQError: a broker refused or could not be reached.
+            MQError: a broker refused, or none could be reached.
         """
         masters, lacking = await self._masters_of(topic)
         without_master = dict.fromkeys(lacking, "no master is registered")
         wrapped = self._wrap(topic)
         groups: set[str] = set()
         arrived = [0.0, 0]
-        for address in masters.values():
-            header = QueryTopicConsumeByWhoRequest(topic=wrapped)
-            request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            answer = await self._ask(address, request, f"the groups of topic {topic}")
-            groups.update((await body_of(GroupList, answer, address)).group_list)
-            await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
+        failure: MQError | None = None
+        for name, address in list(masters.items()):
+            try:
+                groups.update(await self._groups_of(topic, address))
+                await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
+            except (ConnectFailed, LinkLost, RequestTimeout) as error:
+                failure = error
+                without_master[name] = f"the master {address} does not answer: {error.remark or error.what}"
+                del masters[name]
+        if not masters and failure is not None:
+            raise failure
         found = []
         for group in sorted(groups):
             taken = [0.0, 0]
@@ -536,6 +544,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         if found:
             return found
         return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
+
+    async def _groups_of(self, topic: str, address: str) -> list[str]:
+        """The groups of a topic at one broker, named as there."""
+        header = QueryTopicConsumeByWhoRequest(topic=self._wrap(topic))
+        request = Command.request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
+        answer = await self._ask(address, request, f"the groups of topic {topic}")
+        return (await body_of(GroupList, answer, address)).group_list
 
     async def _add_traffic(self, total: list[float], address: str, name: str, key: str) -> None:
         """Add one broker's rate and daily number; a broker that has counted nothing reports no such counter."""

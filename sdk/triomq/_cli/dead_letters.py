@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Literal
 
 import click
 
-from triomq import Client
-from triomq._cli.group_progress import check_known
+from triomq import Client, MQError
+from triomq._cli.group_progress import check_known, number_text
 from triomq._cli.options import (
     AS_A_SLAVE,
     ask,
@@ -24,12 +25,16 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq._cli.stored import stored_row
+from triomq._side_by_side import side_by_side
 from triomq.admin import DeadLetter, Redriven
 from triomq_command.running import printable
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000
 """The number of messages after which a redrive reports its progress."""
+
+GROUPS_AT_ONCE = 64
+"""The most groups whose dead letters are counted at the same time."""
 
 
 @click.group()
@@ -225,19 +230,31 @@ class _Redrive:
 
 
 async def _list_groups(client: Client, *, as_json: bool) -> None:
-    topics = [name for name in await client.admin.topics() if name.startswith(DLQ_PREFIX)]
-    found = 0
-    for topic in topics:
-        group = topic.removeprefix(DLQ_PREFIX)
-        total = await client.dead_letters.count(group, again=True)
-        new = await client.dead_letters.count(group)
-        if total:
-            if not found and not as_json:
-                click.echo(f"{'GROUP':<32} {'DEAD':>8} {'NOT REDRIVEN':>12}")
-            found += 1
-            row = {"group": group, "dead": total, "not_redriven": new}
-            say(row, f"{group:<32} {total:>8} {new:>12}", as_json=as_json)
+    groups = [name.removeprefix(DLQ_PREFIX) for name in await client.admin.topics() if name.startswith(DLQ_PREFIX)]
+    counts: dict[str, tuple[int | None, int | None]] = {}
+    failures: list[MQError] = []
+
+    async def look(group: str) -> None:
+        try:
+            counts[group] = (
+                await client.dead_letters.count(group, again=True), await client.dead_letters.count(group),
+            )  # fmt: skip
+        except MQError as error:
+            counts[group] = None, None  # the others are listed
+            failures.append(error)
+
+    for begin in range(0, len(groups), GROUPS_AT_ONCE):
+        await side_by_side(*(partial(look, group) for group in groups[begin : begin + GROUPS_AT_ONCE]))
+    found = [group for group in groups if counts[group][0] != 0]
+    if found and not as_json:
+        click.echo(f"{'GROUP':<32} {'DEAD':>8} {'NOT REDRIVEN':>12}")
+    for group in found:
+        total, new = counts[group]
+        row = {"group": group, "dead": total, "not_redriven": new}
+        say(row, f"{group:<32} {number_text(total):>8} {number_text(new):>12}", as_json=as_json)
     check_outage(await client.admin.without_master(), incomplete=AS_A_SLAVE)
+    if failures:
+        raise failures[0]
     if not found:
         click.echo("no group has dead letters", err=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from triomq._cli.options import (
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicTraffic
-from triomq.errors import BrokerNotFound, MQError, RouteNotFound
+from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, MQError, RequestTimeout, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
     DLQ_PREFIX,
@@ -368,38 +368,53 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
     Brokers sum up by the minute: the first figures come a minute or two after the first message.
     """
 
+    outage: dict[str, str] = {}
+    failures: list[MQError] = []
+
+    def show(found: Iterable[TopicTraffic]) -> None:
+        for each in found:
+            outage.update(each.without_master)
+            if each.in_day or not active:
+                row = attrs.asdict(each, filter=lambda field, _: field.name != "without_master")
+                say(row, _traffic_line(each), as_json=as_json)
+
     async def work(client: Client) -> None:
-        names = [topic] if topic else await _users_topics(client)
+        names = [] if topic else await _users_topics(client)
         if not as_json:
             click.echo(
                 f"{'TOPIC':<32} {'GROUP':<32} {'LAG':>12} {'IN/S':>10} {'OUT/S':>10} {'IN/DAY':>12} {'OUT/DAY':>12}"
             )
-        found: dict[str, list[TopicTraffic]] = {}
-        outage: dict[str, str] = {}
-
-        async def ask_topic(name: str) -> None:
-            try:
-                found[name] = await client.groups.traffic(name)
-            except RouteNotFound:
-                if topic:
-                    raise  # among all topics, it has been deleted meanwhile, or the outage is reported at the end
-
+        if topic:
+            show(await client.groups.traffic(topic))
         for begin in range(0, len(names), TOPICS_AT_ONCE):
-            some = names[begin : begin + TOPICS_AT_ONCE]
-            try:
-                await side_by_side(*(partial(ask_topic, name) for name in some))
-            finally:
-                known = [each for name in some for each in found.pop(name, ())]
-                for each in known:
-                    outage.update(each.without_master)
-                    if each.in_day or not active:
-                        row = attrs.asdict(each, filter=lambda field, _: field.name != "without_master")
-                        say(row, _traffic_line(each), as_json=as_json)
+            await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, failures)
         if not topic:
             outage.update(await client.admin.without_master())
         check_outage(outage, incomplete="its messages are not counted, or its part of the lag is unknown")
+        if failures:
+            raise failures[0]
 
     with_client(name_servers, work, route_wait_s=0)
+
+
+async def _traffic_of(
+    client: Client, names: Sequence[str], show: Callable[[Iterable[TopicTraffic]], None], failures: list[MQError]
+) -> None:
+    """Show the traffic of several topics; the errors of those whose brokers do not answer are added to `failures`."""
+    found: dict[str, list[TopicTraffic]] = {}
+
+    async def ask_topic(name: str) -> None:
+        try:
+            found[name] = await client.groups.traffic(name)
+        except RouteNotFound:
+            pass  # it has been deleted meanwhile, or the outage is reported at the end
+        except (ConnectFailed, LinkLost, RequestTimeout) as error:
+            failures.append(error)
+
+    try:
+        await side_by_side(*(partial(ask_topic, name) for name in names))
+    finally:
+        show([each for name in names for each in found.get(name, ())])
 
 
 async def _users_topics(client: Client) -> list[str]:

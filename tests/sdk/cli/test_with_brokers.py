@@ -14,7 +14,7 @@ from triomq.admin import OffsetWrapper
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import ConsumeStats, SubscriptionGroupTable
+from triomq_protocol.requests import ConsumeStats, GroupList, SubscriptionGroupTable
 from triomq_protocol.trace import encode_consuming
 
 VIRTUAL_S = 1.0
@@ -55,6 +55,53 @@ def test_the_progress_of_a_group_is_shown_while_its_members_are_unknown(command_
         ["T", "broker-a", "0", "3", "7", "4"],
     ]
     assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
+
+
+INFO = RequestCode.GET_BROKER_RUNTIME_INFO
+
+
+def alive(command):
+    return command.answer(0, body=b'{"table":{}}')
+
+
+def test_groups_with_dead_letters_are_listed_although_those_of_one_are_unknown(command_line):
+    broker, dead = command_line.cluster.broker, command_line.cluster.add_master("broker-b")
+    command_line.cluster.name_server.add_route("%DLQ%A", dead, queues=1)
+    command_line.cluster.name_server.add_route("%DLQ%Z", broker, queues=1)
+    broker.store("%DLQ%Z", 0, b"dead")
+    broker.script(INFO, alive)
+    dead.up = False
+    code, out, err = command_line("dlq", "list", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [(row["group"], row["dead"], row["not_redriven"]) for row in rows] == [("A", None, None), ("Z", 1, 1)]
+    assert (code, "broker broker-b: the master broker-b-0:10911 does not answer" in err) == (1, True)
+
+
+def test_a_broker_that_does_not_count_dead_letters_ends_no_list(command_line):
+    """It answers other requests."""
+    broker = command_line.cluster.broker
+    command_line.cluster.name_server.add_route("%DLQ%A", broker, queues=1)
+    broker.script(RequestCode.GET_MIN_OFFSET, lambda command: command.answer(1, "the disk is gone"))
+    broker.script(INFO, alive)
+    code, out, err = command_line("dlq", "list")
+    assert (code, out.splitlines()[-1].split()) == (1, ["A", "unknown", "unknown"])
+    assert "the disk is gone" in err
+
+
+def test_the_traffic_of_the_other_topics_and_brokers_is_shown(command_line):
+    broker, dead = command_line.cluster.broker, command_line.cluster.add_master("broker-b")
+    command_line.cluster.name_server.add_route("A", dead)
+    command_line.cluster.name_server.add_route("T", broker, dead)
+    body = GroupList(group_list=[]).encode()
+    groups = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    broker.script(groups, *[lambda command: command.answer(0, body=body)] * 2)
+    broker.script(RequestCode.VIEW_BROKER_STATS_DATA, *[lambda command: command.answer(1, "no such counter")] * 2)
+    broker.script(INFO, alive)
+    dead.up = False
+    for topic in ([], ["T"]):
+        code, out, err = command_line("traffic", *topic, "--json")
+        assert (code, json.loads(out)["topic"]) == (1, "T")
+        assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
 
 
 def test_dead_letters_of_a_group_that_a_silent_set_may_know_are_unknown(command_line):
