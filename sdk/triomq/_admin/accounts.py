@@ -177,7 +177,8 @@ class AccountAdmin(metaclass=NoPublicConstructor):
         if path is not None:
             check_text("path", path)
         header = UpdateGlobalWhiteAddrsConfigRequest(
-            global_white_addrs=",".join(addresses), acl_file_full_path=path or ""
+            global_white_addrs=",".join(each for address in addresses for each in _without_braces(address)),
+            acl_file_full_path=path or "",
         )
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         return await self._at_all(code, header, "the global white list", brokers)
@@ -272,6 +273,14 @@ def _header_of(account: Account) -> CreateAccessConfigRequest:
         topic_perms=_joined("topic", account.topic_perms),
         group_perms=_joined("group", account.group_perms),
     )
+
+
+def _without_braces(address: str) -> Sequence[str]:
+    """The addresses of ``10.1.2.{3,4}``, one by one: brokers divide the list at each comma, also in braces."""
+    head, brace, tail = address.partition("{")
+    if not brace or not tail.endswith("}"):
+        return [address]
+    return [head + value.strip() for value in tail[:-1].split(",")]
 
 
 def _joined(kind: str, perms: Mapping[str, str] | None) -> str | None:

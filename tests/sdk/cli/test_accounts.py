@@ -120,6 +120,25 @@ def test_what_one_broker_refuses_is_done_at_the_others(command_line):
     assert other.requests(DELETE)[0].header(DeleteAccessConfigRequest).access_key == "bookings"
 
 
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [
+        ("10.1.2.{3,4}", "10.1.2.3,10.1.2.4"),
+        ("fd00::{1, 2}", "fd00::1,fd00::2"),
+        ("10.1.2.3,10.1.2.4", "10.1.2.3,10.1.2.4"),
+        ("10.1.2.{3", "10.1.2.{3"),
+        ("10.1.2.{3}4", "10.1.2.{3}4"),
+    ],
+)
+def test_braces_of_a_white_list_are_not_sent(command_line, address, sent):
+    """Brokers would divide them."""
+    command_line.cluster.broker.script(WHITE, done)
+    code, _, _ = command_line("accounts", "white-list", "10.9.9.9", address, "--yes")
+    (request,) = command_line.cluster.broker.requests(WHITE)
+    header = request.header(UpdateGlobalWhiteAddrsConfigRequest)
+    assert (code, header.global_white_addrs) == (0, f"10.9.9.9,{sent}")
+
+
 @pytest.mark.parametrize("addresses", [[], ["10.1.2.3", "10.1.*.*"]])
 def test_the_white_list_is_replaced_at_one_broker(command_line, addresses):
     other = command_line.cluster.add_master("broker-b")
