@@ -287,8 +287,9 @@ async def group(client: Client, name: str) -> GroupFigures:
     asked = await rows(sorted(by_id)[:MEMBERS_MAX], lambda client_id: client.groups.running_info(name, client_id))
     owners: dict[MessageQueue, str] = {}
     for row in asked:
-        for queue in row.value.mq_table if row.value is not None else ():
-            owners[queue] = row.name
+        for queue, state in row.value.mq_table.items() if row.value is not None else ():
+            if not state.droped:
+                owners[queue] = row.name
     return GroupFigures(
         progress.lag,
         progress.without_master,

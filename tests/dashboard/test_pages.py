@@ -21,7 +21,7 @@ from triomq_dashboard import Dashboard, DashboardSettings
 from triomq_dashboard import tail as tailing
 from triomq_dashboard.access import TRIES_MAX
 from triomq_dashboard.app import FORM_BYTES_MAX, REQUESTS_MAX
-from triomq_dashboard.looking import FOUND_MAX, PAGE_ROWS, page_of, search
+from triomq_dashboard.looking import FOUND_MAX, PAGE_ROWS, group, page_of, search
 from triomq_dashboard.pages import Kept
 from triomq_protocol.requests import BrokerData, ClusterInfo, TopicOffset
 from triomq_server.cluster import Cluster, open_cluster
@@ -254,6 +254,25 @@ async def test_a_cluster_without_brokers_does_not_look_empty(
         await cluster[name].stop()
     async with browser(client) as web:
         assert "is registered" in checked(await web.get(address), 503)
+
+
+async def test_a_queue_belongs_to_the_member_that_has_not_dropped_it() -> None:
+    """A member keeps a dropped queue in its table while a handler holds it."""
+    queue = triomq.MessageQueue("orders", "broker-a", 0)
+
+    async def progress(_name: str) -> triomq.admin.GroupProgress:
+        return progress_of({}, {})
+
+    async def members(_name: str) -> Any:
+        connections = [SimpleNamespace(client_id=each, client_addr="", language="") for each in ("new", "old")]
+        return SimpleNamespace(connection_set=connections, subscription_table={}, consume_type="", message_model="")
+
+    async def running_info(_name: str, client_id: str) -> Any:
+        return SimpleNamespace(mq_table={queue: SimpleNamespace(droped=client_id == "old")})
+
+    client: Any = SimpleNamespace(groups=SimpleNamespace(progress=progress, members=members, running_info=running_info))
+    (found,) = (await group(client, "readers")).queues
+    assert found.owner == "new"
 
 
 async def test_a_set_whose_groups_are_unknown_is_named() -> None:
