@@ -127,6 +127,12 @@ def test_importing_changes_nothing(tmp_path, program):
     assert done.stderr == ""
 
 
+def test_importing_leaves_tenacity_to_producers():
+    program = "import sys, triomq; print({'tenacity', 'asyncio'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout == "set()\n"
+
+
 def test_what_a_client_makes_has_no_constructor_for_users():
     made = [
         triomq.Client, triomq.admin.Admin, triomq.admin.GroupAdmin, triomq.Producer,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-
-from tenacity import RetryCallState
+from typing import TYPE_CHECKING
 
 from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendResult
@@ -16,6 +15,9 @@ from triomq.errors import Attempt, MessageIllegal
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, TAGS, UNIQ_KEY
 from triomq_protocol.properties import encode_properties
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 log = logging.getLogger("triomq.producer")
 
