@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -39,6 +39,9 @@ from triomq._side_by_side import side_by_side
 from triomq.errors import InvalidCall
 from triomq_command.overview import must_print
 from triomq_command.running import QuietGroup, exit_code_of, printable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """The largest body that a stock broker stores."""
@@ -76,9 +79,11 @@ class Commands(QuietGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name; if its package lacks a dependency, the command reports that when run."""
         own = super().get_command(ctx, cmd_name)
-        entry = _found().get(cmd_name)
-        if own is not None or entry is None:
+        if own is not None:
             return own
+        entry = _found().get(cmd_name)
+        if entry is None:
+            return None
         try:
             command = entry.load()
         except (ImportError, AttributeError) as error:
@@ -86,11 +91,14 @@ class Commands(QuietGroup):
         return command if isinstance(command, click.Command) else None
 
 
-def _found() -> dict[str, importlib.metadata.EntryPoint]:
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group="triomq.commands")}
+def _found() -> dict[str, EntryPoint]:
+    # Here: the import and the search in all installed packages take a tenth of the time of a command.
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group="triomq.commands")}
 
 
-def _missing(name: str, entry: importlib.metadata.EntryPoint, error: Exception) -> click.Command:
+def _missing(name: str, entry: EntryPoint, error: Exception) -> click.Command:
     extra = EXTRAS.get(name, "all")
     install = f"pip install 'triomq[{extra}]'"
     hint = f"{name} cannot be loaded from {entry.value}: {error}; try {install}"
