@@ -2,8 +2,8 @@
 
 Every test of this suite is marked `interop` and skipped, with the reason, where Java or Maven is missing or the jars
 cannot be downloaded. Servers run for a whole module unless a test needs to stop one, and not for the session: an idle
-JVM takes some hundredths of a core, and after half a minute has cost more than its start did. Those of 5.5.0 are for
-all modules whose tests follow each other. Tests use different topic names.
+JVM takes some hundredths of a core, and after half a minute has cost more than its start did. Servers with the same
+settings are for all modules whose tests follow each other. Tests use different topic names.
 """
 
 from __future__ import annotations
@@ -92,18 +92,16 @@ MEMORY_FOR_5 = Path("/dev/shm")
 ROOM_FOR_5 = 2 << 30
 """Bytes that its stores may need: two log files of the default size, of which little is written."""
 
+EITHER = "either"
+WITH_EITHER = {"test_java_client", "test_namespaces", "test_operators_sdk", "test_request_reply", "test_sdk"}
+"""Modules whose tests run on `either`, whose servers they share."""
 ONE_SET_OF_SERVERS = {"test_clients_5", "test_other_clients", "test_replication"}
 ONE_SET_PER_KIND = {
     "test_group_operators",
-    "test_java_client",
-    "test_namespaces",
     "test_mixed",
     "test_mixed_groups",
-    "test_operators_sdk",
     "test_push_java",
     "test_push_sdk",
-    "test_request_reply",
-    "test_sdk",
     "test_trace",
     "test_transactions_sdk",
 }
@@ -119,8 +117,8 @@ def worker_group(node_id: str) -> str:
         return JAVA_5
     if module in ONE_SET_OF_SERVERS:
         return module
-    if module in ONE_SET_PER_KIND and (kind := re.search(rf"[\[-]({'|'.join(Kind)})[\]-]", node_id)):
-        return f"{module}-{kind[1]}"
+    if module in ONE_SET_PER_KIND | WITH_EITHER and (kind := re.search(rf"[\[-]({'|'.join(Kind)})[\]-]", node_id)):
+        return f"{EITHER if module in WITH_EITHER else module}-{kind[1]}"
     if module in ONE_SET_PER_VERSION and (version := re.search(r"\[(\d+\.\d+\.\d+)\]", node_id)):
         return f"{module}-{version[1]}"
     return node_id
@@ -627,13 +625,14 @@ def _has_room_for_5(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def servers_5(java_5: Java, scratch: Path, open_clients: list[JavaClient]) -> Iterator[Servers]:
+def servers_5(java_5: Java, scratch: Path, open_clients: list[JavaClient], shared: SharedServers) -> Iterator[Servers]:
     """Servers of 5.5.0, as `Kind.JAVA`: in memory where the disk is too full for them."""
     if _has_room_for_5(scratch):
         yield Servers(java_5, scratch / "5", open_clients, QUIET_5)
     elif MEMORY_FOR_5.is_dir() and _has_room_for_5(MEMORY_FOR_5):
         with TemporaryDirectory(prefix="triomq-5-", dir=MEMORY_FOR_5) as folder:
             yield Servers(java_5, Path(folder), open_clients, QUIET_5)
+            shared.end_before()  # before their folder is removed
     else:
         pytest.fail(f"RocketMQ 5.5.0 refuses sends on a disk that is 90 % full, as that of {scratch}: set TMPDIR")
 
@@ -663,68 +662,64 @@ def servers_of(request: pytest.FixtureRequest) -> ServersOf:
     return start
 
 
-@pytest.fixture(scope="module")
-def ours(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
-    """Our name server and our broker."""
-    with servers_of(servers, Kind.OURS) as target:
-        yield target
+class SharedServers:
+    """Servers for all modules whose tests of a group follow each other: their start costs more than they do meanwhile.
 
-
-@pytest.fixture(scope="module")
-def javas(servers: Servers, servers_of: ServersOf) -> Iterator[SingleBroker]:
-    """The real name server and the real broker."""
-    with servers_of(servers, Kind.JAVA) as target:
-        yield target
-
-
-class Servers5:
-    """The name server and the broker of 5.5.0 for all modules: their start costs several times that of 4.9.7.
-
-    They run while the modules' tests follow each other, so that they are hardly ever idle.
+    They run until the next test is of another module and another group, so that they are hardly ever idle.
     """
 
-    def __init__(self, servers: Servers) -> None:
-        self._servers = servers
-        self._running: tuple[SingleBroker, ExitStack] | None = None
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[SingleBroker, ExitStack]] = {}
         self._starts = count(1)
 
-    def started(self) -> SingleBroker:
-        if self._running is None:
+    def started(
+        self, group: str, servers: Servers, kind: Kind, settings: Mapping[str, object] | None = None
+    ) -> SingleBroker:
+        if group not in self._running:
             with ExitStack() as stack:
-                target = _target(self._servers, Kind.JAVA, stack, SETTINGS_5, f"-{next(self._starts)}")
-                self._running = target, stack.pop_all()
-        return self._running[0]
+                target = _target(servers, kind, stack, settings, f"-{next(self._starts)}")
+                self._running[group] = target, stack.pop_all()
+        return self._running[group][0]
 
-    def end(self) -> None:
-        if self._running is not None:
-            _, stack = self._running
-            self._running = None
-            stack.close()
+    def end_before(self, group: str = "") -> None:
+        """End all but those of a group."""
+        for ended in [each for each in self._running if each != group]:
+            self._running.pop(ended)[1].close()
 
 
-SERVERS_5 = pytest.StashKey[Servers5]()
+SHARED = pytest.StashKey[SharedServers]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if SERVERS_5 not in item.config.stash or (nextitem is not None and nextitem.path == item.path):
-        return
-    if nextitem is None or worker_group(nextitem.nodeid) != JAVA_5:
-        item.config.stash[SERVERS_5].end()
+    if SHARED in item.config.stash and (nextitem is None or nextitem.path != item.path):
+        item.config.stash[SHARED].end_before(worker_group(nextitem.nodeid) if nextitem else "")
 
 
 @pytest.fixture(scope="session")
-def shared_5(pytestconfig: pytest.Config, servers_5: Servers) -> Iterator[Servers5]:
-    shared = pytestconfig.stash[SERVERS_5] = Servers5(servers_5)
-    yield shared
-    shared.end()
+def shared(pytestconfig: pytest.Config) -> Iterator[SharedServers]:
+    started = pytestconfig.stash[SHARED] = SharedServers()
+    yield started
+    started.end_before()
 
 
 @pytest.fixture(scope="module")
-def javas_5(shared_5: Servers5) -> SingleBroker:
+def ours(servers: Servers, shared: SharedServers) -> SingleBroker:
+    """Our name server and our broker."""
+    return shared.started(f"{EITHER}-{Kind.OURS}", servers, Kind.OURS)
+
+
+@pytest.fixture(scope="module")
+def javas(servers: Servers, shared: SharedServers) -> SingleBroker:
+    """The real name server and the real broker."""
+    return shared.started(f"{EITHER}-{Kind.JAVA}", servers, Kind.JAVA)
+
+
+@pytest.fixture(scope="module")
+def javas_5(servers_5: Servers, shared: SharedServers) -> SingleBroker:
     """The name server and the broker of 5.5.0."""
-    return shared_5.started()
+    return shared.started(JAVA_5, servers_5, Kind.JAVA, SETTINGS_5)
 
 
 @pytest.fixture(scope="module")
