@@ -401,7 +401,7 @@ class Recovery:
         queue.damaged = True
 
     def _fits(self, queue: ConsumeQueue, number: int, offset: int, size: int) -> bool:
-        return offset < self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
+        return offset + size <= self._commitlog.min_offset or entry_fits(self._commitlog, queue, number, offset, size)
 
     def _keep_ends(self, built_again: list[ConsumeQueue], end: int) -> None:
         """Leave blank the last entries of queues whose records are damaged: no new record may get their numbers."""
@@ -426,6 +426,8 @@ class Recovery:
                 lost,
             )  # fmt: skip
             self._queue_rebuild.note(first)
+            for queue in self._queues:
+                queue.max_physical_offset = queue.built_until()  # a dropped entry may have pointed behind all records
             yield from self._dispatch(first, end, [])
 
     def _owns(self, queue: ConsumeQueue, offset: int) -> bool:

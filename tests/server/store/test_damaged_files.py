@@ -312,6 +312,8 @@ def damage_idle_queue(disk: MemoryDisk, what: str) -> None:
     assert len(files) == 4
     if what == "an entry":
         disk.open(files[1]).buffer[60:80] = bytes(20)
+    elif what == "last entry":
+        disk.open(files[3]).buffer[140:160] = UNIT.pack(1 << 20, 200, 0)
     elif what.startswith("two entries"):
         # The first one stays what an entry may be: it points behind the log's end, or to a record that ends there.
         offset, size = (1 << 50, 200) if what.endswith("offset") else (400, 1 << 30)
@@ -431,11 +433,11 @@ async def test_many_queues_that_miss_the_same_part_of_the_log(
 
 DAMAGES = [
     "an entry", "two entries, offset", "two entries, size", "a wrong length", "first file", "second file",
-    "all files", "last file",
+    "all files", "last file", "last entry",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("what", DAMAGES[:-2])
+@pytest.mark.parametrize("what", DAMAGES[:-3])
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_a_queue_without_its_last_records_keeps_its_end_when_it_is_built_again(
     at_once: bool, what: str, make_config: MakeConfig, make_record: MakeRecord, clock: Any
@@ -480,6 +482,34 @@ async def test_a_lost_directory_of_idle_queues_is_built_again(
     async with open_store(config, disk=disk, clock=clock) as store:
         assert store.queue_bounds("T", 0) == (0, IDLE + 1)
     assert caplog.text.count(line) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "entries"),
+    [(1, UNIT.pack(0, BLANK_SIZE & ~0xFF, 0) + bytes(20)), (2, UNIT.pack(1 << 20, 200, 0))],
+    ids=["blank", "behind the log's end"],
+)
+async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
+    number: int, entries: bytes, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Entries 0 and 1 are blank, 2 is the only one of a record."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(2):
+            store.append(make_record(n))
+        await store.queue_removal.remove_topic("T")
+        for n in range(30):
+            store.append(make_record(n, topic="U"))
+        kept = store.append(make_record(2))
+        for n in range(120):
+            store.append(make_record(n, topic="U"))
+    disk.remove(f"/store/commitlog/{0:020d}")
+    disk.open(f"/store/consumequeue/T/0/{0:020d}").buffer[20 * number : 60] = entries
+    async with open_store(config, disk=disk, clock=clock) as store:
+        unit = store.queue_unit("T", 0, 2)
+        assert unit is not None
+        assert unit[0] == kept.physical_offset
+        assert store.append(make_record(3)).queue_offset == 3
 
 
 async def test_queues_removed_before_a_kill_are_not_missed(
