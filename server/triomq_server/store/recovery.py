@@ -204,6 +204,8 @@ class Recovery:
                 yield
         # After a kill, a batch that was being written may have entries without records. What has cut the log short may have
         # done so to the queues.
+        if self._checkpoint.log_offset:
+            known_end = min(known_end, self._checkpoint.log_offset)  # a damaged entry may point further
         in_queues = self._clean and known_end >= self._checkpoint.log_offset
         flushed_end = known_end if in_queues else self._checkpoint.log_offset
         if flushed_end > end:

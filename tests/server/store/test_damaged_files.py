@@ -490,7 +490,7 @@ async def test_a_lost_directory_of_idle_queues_is_built_again(
     ids=["blank", "behind the log's end"],
 )
 async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
-    number: int, entries: bytes, make_config: MakeConfig, make_record: MakeRecord, clock: Any
+    number: int, entries: bytes, make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
 ) -> None:
     """Entries 0 and 1 are blank, 2 is the only one of a record."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
@@ -510,6 +510,7 @@ async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
         assert unit is not None
         assert unit[0] == kept.physical_offset
         assert store.append(make_record(3)).queue_offset == 3
+    assert "had been closed cleanly, and its queues know" not in caplog.text
 
 
 async def test_queues_removed_before_a_kill_are_not_missed(
