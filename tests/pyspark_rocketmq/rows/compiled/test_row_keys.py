@@ -58,6 +58,17 @@ def test_many_rows_and_many_repeats() -> None:
     assert python[-1].endswith(".1200")
 
 
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 100])
+def test_the_same_keys_one_by_one_and_side_by_side(rows: int) -> None:
+    chance = random.Random(rows)
+    contents = column([chance.randbytes(chance.choice((0, 5, 128, 129, 300, 2000))) for _ in range(rows)])
+    ends = np.frombuffer(contents.buffers()[1], np.int64)
+    one_by_one = compiled.row_keys.Keys(b"job/")
+    one_by_one.wide = False
+    made = one_by_one.of(contents.buffers()[2] or b"", ends.data)
+    assert made == compiled.row_keys.Keys(b"job/").of(contents.buffers()[2] or b"", ends.data)
+
+
 def test_a_part_of_a_column() -> None:
     whole = column([b"%d" % number for number in range(100)])
     python, compiled_ones = both([whole[10:20], whole[:0], whole[90:]])
