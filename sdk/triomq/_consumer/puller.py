@@ -79,11 +79,13 @@ class PullCall:
         carries_expression: whether the pull carries the expression; otherwise the broker uses the heartbeat's.
         commit_offset: the group's consumed offset, for the master to store; None: nothing to store.
         lite: the bit of lite pull consumers.
+        at_once: whether the request is written at once; otherwise it shares a system call with those of other pulls
+            whose answers have come together.
     """
 
     __slots__ = (
-        "carries_expression", "commit_offset", "lite", "max_messages", "offset", "queue", "sub_version", "subscription",
-        "suspend_ms", "timeout_s",
+        "at_once", "carries_expression", "commit_offset", "lite", "max_messages", "offset", "queue", "sub_version",
+        "subscription", "suspend_ms", "timeout_s",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +101,9 @@ class PullCall:
         carries_expression: bool = True,
         commit_offset: int | None = None,
         lite: bool = False,
+        at_once: bool = True,
     ) -> None:
+        self.at_once = at_once
         self.queue = queue
         self.offset = offset
         self.max_messages = max_messages
@@ -211,11 +215,11 @@ class _Pull(Waiter):
         self.deadline = now + self._timeout_s
         link = self._link
         self._opaque = opaque = link.next_opaque()
-        # At once: the broker looks for the next messages while these are processed here. If the requests were kept
-        # until a whole round of answers is processed, the broker would be idle meanwhile, and then this client.
+        # Mostly at once: the broker looks for the next messages while these are processed here. If the requests were
+        # kept until a whole round of answers is processed, the broker would be idle meanwhile, and then this client.
         topic = self._puller.brokers.topic_of(self._call.queue)
         frame = self._call.frame(self._puller.group, topic, opaque, to_slave=self._node.is_slave)
-        link.submit(frame, opaque, self, now=True)
+        link.submit(frame, opaque, self, now=self._call.at_once)
 
     def answered(self, answer: Command) -> None:
         try:

@@ -6,6 +6,8 @@ import pytest
 import trio
 
 import triomq
+from triomq._consumer.puller import _Pull
+from triomq._transport.link import Link
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.wire.command import Command
@@ -231,6 +233,26 @@ async def test_a_pull_consumers_run_continues_at_the_readers_offset(autojump_clo
         result = await consumer._pull_run(Q0, 80, go_on, max_messages=10)
         assert (result.taken, result.status, result.next_offset) == (False, triomq.PullStatus.NO_NEW_MESSAGE, 100)
         assert found == [b"%d" % number for number in range(80, 100)]
+
+
+async def test_requests_of_pull_consumers_runs_may_be_written_together(autojump_clock, group_cluster, monkeypatch):
+    fill(group_cluster, 100)
+    submit, at_once = Link.submit, []
+
+    def noting(link, frame, opaque, waiter, *, now=False):
+        if isinstance(waiter, _Pull):
+            at_once.append(now)
+        submit(link, frame, opaque, waiter, now=now)
+
+    monkeypatch.setattr(Link, "submit", noting)
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        await consumer._pull_run(Q0, 0, lambda result: 32 if result.next_offset < 96 else 0, max_messages=32)
+        assert at_once == [False] * 3
+        # The caller of a single pull waits for it alone.
+        at_once.clear()
+        await consumer.pull(Q0, 0)
+        assert at_once == [True]
 
 
 async def test_a_pull_consumers_run_continues_where_its_link_was_lost(autojump_clock, group_cluster):
