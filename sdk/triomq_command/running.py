@@ -39,6 +39,11 @@ def printable(text: str) -> str:
     return text.translate(_ESCAPES)
 
 
+def printable_line(text: str) -> str:
+    """`printable` for one line of a list: line ends become escapes, too, or a name could look like further lines."""
+    return printable(text).replace("\n", "\\x0a")
+
+
 def missing_package(command: str, extra: str, error: ModuleNotFoundError) -> click.ClickException:
     """The error of a command that lacks a package, which an extra installs."""
     return click.ClickException(f"{command} needs the package {error.name}: pip install 'triomq[{extra}]'")

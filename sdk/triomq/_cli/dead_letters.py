@@ -27,7 +27,7 @@ from triomq._cli.options import (
 from triomq._cli.stored import stored_row
 from triomq._side_by_side import side_by_side
 from triomq.admin import DeadLetter, Redriven
-from triomq_command.running import printable
+from triomq_command.running import printable_line
 from triomq_protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 PROGRESS_EVERY = 1000
@@ -111,9 +111,9 @@ def show_letter(group: str, queue: str, offset: int, name_servers: str, as_json:
             say(row, "", as_json=True)
             return
         for name, text in lines.items():
-            click.echo(printable(f"{name:<18} {text}").rstrip())
+            click.echo(printable_line(f"{name:<18} {text}").rstrip())
         for name, value in sorted(message.properties.items()):
-            click.echo(printable(f"{'property':<18} {name}={value}"))
+            click.echo(printable_line(f"{'property':<18} {name}={value}"))
         click.echo(f"{'body':<18} {body_text(message)}")
 
     with_client(name_servers, work, route_wait_s=0)

@@ -49,8 +49,11 @@ def doctor(name_servers: str, timeout_s: float, lag: int, only_problems: bool, a
         click.echo(f"Error: {error}", err=True)
         click.get_current_context().exit(COULD_NOT_LOOK)
     for each in found:
+        if not as_json:
+            click.echo(printable(_paragraph(each)))
+            continue
         row = {"level": each.level, "kind": each.kind, "about": each.about, "what": each.what, "cure": each.cure}
-        say(row, _paragraph(each), as_json=as_json)
+        say(row, "", as_json=True)
     problems = sum(each.level == "problem" for each in found)
     if not as_json:
         click.echo(_summary(problems, len(found) - problems))

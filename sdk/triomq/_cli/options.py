@@ -21,7 +21,7 @@ from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_command.ending_signals import interrupted_by_signals
-from triomq_command.running import has_terminal, printable
+from triomq_command.running import has_terminal, printable, printable_line
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import Sql92Error, parse
 from triomq_protocol.filters.tags import check_tags
@@ -223,7 +223,7 @@ def print_received(message: ReceivedMessage, *, as_json: bool) -> None:
 
 def say(row: Mapping[str, object], text: str, *, as_json: bool) -> None:
     """Print one line of text, or of JSON."""
-    click.echo(json.dumps(row, ensure_ascii=not _writes_utf_8()) if as_json else printable(text))
+    click.echo(json.dumps(row, ensure_ascii=not _writes_utf_8()) if as_json else printable_line(text))
 
 
 def _writes_utf_8() -> bool:

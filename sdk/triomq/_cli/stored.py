@@ -26,7 +26,7 @@ from triomq._cli.options import (
 )
 from triomq.admin import ConsumeMessageDirectlyResult, MessageTrack, TraceKind, TraceRecord
 from triomq.errors import BrokerNotFound, RouteNotFound
-from triomq_command.running import printable
+from triomq_command.running import printable_line
 from triomq_protocol.names import TOOLS_GROUP, TRACE_TOPIC
 from triomq_protocol.trace import ConsumeOutcome
 
@@ -374,14 +374,14 @@ def _print_stored(stored: ReceivedMessage, tracks: list[MessageTrack] | None) ->
         "reconsume times": str(stored.reconsume_times),
     }
     for name, text in lines.items():
-        click.echo(printable(f"{name:<{NAME_WIDTH}} {text}").rstrip())
+        click.echo(printable_line(f"{name:<{NAME_WIDTH}} {text}").rstrip())
     for name, value in sorted(stored.properties.items()):
-        click.echo(printable(f"{'property':<{NAME_WIDTH}} {name}={value}"))
+        click.echo(printable_line(f"{'property':<{NAME_WIDTH}} {name}={value}"))
     click.echo(f"{'body':<{NAME_WIDTH}} {body_text(stored)}")
     if tracks is not None:
         for track in tracks:
             reason = f" ({track.reason})" if track.reason else ""
-            click.echo(printable(f"{'group':<{NAME_WIDTH}} {track.group} {track.track.value}{reason}"))
+            click.echo(printable_line(f"{'group':<{NAME_WIDTH}} {track.group} {track.track.value}{reason}"))
         if not tracks:
             click.echo(f"{'group':<{NAME_WIDTH}} none consumes the topic")
 

@@ -57,6 +57,14 @@ def test_the_progress_of_a_group_is_shown_while_its_members_are_unknown(command_
     assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
 
 
+def test_a_name_is_one_line_of_a_list(command_line):
+    """Any client may register any name."""
+    name_server = command_line.cluster.name_server
+    name_server.brokers["x\nbroker-b\x1b[2J"] = name_server.brokers["broker-a"]
+    _, out, _ = command_line("cluster-status")
+    assert [line.split()[1] for line in out.splitlines()] == ["broker-a", "x\\x0abroker-b\\x1b[2J"]
+
+
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
