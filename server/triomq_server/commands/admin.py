@@ -16,7 +16,7 @@ import click
 import trio
 
 from triomq_command.connection_options import with_connection_options
-from triomq_command.running import has_terminal
+from triomq_command.running import has_terminal, printable_line
 from triomq_server.admin.asking import AdminError
 from triomq_server.admin.outages import outage_text
 from triomq_server.admin.replication import Row, replication, slave_state
@@ -78,14 +78,14 @@ def ha(name_servers: str, as_json: bool) -> None:
 def _print_replication(rows: list[Row]) -> None:
     lines = [
         ("BROKER", "ID", "ADDRESS", "ROLE", "LOG BEGIN", "LOG END", "STATE", "LINK"),
-        *(_line(row, rows) for row in rows),
+        *(tuple(map(printable_line, _line(row, rows))) for row in rows),  # any client may register any name
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
     for row in rows:
         for text in _notes(row):
-            click.echo(f"{row.member.address}: {text}")
+            click.echo(printable_line(f"{row.member.address}: {text}"))
 
 
 @admin.command()
@@ -137,13 +137,13 @@ def role(
             )
         )
         return
-    click.echo(f"{now.broker_addr} is {role} now, as {now.broker_name}:{now.broker_id}")
+    click.echo(printable_line(f"{now.broker_addr} is {role} now, as {now.broker_name}:{now.broker_id}"))
     if now.kept_in is None:
         click.echo(
             "Started again, it takes the role of its command line: there is no configuration file (-c) to keep this one."
         )
     else:
-        click.echo(f"Started again, it takes this role from {now.kept_in}.")
+        click.echo(printable_line(f"Started again, it takes this role from {now.kept_in}."))
 
 
 @admin.command(name="cut")

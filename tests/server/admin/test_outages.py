@@ -8,6 +8,7 @@ from triomq_server.admin.members import Member
 from triomq_server.admin.outages import outage_text
 from triomq_server.admin.replication import Row, _hidden, slave_state
 from triomq_server.broker.admin.ha import FollowingState, HaStatus, SlaveState
+from triomq_server.commands.admin import _print_replication
 
 
 def slave(relation: str, end: int = 100, *, connected: bool = True) -> Row:
@@ -117,3 +118,11 @@ def test_a_broker_that_refuses_is_neither_restarted_nor_replaced(number: int) ->
     assert "--credentials-file" in text
     for advice in ("does not answer", "hang", "admin role", "start what is missing"):
         assert advice not in text
+
+
+def test_names_and_errors_of_others_are_printed_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Any client may register any name, and remarks are the brokers'."""
+    _print_replication([master(error="refused\nb  0\x1b[2J", name="x\nb\x07")])
+    _, line, note = capsys.readouterr().out.splitlines()
+    assert line.split()[:3] == ["x\\x0ab\\x07", "0", "127.0.0.1:1"]
+    assert note == "127.0.0.1:1: refused\\x0ab  0\\x1b[2J"
