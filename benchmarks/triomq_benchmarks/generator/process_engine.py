@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import attrs
@@ -35,6 +35,9 @@ from triomq_benchmarks.generator.engine import (
 )
 
 READY_LIMIT_S: Final = 60.0
+FILL_BYTES_PER_S: Final = 1 << 20
+"""A backlog, which is sent before a worker is ready, may be made as slowly as this. A send that fails ends it earlier."""
+
 STOP_LIMIT_S: Final = 5.0
 LINE_BYTES_MAX: Final = 1 << 24
 
@@ -63,7 +66,7 @@ class ProcessEngine:
             async with trio.open_nursery() as nursery:
                 for child in children:
                     nursery.start_soon(child.start)
-            await _agree(children, started)
+            await _agree(children, started, READY_LIMIT_S + plan.workload.backlog_bytes / FILL_BYTES_PER_S)
             async with trio.open_nursery() as nursery:
                 for child in children:
                     nursery.start_soon(child.listen)
@@ -81,15 +84,15 @@ class ProcessEngine:
             raise failures[0]
 
 
-async def _agree(children: list[_ChildShare], started: Callable[[float], None]) -> None:
+async def _agree(children: Sequence[_ChildShare], started: Callable[[float], None], limit_s: float) -> None:
     """Wait until all are ready, and send each of them the latest of their earliest starts."""
-    with trio.move_on_after(READY_LIMIT_S) as limit:
+    with trio.move_on_after(limit_s) as limit:
         async with trio.open_nursery() as nursery:
             for child in children:
                 nursery.start_soon(child.wait_ready)
     if limit.cancelled_caught:
         slow = [str(child.index) for child in children if math.isinf(child.earliest)]
-        raise EngineError(f"workers {', '.join(slow)} were not ready after {READY_LIMIT_S:g} s")
+        raise EngineError(f"workers {', '.join(slow)} were not ready after {limit_s:g} s")
     start = max(child.earliest for child in children)
     started(start)
     for child in children:
