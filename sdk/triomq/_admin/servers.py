@@ -12,7 +12,7 @@ from typing import Final, Literal
 from triomq._admin.answers import body_of, checked, header_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
-from triomq._arguments.numbers import whole_number
+from triomq._arguments.numbers import finite_number, whole_number
 from triomq._cluster.name_servers import NameServerGroup
 from triomq._constructors import NoPublicConstructor
 from triomq._error_text import one_line, shown
@@ -349,10 +349,21 @@ def _check_taken(
 ) -> None:
     """Raise BrokerRefused for a setting that still has its old value, though nothing was refused."""
     for name, value in settings.items():
-        if after.get(name, "").lower() != value.strip().lower() and after.get(name) == before[name]:
+        if not _is_same(value.strip(), after.get(name, "")) and after.get(name) == before[name]:
             raise BrokerRefused(
                 f"the {kind} did not take {name}={value}; it has {after.get(name)!r} still", address=address
             )
+
+
+def _is_same(value: str, other: str) -> bool:
+    """Whether two texts are one value: servers write numbers in their own form."""
+    if value.lower() == other.lower():
+        return True
+    whole, there = whole_number(value), whole_number(other)
+    if whole is not None and there is not None:
+        return whole == there
+    number = finite_number(value)
+    return number is not None and number == finite_number(other)
 
 
 def _escaped(value: str) -> str:

@@ -24,8 +24,9 @@ async def test_status_and_settings(call, cluster):
     assert (code, table(out)["brokerRole"]) == (0, "ASYNC_MASTER")
     assert await call("brokers", "set", "broker-a", "fileReservedTime=48", "--yes") == (0, "fileReservedTime=48\n", "")
     assert (await call("brokers", "config", "broker-a", "fileReservedTime"))[1] == "fileReservedTime=48\n"
-    code, out, _ = await call("brokers", "set", "broker-a", "fileReservedTime=48", "--yes")
-    assert (code, out) == (0, "the broker has these values already\n")
+    for same in ("48", "048", "+48"):
+        code, out, _ = await call("brokers", "set", "broker-a", f"fileReservedTime={same}", "--yes")
+        assert (code, out) == (0, "the broker has these values already\n"), same
 
 
 async def test_settings_that_take_effect_at_the_next_start(call, cluster, caplog):
