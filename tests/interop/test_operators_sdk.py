@@ -54,6 +54,26 @@ async def test_stored_messages(client: triomq.Client, topic: str) -> None:
     assert [each.body for each in await client.messages.by_time(sent[0].queue, 0, max_messages=2)] == [b"m0", b"m1"]
 
 
+@pytest.mark.parametrize("perm", [4, 6])
+async def test_a_topic_keeps_the_permission_that_its_route_hides(client: triomq.Client, topic: str, perm: int) -> None:
+    async def on_route() -> list[tuple[int, int]]:
+        return [(each.perm, each.write_queue_nums) for each in (await client.admin.route(topic)).queue_datas or []]
+
+    async def until(wanted: tuple[int, int]) -> None:
+        with trio.fail_after(120):
+            while await on_route() != [wanted]:
+                await trio.sleep(0.05)
+
+    await client.admin.create_topic(topic, queues=1, perm=perm)
+    await until((perm, 1))
+    (name,) = await client.admin.broker_sets()
+    await client.servers.set_write_permission(name, allowed=perm == 4)
+    await until((10 - perm, 1))
+    await client.admin.create_topic(topic, queues=2, perm=None)
+    await until((perm, 2))
+    await client.servers.set_write_permission(name, allowed=True)
+
+
 async def test_tracks_and_resend(client: triomq.Client, topic: str) -> None:
     await client.admin.create_topic(topic, queues=1)
     async with client.producer(f"p-{topic}", send_timeout_s=60) as producer:
