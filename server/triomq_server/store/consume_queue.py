@@ -739,7 +739,7 @@ class ConsumeQueue:
         if segment is None:
             return True
         offset, size, _ = UNIT.unpack(segment.peek(number * UNIT_BYTES - segment.base, UNIT_BYTES))
-        return 0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset)
+        return size > 0 and (0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset))
 
     def blank(self, start: int, stop: int) -> None:
         """Blank the entries of records between these log offsets, which are damaged."""

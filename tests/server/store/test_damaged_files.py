@@ -513,6 +513,23 @@ async def test_a_damaged_entry_of_a_queue_that_was_removed_hides_no_message(
     assert "had been closed cleanly, and its queues know" not in caplog.text
 
 
+async def test_zeros_within_a_long_queue_hide_nothing_in_front_of_them(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """In a file that no start reads, where the search for the first entry whose record is in the log comes to."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            store.append(make_record(n))
+    disk.remove(f"/store/commitlog/{0:020d}")
+    async with open_store(config, disk=disk, clock=clock) as store:
+        first, _ = store.queue_bounds("T", 0)
+        assert 20 < first < 30
+    disk.open(f"/store/consumequeue/T/0/{1000:020d}").buffer[:] = bytes(200)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (first, 100)
+
+
 async def test_queues_removed_before_a_kill_are_not_missed(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
 ) -> None:
