@@ -530,6 +530,27 @@ async def test_zeros_within_a_long_queue_hide_nothing_in_front_of_them(
         assert store.queue_bounds("T", 0) == (first, 100)
 
 
+async def test_zeros_at_the_first_message_that_is_left_hide_nothing(
+    make_config: MakeConfig, make_record: MakeRecord, record_number: Any, clock: Any
+) -> None:
+    """They do not count as entries of expired messages when they are read, either."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            store.append(make_record(n))
+    disk.remove(f"/store/commitlog/{0:020d}")
+    disk.open(f"/store/consumequeue/T/0/{400:020d}").buffer[80:] = bytes(120)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        assert store.queue_bounds("T", 0) == (24, 100)
+        for n in range(24, 30):
+            store.read("T", 0, n, 1, None)
+            await wait_all_tasks_blocked()
+            result = store.read("T", 0, n, 1, None)
+            assert result is not None
+            assert result.status is ReadStatus.FOUND
+            assert record_number(result.slices[0]) == n
+
+
 async def test_queues_removed_before_a_kill_are_not_missed(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
 ) -> None:

@@ -176,7 +176,7 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
     wanted = min(-(-max(_LEAST_SCANNED_BYTES, max_messages * UNIT_BYTES) // UNIT_BYTES), _MOST_SCANNED)
     for scanned in range(min(available, wanted)):
         position, size, tags_code = UNIT.unpack_from(buffer, at + scanned * UNIT_BYTES)
-        if 0 <= position < skip_below or size == BLANK_SIZE:
+        if (0 <= position < skip_below and size > 0) or size == BLANK_SIZE:
             continue
         furthest = position
         if answer.count:
@@ -189,7 +189,9 @@ def _read_step_by_step(  # noqa: C901 - kept as one loop, as the specification h
             continue
         record = log.select(position, size)
         number = offset + scanned
-        if not entry_fits(log, queue, number, position, size) and not _is_gone(log, queue, number, position):
+        if not entry_fits(log, queue, number, position, size) and (
+            size <= 0 or not _is_gone(log, queue, number, position)
+        ):
             damaged(queue, number)
             if not answer.count and not scanned:
                 return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, *bounds, [])
