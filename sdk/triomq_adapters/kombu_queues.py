@@ -259,6 +259,7 @@ class ExchangeReader:
         self._replies = replies
         self._bindings: dict[str, list[Matches]] = {}
         self._queues: dict[str, TransientQueue] = {}
+        self._lock = threading.RLock()
         # Connections that only send declare the queue of replies, too: what nobody takes is not read.
         self._consumer = None if replies else self._open()
 
@@ -281,10 +282,11 @@ class ExchangeReader:
 
     def bind(self, name: str, queue: TransientQueue, matches: Matches) -> None:
         """Keep the messages that a binding matches for a queue."""
-        if name not in self._queues and self._replies and queue.declarations > 1:
-            self.close()  # what has come since its first declaration is read by a new consumer
-        self._bindings.setdefault(name, []).append(matches)
-        self._queues[name] = queue
+        with self._lock:
+            if name not in self._queues and self._replies and queue.declarations > 1:
+                self.close()  # what has come since its first declaration is read by a new consumer
+            self._bindings.setdefault(name, []).append(matches)
+            self._queues[name] = queue
 
     def unbind(self, name: str) -> bool:
         """Remove a queue.
@@ -292,9 +294,10 @@ class ExchangeReader:
         Returns:
             Whether no queue is left.
         """
-        self._bindings.pop(name, None)
-        self._queues.pop(name, None)
-        return not self._bindings
+        with self._lock:
+            self._bindings.pop(name, None)
+            self._queues.pop(name, None)
+            return not self._bindings
 
     def take(self, name: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
         """The next Kombu message for a queue; None if there is none now."""
@@ -303,17 +306,25 @@ class ExchangeReader:
             with suppress(IndexError):
                 message = waiting.popleft()
                 break
-            if self._consumer is None:
-                self._consumer = self._open()
-            delivery = self._consumer.poll()
-            if delivery is None:
+            if not self._read():
                 return None
-            delivery.done()
-            self._distribute(delivery.message)
         # Each queue gets a copy: Kombu's changes to it must affect this queue only.
         properties = {**message["properties"], "delivery_tag": new_tag()}
         properties["delivery_info"] = dict(properties["delivery_info"])
         return {**message, "properties": properties}
+
+    def _read(self) -> bool:
+        # Threads may wait for results of one connection. A message must be distributed before the next one is, which makes
+        # it look like one that was read.
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = self._open()
+            delivery = self._consumer.poll()
+            if delivery is None:
+                return False
+            delivery.done()
+            self._distribute(delivery.message)
+            return True
 
     def _distribute(self, received: triomq.ReceivedMessage) -> None:
         interested = [name for name, queue in self._queues.items() if queue.is_new(received)]
@@ -329,6 +340,7 @@ class ExchangeReader:
 
     def close(self) -> None:
         """Stop reading; a later :meth:`take` goes on."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+        with self._lock:
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                consumer.close()

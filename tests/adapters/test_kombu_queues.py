@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self
@@ -118,6 +119,7 @@ class Readers:
         self.log: list[Any] = []
         self.starts: list[int] = []
         self.open = 0
+        self.on_done: Callable[[], None] = lambda: None
 
     def push_consumer(self, _group: str, *, start_from: int, **_: object) -> Any:
         self.starts.append(start_from)
@@ -125,7 +127,7 @@ class Readers:
         left = [each for each in self.log if each.stored_ms >= start_from]
 
         def poll() -> Any:
-            return SimpleNamespace(message=left.pop(0), done=lambda: None) if left else None
+            return SimpleNamespace(message=left.pop(0), done=lambda: self.on_done()) if left else None
 
         def close() -> None:
             self.open -= 1
@@ -192,3 +194,24 @@ def test_a_queue_that_is_bound_later_gets_what_came_before() -> None:
     assert (read_all(reader, "old"), read_all(reader, "first")) == (1, 0)
     reader.bind("new", queues.declare(("new",), NOW + 40), "new".__eq__)
     assert (client.open, len(client.starts)) == (1, 2), "a new queue needs no new consumer"
+
+
+def test_threads_that_read_one_exchange_lose_nothing() -> None:
+    """One takes a message from the consumer, and another one takes the next before the first one is distributed."""
+    client: Any = Readers()
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    reader.bind("r", TransientQueue(NOW), "r".__eq__)
+    client.log = [reply(offset, NOW + offset, "r") for offset in range(3)]
+    taken: list[Any] = []
+    other = threading.Thread(target=lambda: taken.append(reader.take("r", lambda: "tag")))
+
+    def let_the_other_read() -> None:
+        client.on_done = lambda: None
+        other.start()
+        other.join(0.2)
+
+    client.on_done = let_the_other_read
+    taken.append(reader.take("r", lambda: "tag"))
+    other.join()
+    assert None not in taken
+    assert len(taken) + read_all(reader, "r") == 3
