@@ -178,6 +178,11 @@ class TransientQueue:
         self.declarations = 0
         """How many connections have declared it."""
         self._read: dict[triomq.MessageQueue, tuple[int, int]] = {}
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Let no thread hold its lock."""
+        self._lock = threading.Lock()
 
     def next_offset(self, queue: triomq.MessageQueue) -> int | None:
         """The first offset of a topic's queue that was not read for it; None if nothing was read."""
@@ -186,12 +191,14 @@ class TransientQueue:
 
     def is_new(self, message: triomq.ReceivedMessage) -> bool:
         """Whether a message has not been read for it; from now on it has."""
-        place = (message.queue_offset, message.stored_ms)
-        last = self._read.get(message.queue)
-        # In a topic that was deleted and created again, later messages have earlier offsets.
-        if last is not None and place[0] <= last[0] and place[1] <= last[1]:
-            return False
-        self._read[message.queue] = place
+        offset, stored_ms = message.queue_offset, message.stored_ms
+        with self._lock:  # connections of other threads read for it, too
+            last_offset, last_ms = self._read.get(message.queue, (-1, -1))
+            # In a topic that was deleted and created again, later messages have earlier offsets.
+            if offset <= last_offset and stored_ms <= last_ms:
+                return False
+            # A broker's clock may be set back.
+            self._read[message.queue] = (offset, max(stored_ms, last_ms))
         return True
 
 
@@ -206,13 +213,15 @@ class TransientQueues:
     _MAX = 1000
 
     def __init__(self) -> None:
+        self._queues: LRUCache[tuple[str, ...], TransientQueue] = LRUCache(self._MAX)
         self._unlock()
         os.register_at_fork(after_in_child=self._unlock)
-        self._queues: LRUCache[tuple[str, ...], TransientQueue] = LRUCache(self._MAX)
 
     def _unlock(self) -> None:
         # Of the threads of its parent, a child has only the one that forked: nothing would release another one's lock.
         self._lock = threading.Lock()
+        for queue in list(self._queues.values()):
+            queue.unlock()
 
     def declare(self, key: tuple[str, ...], now_ms: int) -> TransientQueue:
         """The queue of a name at a cluster, for one more connection."""

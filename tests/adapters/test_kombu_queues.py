@@ -87,6 +87,51 @@ def test_a_topic_that_was_created_again_has_new_messages() -> None:
     assert queue.is_new(received(1, NOW + 1))
 
 
+def test_a_message_read_again_is_not_new_if_the_clock_of_its_broker_was_set_back() -> None:
+    queue = TransientQueue(NOW)
+    messages = [received(5, NOW + 10), received(6, NOW + 5), received(7, NOW + 6)]
+    assert [queue.is_new(each) for each in messages * 2] == [True] * 3 + [False] * 3
+
+
+class HookedPlace:
+    """A place of messages that calls a function when it is looked up for the second time."""
+
+    lookups = 0
+    on_second: Callable[[], None]
+
+    def __hash__(self) -> int:
+        self.lookups += 1
+        if self.lookups == 2:
+            self.on_second()
+        return id(self)
+
+
+def test_a_message_is_new_for_one_of_two_threads() -> None:
+    """The other one asks after this one has looked up what was read, and before it has noted the message."""
+    queue = TransientQueue(NOW)
+    answers: list[bool] = []
+    place: Any = HookedPlace()
+    other = threading.Thread(target=lambda: answers.append(queue.is_new(received(0, NOW, place))))
+
+    def ask_in_another_thread() -> None:
+        other.start()
+        other.join(0.2)
+
+    place.on_second = ask_in_another_thread
+    answers.append(queue.is_new(received(0, NOW, place)))
+    other.join()
+    assert sorted(answers) == [False, True]
+
+
+def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    queues = TransientQueues()
+    queue = queues.declare(("r",), NOW)
+    with queues._lock, queue._lock:
+        queues._unlock()  # as after a fork
+        assert not queues._lock.locked()
+        assert not queue._lock.locked()
+
+
 def test_places_are_read_separately() -> None:
     queue, other = TransientQueue(NOW), triomq.MessageQueue("exchange-", "b", 0)
     assert queue.is_new(received(5, NOW))
