@@ -73,8 +73,9 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, **_: Any) -> None:
         if auto_delete or exclusive:
             self.connection.declare_transient(queue)
-            # A reply without an exchange, such as Celery's results by RPC, names the queue.
-            self.connection.bind("", "direct", queue, queue.__eq__)
+            # A reply without an exchange, such as Celery's results by RPC, names the queue. Celery declares it for each task.
+            if not self.connection.is_bound("", queue):
+                self.connection.bind("", "direct", queue, queue.__eq__)
         else:
             self.connection.declare(queue)
 
@@ -347,9 +348,12 @@ class Transport(virtual.Transport):
             if not replies:
                 reader.wait_assigned(_ASSIGNED_WAIT_S)
         reader.bind(queue, self.declare_transient(queue), matches)
-        exchanges = self._read_by.setdefault(queue, [])
-        if exchange not in exchanges:
-            exchanges.append(exchange)
+        if not self.is_bound(exchange, queue):
+            self._read_by.setdefault(queue, []).append(exchange)
+
+    def is_bound(self, exchange: str, queue: str) -> bool:
+        """Whether an exchange is read for a queue of this process."""
+        return exchange in self._read_by.get(queue, ())
 
     def unbind(self, queue: str) -> None:
         """Stop reading for a queue, and forget it."""

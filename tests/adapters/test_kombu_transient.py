@@ -1,0 +1,41 @@
+"""The queues of a process, as connections of Kombu declare and bind them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from kombu import Connection
+
+from triomq_adapters import kombu
+from triomq_adapters.kombu_queues import TransientQueue
+
+NOW = 1_800_000_000_000
+
+
+def transport_of(connection: Connection) -> Any:
+    """The transport of a connection, over a client that finds each topic."""
+    transport: Any = connection.transport
+    transport._client = SimpleNamespace(admin=SimpleNamespace(route=lambda _topic: None))
+    transport.sender = SimpleNamespace(clock=lambda: NOW)
+    return transport
+
+
+def test_a_queue_that_is_declared_again_is_bound_once(monkeypatch) -> None:
+    """Celery declares the queue of its results for each task that it sends."""
+    bound: list[str] = []
+
+    class Reader(kombu.ExchangeReader):
+        def bind(self, name: str, queue: TransientQueue, matches: kombu.Matches) -> None:
+            bound.append(name)
+            super().bind(name, queue, matches)
+
+    monkeypatch.setattr(kombu, "ExchangeReader", Reader)
+    transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
+    channel = transport.create_channel(transport)
+    for _ in range(3):
+        channel.queue_declare("replies", auto_delete=True)
+    assert bound == ["replies"]
+    channel.queue_delete("replies")
+    channel.queue_declare("replies", auto_delete=True)
+    assert bound == ["replies"] * 2
