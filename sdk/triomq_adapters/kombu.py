@@ -333,7 +333,9 @@ class Transport(virtual.Transport):
         return queue
 
     def _key(self, queue: str) -> tuple[str, ...]:
-        servers = self.client.transport_options.get("name_servers") or f"{self.client.hostname}:{self.client.port}"
+        # Of several URLs a connection uses the one that answers: all name one cluster.
+        urls = sorted(self.client.alt) or [f"{self.client.hostname}:{self.client.port}"]
+        servers = self.client.transport_options.get("name_servers") or ";".join(urls)
         return (str(servers), self.client.virtual_host or "", self.topic(queue))
 
     def bind(self, exchange: str, kind: str, queue: str, matches: Matches) -> None:

@@ -39,3 +39,16 @@ def test_a_queue_that_is_declared_again_is_bound_once(monkeypatch) -> None:
     channel.queue_delete("replies")
     channel.queue_declare("replies", auto_delete=True)
     assert bound == ["replies"] * 2
+
+
+def test_connections_that_use_different_urls_of_a_list_share_their_queues() -> None:
+    """A connection that is made after the first name server failed uses the second one."""
+    urls = "rocketmq://first:9876/;rocketmq://second:9876/"
+    before, after = Connection(urls), Connection(urls)
+    after.switch("rocketmq://second:9876/")
+    assert (before.hostname, after.hostname) == ("first", "second")
+    queue = transport_of(before).declare_transient("replies")
+    assert transport_of(after).declare_transient("replies") is queue
+    others = ("rocketmq://first:9876/", "rocketmq://second:9876/", "rocketmq://second:9876/shop")
+    found = [transport_of(Connection(url)).declare_transient("replies") for url in others]
+    assert len({id(each) for each in (queue, *found)}) == 4
