@@ -207,7 +207,7 @@ class Channel(virtual.Channel):
     def _get(self, queue: str, timeout: float = 0.0) -> dict[str, Any]:
         message: dict[str, Any] | None
         if queue in self.connection.transient:
-            message = self.connection.read(queue, self._next_delivery_tag)
+            message = self.connection.read(queue, self._next_delivery_tag, timeout)
         else:
             message = self._work_queue(queue).take(self._next_delivery_tag, timeout)
         if message is None:
@@ -365,10 +365,16 @@ class Transport(virtual.Transport):
             if self._readers[exchange].unbind(queue):
                 self._readers.pop(exchange).close()
 
-    def read(self, queue: str, new_tag: Any) -> dict[str, Any] | None:
-        """The next message for a queue of this process; None if there is none now."""
+    def read(self, queue: str, new_tag: Any, wait_s: float) -> dict[str, Any] | None:
+        """The next message for a queue of this process; None if there is none now.
+
+        Args:
+            queue: the queue.
+            new_tag: returns a delivery tag.
+            wait_s: how long to wait for what arrived before this connection began to read.
+        """
         for exchange in self._read_by.get(queue, []):
-            message = self._readers[exchange].take(queue, new_tag)
+            message = self._readers[exchange].take(queue, new_tag, wait_s)
             if message is not None:
                 return message
         return None

@@ -269,6 +269,7 @@ class ExchangeReader:
         self._bindings: dict[str, list[Matches]] = {}
         self._queues: dict[str, TransientQueue] = {}
         self._lock = threading.RLock()
+        self._caught_up = not replies
         # Connections that only send declare the queue of replies, too: what nobody takes is not read.
         self._consumer = None if replies else self._open()
 
@@ -308,28 +309,38 @@ class ExchangeReader:
             self._queues.pop(name, None)
             return not self._bindings
 
-    def take(self, name: str, new_tag: Callable[[], str]) -> dict[str, Any] | None:
-        """The next Kombu message for a queue; None if there is none now."""
+    def take(self, name: str, new_tag: Callable[[], str], wait_s: float = 0.0) -> dict[str, Any] | None:
+        """The next Kombu message for a queue; None if there is none now.
+
+        Args:
+            name: the queue.
+            new_tag: returns a delivery tag.
+            wait_s: how long to wait for what arrived before this began to read.
+        """
         waiting = self._queues[name].waiting
+        begin = time.monotonic()
         while True:
             with suppress(IndexError):
                 message = waiting.popleft()
                 break
-            if not self._read():
+            if not self._read(begin + wait_s - time.monotonic()):
                 return None
         # Each queue gets a copy: Kombu's changes to it must affect this queue only.
         properties = {**message["properties"], "delivery_tag": new_tag()}
         properties["delivery_info"] = dict(properties["delivery_info"])
         return {**message, "properties": properties}
 
-    def _read(self) -> bool:
+    def _read(self, wait_s: float) -> bool:
         # Threads may wait for results of one connection. A message must be distributed before the next one is, which makes
         # it look like one that was read.
         with self._lock:
             if self._consumer is None:
                 self._consumer = self._open()
-            delivery = self._consumer.poll()
+                self._caught_up = False
+            may_wait = wait_s > 0 and not self._caught_up
+            delivery = self._consumer.poll(wait_s if may_wait else 0.0)
             if delivery is None:
+                self._caught_up = self._caught_up or may_wait
                 return False
             delivery.done()
             self._distribute(delivery.message)

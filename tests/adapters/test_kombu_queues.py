@@ -164,6 +164,9 @@ class Readers:
         self.log: list[Any] = []
         self.starts: list[int] = []
         self.open = 0
+        self.waits: list[float] = []
+        self.late = False
+        """Whether messages come only if they are waited for."""
         self.on_done: Callable[[], None] = lambda: None
 
     def push_consumer(self, _group: str, *, start_from: int, **_: object) -> Any:
@@ -171,7 +174,10 @@ class Readers:
         self.open += 1
         left = [each for each in self.log if each.stored_ms >= start_from]
 
-        def poll() -> Any:
+        def poll(wait_s: float = 0.0) -> Any:
+            self.waits.append(wait_s)
+            if self.late and not wait_s:
+                return None
             return SimpleNamespace(message=left.pop(0), done=lambda: self.on_done()) if left else None
 
         def close() -> None:
@@ -260,3 +266,18 @@ def test_threads_that_read_one_exchange_lose_nothing() -> None:
     other.join()
     assert None not in taken
     assert len(taken) + read_all(reader, "r") == 3
+
+
+def test_a_get_waits_for_what_came_before_the_first_one() -> None:
+    """Celery asks for the state of a task with a get: a result that has been there for long must be found."""
+    client: Any = Readers()
+    client.late = True
+    client.log = [reply(0, NOW + 10, "r"), reply(1, NOW + 20, "other")]
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    reader.bind("r", TransientQueue(NOW), "r".__eq__)
+    assert reader.take("r", lambda: "tag") is None, "a loop that asks again does not wait"
+    assert reader.take("r", lambda: "tag", 1.0) is not None
+    assert reader.take("r", lambda: "tag", 1.0) is None
+    client.waits.clear()
+    assert reader.take("r", lambda: "tag", 1.0) is None
+    assert client.waits == [0], "what was there has been read"
