@@ -31,6 +31,9 @@ HELD_MS = 10_000
 _REPLY_MARGIN_MS = 5_000
 """How far a client's clock may be ahead of the broker's without a reply being missed, in ms."""
 
+_READ_AT_ONCE_S = 0.25
+"""How long one attempt to take a message reads those of others, in seconds; the caller's timeout is checked in between."""
+
 Matches = Callable[[str], bool]
 """Returns whether a binding takes messages with a routing key."""
 
@@ -323,7 +326,8 @@ class ExchangeReader:
             with suppress(IndexError):
                 message = waiting.popleft()
                 break
-            if not self._read(begin + wait_s - time.monotonic()):
+            spent_s = time.monotonic() - begin
+            if spent_s > max(wait_s, _READ_AT_ONCE_S) or not self._read(wait_s - spent_s):
                 return None
         # Each queue gets a copy: Kombu's changes to it must affect this queue only.
         properties = {**message["properties"], "delivery_tag": new_tag()}

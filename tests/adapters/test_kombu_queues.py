@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -281,3 +282,17 @@ def test_a_get_waits_for_what_came_before_the_first_one() -> None:
     client.waits.clear()
     assert reader.take("r", lambda: "tag", 1.0) is None
     assert client.waits == [0], "what was there has been read"
+
+
+def test_the_caller_sees_its_timeout_while_messages_of_others_are_read(monkeypatch) -> None:
+    """A process that sends tasks all day, and asks for one result, reads what all others got on that day."""
+    clock = itertools.count(step=0.001)
+    monkeypatch.setattr("triomq_adapters.kombu_queues.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    client: Any = Readers()
+    client.log = [*(reply(offset, NOW + offset, "other") for offset in range(1000)), reply(1000, NOW + 1000, "r")]
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    reader.bind("r", TransientQueue(NOW), "r".__eq__)
+    attempts = 1
+    while reader.take("r", lambda: "tag") is None:
+        attempts += 1
+    assert attempts > 3
