@@ -57,12 +57,23 @@ _GET_WAIT_S = 1.0
 _queues_of_process = TransientQueues()
 
 
+class QoS(virtual.QoS):
+    """The messages that were taken and not acknowledged."""
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        # Kombu would restore messages at the end of the process, which is not needed, and would keep each connection that
+        # was dropped without being closed: Celery opens one in each thread that asks for results.
+        self._on_collect.cancel()
+
+
 class Channel(virtual.Channel):
     """A channel: its queues, and the messages that were taken from them and not acknowledged."""
 
     supports_fanout = True
     do_restore = False  # unacknowledged messages are delivered again without it
     body_encoding = None
+    QoS = QoS
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)

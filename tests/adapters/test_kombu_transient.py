@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,3 +54,16 @@ def test_connections_that_use_different_urls_of_a_list_share_their_queues() -> N
     others = ("rocketmq://first:9876/", "rocketmq://second:9876/", "rocketmq://second:9876/shop")
     found = [transport_of(Connection(url)).declare_transient("replies") for url in others]
     assert len({id(each) for each in (queue, *found)}) == 4
+
+
+def test_a_connection_that_is_dropped_is_not_kept() -> None:
+    """Celery opens one in each thread that asks for a result, and closes none: its client ends with it."""
+    transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
+    channel = transport.create_channel(transport)
+    channel.queue_declare("replies", auto_delete=True)
+    channel.basic_consume("replies", True, lambda _message: None, "tag")
+    dropped = weakref.ref(transport)
+    assert channel.qos is not None
+    del transport, channel
+    gc.collect()
+    assert dropped() is None
