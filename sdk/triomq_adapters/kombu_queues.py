@@ -16,8 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from cachetools import LRUCache
-
 import triomq
 import triomq.blocking
 from triomq_adapters.delays import Clock, due_of, message_due, remaining_ms
@@ -168,24 +166,34 @@ class WorkQueue:
         self._consumer.close()
 
 
+LastRead = dict[triomq.MessageQueue, tuple[int, int]]
+"""The last message that was read of each queue of a topic: its offset, and the latest time at which one was stored."""
+
+
 class TransientQueue:
     """A queue that no other process reads: the messages it waits with, and how far topics are read for it.
 
     Args:
         since_ms: when it was declared, in ms since 1970.
+        read: what had been read for other queues by then, by queue of a topic: nothing of it is for this one.
     """
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, since_ms: int, read: LastRead | None = None) -> None:
         self.since_ms = since_ms
         self.waiting: deque[dict[str, Any]] = deque()
         self.declarations = 0
         """How many connections have declared it."""
-        self._read: dict[triomq.MessageQueue, tuple[int, int]] = {}
+        self._read: LastRead = {} if read is None else read
         self.unlock()
 
     def unlock(self) -> None:
         """Let no thread hold its lock."""
         self._lock = threading.Lock()
+
+    def last_read(self) -> LastRead:
+        """What has been read for it."""
+        with self._lock:
+            return dict(self._read)
 
     def next_offset(self, queue: triomq.MessageQueue) -> int | None:
         """The first offset of a topic's queue that was not read for it; None if nothing was read."""
@@ -216,7 +224,8 @@ class TransientQueues:
     _MAX = 1000
 
     def __init__(self) -> None:
-        self._queues: LRUCache[tuple[str, ...], TransientQueue] = LRUCache(self._MAX)
+        self._queues: dict[tuple[str, ...], TransientQueue] = {}
+        """The one that was declared last is the last."""
         self._unlock()
         os.register_at_fork(after_in_child=self._unlock)
 
@@ -229,11 +238,21 @@ class TransientQueues:
     def declare(self, key: tuple[str, ...], now_ms: int) -> TransientQueue:
         """The queue of a name at a cluster, for one more connection."""
         with self._lock:
-            queue = self._queues.get(key)
-            if queue is None:
-                queue = self._queues[key] = TransientQueue(now_ms)
+            queue = self._queues.pop(key, None) or TransientQueue(now_ms, self._read_at(key[:-1]))
+            self._queues[key] = queue
+            if len(self._queues) > self._MAX:
+                del self._queues[next(iter(self._queues))]
             queue.declarations += 1
             return queue
+
+    def _read_at(self, cluster: tuple[str, ...]) -> LastRead:
+        """How far the topics of a cluster have been read by now."""
+        read: LastRead = {}
+        for key, queue in list(self._queues.items()):
+            if key[:-1] == cluster:
+                for place, last in queue.last_read().items():
+                    read[place] = max(last, read.get(place, last), key=lambda each: (each[1], each[0]))
+        return read
 
     def delete(self, key: tuple[str, ...]) -> None:
         """Forget a queue and its messages."""

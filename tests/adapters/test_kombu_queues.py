@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+import trio
 
 import triomq
 from triomq_adapters.delays import DUE_PROPERTY
@@ -170,10 +171,15 @@ class Readers:
         """Whether messages come only if they are waited for."""
         self.on_done: Callable[[], None] = lambda: None
 
-    def push_consumer(self, _group: str, *, start_from: int, **_: object) -> Any:
+    def push_consumer(self, _group: str, *, start_from: int, offset_store: Any, **_: object) -> Any:
         self.starts.append(start_from)
         self.open += 1
-        left = [each for each in self.log if each.stored_ms >= start_from]
+        offset = trio.run(offset_store.read, PLACE)
+        left = [
+            each
+            for each in self.log
+            if (each.stored_ms >= start_from if offset is None else each.queue_offset >= offset)
+        ]
 
         def poll(wait_s: float = 0.0) -> Any:
             self.waits.append(wait_s)
@@ -267,6 +273,22 @@ def test_threads_that_read_one_exchange_lose_nothing() -> None:
     other.join()
     assert None not in taken
     assert len(taken) + read_all(reader, "r") == 3
+
+
+def test_what_was_read_before_a_queue_was_declared_is_not_read_for_it() -> None:
+    """Celery has a queue of results for each thread: each new one would go through the whole history."""
+    client: Any = Readers()
+    queues = TransientQueues()
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    reader.bind("old", queues.declare(("a", "old"), NOW), "old".__eq__)
+    client.log = [*(reply(offset, NOW + offset, "other") for offset in range(50)), reply(50, NOW + 50, "old")]
+    assert read_all(reader, "old") == 1
+    client.waits.clear()
+    queues.declare(("a", "new"), NOW + 60)
+    client.log.append(reply(51, NOW + 70, "new"))
+    reader.bind("new", queues.declare(("a", "new"), NOW + 80), "new".__eq__)
+    assert (read_all(reader, "new"), len(client.waits)) == (1, 2)
+    assert queues.declare(("b", "new"), NOW).next_offset(PLACE) is None, "another cluster has other messages"
 
 
 def test_a_get_waits_for_what_came_before_the_first_one() -> None:
