@@ -15,7 +15,10 @@ def main() -> None:
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     try:
-        from triomq._cli.messages import run
+        from triomq_command.collections import importing
+
+        with importing():
+            from triomq._cli.messages import run
     except KeyboardInterrupt:
         sys.exit(130)
     except ImportError as error:

@@ -16,9 +16,11 @@ def main() -> None:
     try:
         from importlib import import_module  # by name: the commands import this package
 
+        from triomq_command.collections import importing
         from triomq_command.overview import show
 
-        code = show(sys.argv[1:])
+        with importing():
+            code = show(sys.argv[1:])
         if code is not None:
             sys.exit(code)
         code = import_module("triomq_command.servers").run(sys.argv[1:])
@@ -32,6 +34,8 @@ def main() -> None:
                 pass  # the command line below reports what is not installed
             else:
                 run_command.main(sys.argv[2:], prog_name="triomq run")
-        import_module("triomq.__main__").main()
+        with importing():
+            client = import_module("triomq.__main__")
+        client.main()
     except KeyboardInterrupt:
         sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
+from triomq_command.collections import importing
 from triomq_command.overview import must_print
 
 COMMANDS: Final = {
@@ -26,8 +27,9 @@ def run(arguments: list[str]) -> int | None:
     if name not in COMMANDS:
         return None
     try:
-        running = import_module("triomq_command.running")
-        command = getattr(import_module(COMMANDS[name]), name)
+        with importing():
+            running = import_module("triomq_command.running")
+            command = getattr(import_module(COMMANDS[name]), name)
     except ImportError:
         return None  # the other commands report what is not installed
     group = running.QuietGroup(

@@ -5,10 +5,12 @@ imports happen inside the commands, so that ``--help`` is quick. Exit codes: 0 a
 could not start or continue (one line states why), 2 for a command line or configuration that cannot be used.
 """
 
+import functools
 import sys
 
 import click
 
+from triomq_command.collections import importing
 from triomq_command.running import exit_code_of
 from triomq_server.commands.broker import broker
 from triomq_server.commands.cluster import cluster
@@ -32,8 +34,10 @@ class _ImportedWhenUsed(click.Group):
         return self._group().get_command(ctx, cmd_name)
 
     @staticmethod
+    @functools.cache
     def _group() -> click.Group:
-        from triomq_server.commands.admin import admin
+        with importing():
+            from triomq_server.commands.admin import admin
 
         return admin
 

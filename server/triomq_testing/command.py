@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from triomq_command.collections import importing
 from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child, NotStartedError
 from triomq_testing.variables import ADDRESS_VARIABLES, URL_VARIABLE
 
@@ -154,11 +155,12 @@ def _listen() -> socket.socket:
 
 def _lend(child: Child, options: dict[str, Any]) -> Exception | None:
     """Run the cluster until the command has ended; returns a failure of the cluster, which also ends the command."""
-    import trio  # noqa: F401 - a third of the imports
+    with importing():
+        import trio  # noqa: F401 - a third of the imports
 
-    if child.has_ended():
-        return None
-    from triomq_testing.clusters.lending import lend
+        if child.has_ended():
+            return None
+        from triomq_testing.clusters.lending import lend
 
     try:
         lend(child, **options)

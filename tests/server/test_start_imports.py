@@ -62,3 +62,26 @@ def test_servers_print_and_exit_as_in_the_full_program(
 ) -> None:
     alone = servers.run(arguments), *capsys.readouterr()
     assert alone == (messages.run(arguments), *capsys.readouterr())
+
+
+_COUNTING = """
+import gc, sys
+gc.callbacks.append(lambda phase, info: phase == "stop" and kept.append(info["generation"]))
+kept = []
+from triomq_command import main
+try: main()
+finally: print(len(kept), gc.get_freeze_count() > 10_000, gc.isenabled(), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["broker", "--help"], ["broker", "-p"], ["namesrv", "-p"], ["admin", "ha", "--help"], ["topics", "--help"]],
+)  # fmt: skip
+def test_imports_of_commands_are_not_searched_for_garbage(arguments: list[str]) -> None:
+    """Otherwise there are 19 to 98 collections."""
+    done = subprocess.run([sys.executable, "-c", _COUNTING, *arguments], capture_output=True, text=True, timeout=120)
+    collections, are_frozen, is_enabled = done.stderr.split()
+    assert done.returncode == 0
+    assert int(collections) < 10
+    assert (are_frozen, is_enabled) == ("True", "True")

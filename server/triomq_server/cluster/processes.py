@@ -5,7 +5,6 @@ killed like any process, and started again. Nodes end when the parent does, howe
 of a pipe that only the parent can write to. The events are plain dictionaries, for people or for `--json`.
 """
 
-import gc
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import NoReturn
 
 import attrs
 
+from triomq_command.collections import importing
 from triomq_command.ending_signals import ending_signals
 from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
@@ -99,9 +99,9 @@ class ClusterProcesses:
         # First: the imports below take longest, and an interrupt during them is handled like a later one.
         self._catch_signals()
         # The imports of every node, done once and shared by all of them, and excluded from every collection afterwards.
-        import triomq_server.cluster.nodes  # noqa: F401
+        with importing():
+            import triomq_server.cluster.nodes  # noqa: F401
 
-        gc.freeze()
         if control:
             self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._read_commands)
         try:

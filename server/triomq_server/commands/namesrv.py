@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from triomq_command.collections import without_collections
 from triomq_server.commands import options
 from triomq_server.commands.serving import print_and_exit, print_ready, run_server, start_logging
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 @options.strict
 @options.as_json
 @options.log_level
+@without_collections()  # of its imports; `run_server` lets them begin
 def namesrv(
     config_file: str | None,
     print_all: bool,

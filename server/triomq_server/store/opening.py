@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import trio
 
+from triomq_command.collections import without_collections
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, RealDisk, lock_store
@@ -125,20 +125,8 @@ async def recover_whole(config: StoreConfig, disk: Disk) -> None:
         raise OSError(f"the repair of {config.store_path_root_dir} is not on the disk: do it again")
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Nearly all objects that a start makes stay: with very many queues, looking for garbage takes a quarter of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 async def _load(store: MessageStore, config: StoreConfig) -> None:
-    with _without_collections():
+    with without_collections():
         await _load_and_recover(store, config)
 
 
