@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-import attrs
+import msgspec
 
 from triomq_protocol.errors import BodyError, LocalProtocolError
 from triomq_protocol.hosts import unpack_host
@@ -23,8 +23,7 @@ def offset_message_ids(store_host: bytes, physical_offsets: Iterable[int]) -> st
     return ",".join([f"{host}{offset:016X}" for offset in physical_offsets])
 
 
-@attrs.frozen(slots=True)
-class OffsetMessageId:
+class OffsetMessageId(msgspec.Struct, frozen=True):
     """A decoded offset id; connect to this address, not to the route's, to view the message."""
 
     host: str

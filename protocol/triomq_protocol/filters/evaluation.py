@@ -15,7 +15,7 @@ from itertools import groupby
 from math import copysign, isnan
 from typing import Any
 
-import attrs
+import msgspec
 
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.filters.sql92 import (
@@ -58,8 +58,7 @@ class EvaluationError(LocalProtocolError):
     """A value is not what the comparison needs, text instead of a number for example: the message does not match."""
 
 
-@attrs.frozen
-class Sql92Filter:
+class Sql92Filter(msgspec.Struct, frozen=True):
     """A compiled expression.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 from triomq_protocol.errors import LocalProtocolError
 
@@ -41,8 +41,7 @@ Value = str | bool | int | float | None
 """What an expression may be: text, truth, a number, or null."""
 
 
-@attrs.frozen
-class Constant:
+class Constant(msgspec.Struct, frozen=True):
     """A literal."""
 
     value: Value
@@ -53,8 +52,7 @@ class Constant:
         return "'" + self.value.replace("'", "''") + "'" if isinstance(self.value, str) else str(self.value)
 
 
-@attrs.frozen
-class Property:
+class Property(msgspec.Struct, frozen=True):
     """A message property, by name; names are case-sensitive."""
 
     name: str
@@ -63,8 +61,7 @@ class Property:
         return self.name
 
 
-@attrs.frozen
-class Negative:
+class Negative(msgspec.Struct, frozen=True):
     """Unary minus; never folded, so that the checks do not take `-5` for a literal, as in Java's `UnaryExpression`."""
 
     operand: Node
@@ -73,8 +70,7 @@ class Negative:
         return f"(- {self.operand})"
 
 
-@attrs.frozen
-class Not:
+class Not(msgspec.Struct, frozen=True):
     """Logical negation, of a boolean or a property."""
 
     operand: Node
@@ -83,8 +79,7 @@ class Not:
         return f"(NOT {self.operand})"
 
 
-@attrs.frozen
-class Logic:
+class Logic(msgspec.Struct, frozen=True):
     """`AND` or `OR` of two and more operands, from left to right."""
 
     conjunction: bool
@@ -94,8 +89,7 @@ class Logic:
         return "(" + (" && " if self.conjunction else " || ").join(map(str, self.operands)) + ")"
 
 
-@attrs.frozen
-class Equal:
+class Equal(msgspec.Struct, frozen=True):
     """`=`, and `IS NULL` with a null on the right."""
 
     left: Node
@@ -105,8 +99,7 @@ class Equal:
         return f"({self.left} = {self.right})"
 
 
-@attrs.frozen
-class Compare:
+class Compare(msgspec.Struct, frozen=True):
     """One of `<`, `<=`, `>`, `>=`."""
 
     operator: str
@@ -117,8 +110,7 @@ class Compare:
         return f"({self.left} {self.operator} {self.right})"
 
 
-@attrs.frozen
-class In:
+class In(msgspec.Struct, frozen=True):
     """A property's text is (or is not) one of a list."""
 
     name: str

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
-import attrs
+import msgspec
 
 from triomq_protocol.errors import LocalProtocolError
 from triomq_protocol.java_text import index_key_hash, java_hash, java_hash_with_prefix, java_long_hash, select_by_hash
@@ -43,8 +43,7 @@ def tags_code(tags: str | None) -> int:
     return code
 
 
-@attrs.frozen(slots=True)
-class TagFilter:
+class TagFilter(msgspec.Struct, frozen=True):
     """A parsed tag subscription.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 
-import attrs
+import msgspec
 
 from triomq_protocol.codes import LanguageCode
 from triomq_protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -19,8 +19,7 @@ other links."""
 _LANGUAGES: dict[int, str] = {int(code): code.name for code in LanguageCode}
 
 
-@attrs.frozen(slots=True)
-class BinaryHeader:
+class BinaryHeader(msgspec.Struct, frozen=True):
     """The parts of a decoded binary header; `area` is the undecoded map of `fields` ext fields, b"" if there is none."""
 
     code: int

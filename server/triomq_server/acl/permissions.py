@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-import attrs
+import msgspec
 
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import REPLY_TOPIC_SUFFIX, RETRY_PREFIX
@@ -59,8 +59,7 @@ ACCOUNT_CODES = frozenset(
 an administrator."""
 
 
-@attrs.frozen
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """A permission that a request needs.
 
     Attributes:

@@ -7,6 +7,7 @@ import socket
 from functools import partial
 
 import attrs
+import msgspec
 import trio
 from trio.lowlevel import RunVar
 
@@ -24,8 +25,7 @@ _LOOKING_UP: RunVar[trio.CapacityLimiter | None] = RunVar("looking_up", None)
 """Of one run of trio: a thread that outlives its run does not give back its place."""
 
 
-@attrs.frozen
-class BrokerAddresses:
+class BrokerAddresses(msgspec.Struct, frozen=True):
     """The addresses of a running broker.
 
     Attributes:

@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable
 
-import attrs
+import msgspec
 import trio
 
 from triomq_server.acl import AclFiles
@@ -39,8 +39,7 @@ from triomq_server.wire import Budget, Traffic
 _log = logging.getLogger(__name__)
 
 
-@attrs.frozen(eq=False)
-class Following:
+class Following(msgspec.Struct, frozen=True, eq=False):
     """A slave's two connections to its master.
 
     Attributes:
@@ -52,8 +51,7 @@ class Following:
     metadata: MetadataSync
 
 
-@attrs.define(eq=False, kw_only=True)
-class Broker:
+class Broker(msgspec.Struct, eq=False, kw_only=True):
     """Everything one broker consists of.
 
     Attributes:
@@ -108,18 +106,18 @@ class Broker:
     store_host: bytes
     set_members: SetMembers
     replication: HaMaster
-    incomplete_frames: Budget = attrs.Factory(Budget)
-    unsent: Budget = attrs.Factory(Budget)
-    traffic: Traffic = attrs.Factory(Traffic)
-    notifications: Notifications = attrs.Factory(lambda: Notifications(lambda _group: iter(())))
-    peer_log: PeerLog = attrs.Factory(lambda: PeerLog(_log))
+    incomplete_frames: Budget = msgspec.field(default_factory=Budget)
+    unsent: Budget = msgspec.field(default_factory=Budget)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
+    notifications: Notifications = msgspec.field(default_factory=lambda: Notifications(lambda _group: iter(())))
+    peer_log: PeerLog = msgspec.field(default_factory=lambda: PeerLog(_log))
     config_file: ConfigFile | None = None
     role_file: ConfigFile | None = None
     following: Following | None = None
     acl: AclFiles | None = None
-    clock_waits: ClockWaits = attrs.Factory(ClockWaits)
-    started_s: float = attrs.Factory(trio.current_time)
-    on_config_change: list[Callable[[], None]] = attrs.Factory(list)
+    clock_waits: ClockWaits = msgspec.field(default_factory=ClockWaits)
+    started_s: float = msgspec.field(default_factory=trio.current_time)
+    on_config_change: list[Callable[[], None]] = msgspec.field(default_factory=list)
 
     @property
     def is_slave(self) -> bool:

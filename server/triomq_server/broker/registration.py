@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
-import attrs
 import msgspec
 import trio
 
@@ -66,8 +65,7 @@ _FAILURES = (OSError, LinkError, trio.TooSlowError, ProtocolError)
 _DECODING = trio.CapacityLimiter(1)
 
 
-@attrs.frozen(kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who registers: the names and addresses in every registration."""
 
     cluster_name: str
@@ -77,8 +75,7 @@ class Identity:
     ha_address: str
 
 
-@attrs.frozen
-class RegistrationAnswer:
+class RegistrationAnswer(msgspec.Struct, frozen=True):
     """A name server's answer to a registration.
 
     Attributes:
@@ -213,7 +210,7 @@ class Registration:
         for server in self._servers.values():
             other = server.last_answer
             if other is not None and other.master_address is not None:
-                return attrs.evolve(answer, master_address=other.master_address, ha_address=other.ha_address)
+                return msgspec.structs.replace(answer, master_address=other.master_address, ha_address=other.ha_address)
         return answer
 
     async def unregister(self) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-import attrs
+import msgspec
 
 from triomq_server.config.settings import ConfigError, Unusable, shown
 
@@ -55,8 +55,7 @@ _LINES_MOST = 10
 """Maximum number of findings in one error."""
 
 
-@attrs.frozen
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One problem of the settings.
 
     Attributes:
@@ -179,7 +178,7 @@ def hours(delete_when: str) -> list[Finding]:
 
 def changed_hours(before: str, delete_when: str) -> list[Finding]:
     """The same of a change of a running server, which keeps its hours instead."""
-    return [attrs.evolve(each, safety=True) for each in hours(delete_when)] if delete_when != before else []
+    return [msgspec.structs.replace(each, safety=True) for each in hours(delete_when)] if delete_when != before else []
 
 
 def name_with_separators(broker_name: str) -> list[Finding]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
+import msgspec
 
 T = TypeVar("T")
 _KEY = "triomq.key"
@@ -45,8 +46,7 @@ class ConfigError(ValueError):
     """The settings contradict each other or cannot be used; the program must not start. The text gives the cure."""
 
 
-@attrs.frozen
-class Unusable:
+class Unusable(msgspec.Struct, frozen=True):
     """A value that cannot be used.
 
     Attributes:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+import msgspec
 
 from triomq_server.config.settings import default_of, keys_of, shown, to_text
 
 
-@attrs.frozen
-class WithoutEffect:
+class WithoutEffect(msgspec.Struct, frozen=True):
     """The reason why one key has no effect.
 
     Attributes:

@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
-import attrs
+import msgspec
 import trio
 
 from triomq_server.compiled import USED as COMPILED
@@ -78,8 +78,7 @@ class Entry(NamedTuple):
     length: int
 
 
-@attrs.frozen
-class DiskUsage:
+class DiskUsage(msgspec.Struct, frozen=True):
     """Space in bytes on a path's partition: `free` includes root's reserve, `usable` is available to this process."""
 
     total_bytes: int

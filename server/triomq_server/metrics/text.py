@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-import attrs
+import msgspec
 
 from triomq_server.metrics.histogram import BOUNDS_S, Histogram
 
@@ -41,8 +41,7 @@ _ESCAPES: Final = {
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 
 
-@attrs.frozen
-class Family:
+class Family(msgspec.Struct, frozen=True):
     """One metric.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable
 from typing import TypeVar
 
-import attrs
+import msgspec
 
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, TOPIC_UNIT, TOPIC_UNIT_SUB
 from triomq_protocol.names import MAX_NAME_CHARACTERS
@@ -68,8 +68,7 @@ Names = Generator[None, None, list[str]]
 """Work in slices that returns names, in the order of a Java map."""
 
 
-@attrs.frozen
-class BrokerIdentity:
+class BrokerIdentity(msgspec.Struct, frozen=True):
     """Who registers: one process of a broker set."""
 
     cluster_name: str
@@ -79,8 +78,7 @@ class BrokerIdentity:
     ha_server_addr: str = ""
 
 
-@attrs.define
-class LiveBroker:
+class LiveBroker(msgspec.Struct):
     """The data of a broker's latest registration.
 
     Attributes:
@@ -100,8 +98,7 @@ class LiveBroker:
     cluster_name: str
 
 
-@attrs.frozen
-class Master:
+class Master(msgspec.Struct, frozen=True):
     """The master of a registering slave's set."""
 
     broker_addr: str

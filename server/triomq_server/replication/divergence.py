@@ -8,7 +8,7 @@ time and its queue offset, so two logs with the same last common record have the
 import enum
 from typing import Protocol
 
-import attrs
+import msgspec
 
 from triomq_protocol.acl import REFUSAL
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -48,8 +48,7 @@ class LogRelation(enum.StrEnum):
         return self not in (LogRelation.AHEAD, LogRelation.DIVERGED)
 
 
-@attrs.frozen(kw_only=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of a comparison.
 
     Attributes:
@@ -196,7 +195,7 @@ async def compare(own: OwnLog, master: MasterLog) -> Comparison:
         before = own.last_record_by(tail[0])
         is_last = tail_end == own_end and (before is None or sum(before) <= common_end)
         if is_last and _is_torn(have, whole):
-            return attrs.evolve(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
+            return msgspec.structs.replace(found(LogRelation.DIVERGED, common_end), torn_at=tail[0])
         if common_end == first:
             # What has expired here or there may differ, too, and its queue offsets would not fit the rest.
             common_end = 0

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-import attrs
+import msgspec
 import trio
 
 from triomq_protocol.errors import RemoteProtocolError
@@ -68,8 +68,7 @@ class SourceLog(LogFiles, Protocol):
         """Log bytes from `offset` on, never across a file's end; None if there are none."""
 
 
-@attrs.define(eq=False)
-class SlaveLink:
+class SlaveLink(msgspec.Struct, eq=False):
     """One connected slave, as the master sees it; for monitoring, not to be changed from outside.
 
     Attributes:
@@ -92,15 +91,14 @@ class SlaveLink:
     acknowledged_offset: int | None = None
     sent_bytes: int = 0
     lost_position: bool = False
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    wake: trio.Event = attrs.field(factory=trio.Event)
-    reports: ReportDecoder = attrs.field(factory=ReportDecoder)
+    scope: trio.CancelScope = msgspec.field(default_factory=trio.CancelScope)
+    wake: trio.Event = msgspec.field(default_factory=trio.Event)
+    reports: ReportDecoder = msgspec.field(default_factory=ReportDecoder)
     idle: bool = False
     writer: TransferWriter | None = None
 
 
-@attrs.frozen
-class RefusedSlave:
+class RefusedSlave(msgspec.Struct, frozen=True):
     """A slave that reported an offset beyond the log's end.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Self
 
-import attrs
+import msgspec
 
 from triomq_server.config import StoreConfig
 from triomq_server.config.network import networks
@@ -19,8 +19,7 @@ from triomq_server.config.network import networks
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@attrs.frozen(kw_only=True)
-class HaSettings:
+class HaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of both ends of a replication link: RocketMQ's HA keys, durations in seconds.
 
     Attributes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-import attrs
+import msgspec
 import trio
 
 from triomq_protocol.replication import encode_report
@@ -65,8 +65,7 @@ class FollowingLog(OwnLog, ExtendedLog, Protocol):
         """Drop everything from this log offset on; returns the number of bytes dropped."""
 
 
-@attrs.define
-class SlaveStatus:
+class SlaveStatus(msgspec.Struct):
     """The state of a slave's replication; for monitoring.
 
     Attributes:
@@ -87,7 +86,7 @@ class SlaveStatus:
     last_received: float | None = None
     reports: int = 0
     last_error: str | None = None
-    compared: Comparison = attrs.field(factory=lambda: Comparison(relation=LogRelation.UNKNOWN))
+    compared: Comparison = msgspec.field(default_factory=lambda: Comparison(relation=LogRelation.UNKNOWN))
 
 
 class HaSlave:

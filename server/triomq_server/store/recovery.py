@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 
-import attrs
+import msgspec
 
 from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.record.check import Finding, LogRecord, read_record
@@ -50,8 +50,7 @@ def first_after_clean_stop(segments: list[Segment]) -> int:
     return max(0, len(segments) - _FILES_CHECKED_AFTER_CLEAN_STOP)
 
 
-@attrs.frozen
-class RecoveryReport:
+class RecoveryReport(msgspec.Struct, frozen=True):
     """The findings of recovery when a store is opened.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, TypeVar, cast
 
-import attrs
+import msgspec
 import trio
 
 from triomq_protocol.codes import ResponseCode
@@ -40,8 +40,7 @@ BurstHandler = Callable[["Link", bytes], int]
 taken. The rest begins with a frame."""
 
 
-@attrs.frozen
-class Burst:
+class Burst(msgspec.Struct, frozen=True):
     """Handles many plain requests at once.
 
     Attributes:
@@ -66,8 +65,7 @@ def ignored(_link: Link, _command: Command) -> None:
     """No answer at all to a code without a handler, as name servers do."""
 
 
-@attrs.define
-class Handlers:
+class Handlers(msgspec.Struct):
     """The handlers of one server or link.
 
     An exception in a handler becomes an answer with code 1 and the cause as its remark; it never ends the link.
@@ -81,11 +79,11 @@ class Handlers:
         bursts: handle many requests at once; the handlers by code get the rest.
     """
 
-    plain: dict[int, PlainHandler] = attrs.field(factory=dict)
-    waiting: dict[int, WaitingHandler] = attrs.field(factory=dict)
+    plain: dict[int, PlainHandler] = msgspec.field(default_factory=dict)
+    waiting: dict[int, WaitingHandler] = msgspec.field(default_factory=dict)
     default: PlainHandler = not_supported
-    sliced: dict[int, SlicedHandler] = attrs.field(factory=dict)
-    bursts: list[Burst] = attrs.field(factory=list)
+    sliced: dict[int, SlicedHandler] = msgspec.field(default_factory=dict)
+    bursts: list[Burst] = msgspec.field(default_factory=list)
 
     def knows(self, code: int) -> bool:
         """Whether a code has its own handler."""

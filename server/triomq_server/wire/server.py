@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import NoReturn, Self
 
-import attrs
+import msgspec
 import trio
 
 from triomq_server.repeats import Repeats
@@ -69,7 +69,7 @@ async def serve(
     Raises:
         OSError: listening on the address failed.
     """
-    bounds = attrs.evolve(limits or Limits(), idle_s=idle_s)
+    bounds = msgspec.structs.replace(limits or Limits(), idle_s=idle_s)
     listeners = await listen(host, port)
     try:
         async with trio.open_nursery() as outer:

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from triomq_server.disk import RealDisk
 from triomq_server.disk.access import DiskUsage, MappedFile
@@ -66,7 +66,7 @@ class SteeredDisk(RealDisk):
     def usage(self, path: str) -> DiskUsage:
         """The use of the disk; a full disk has no free bytes."""
         usage = super().usage(path)
-        return attrs.evolve(usage, free_bytes=0, usable_bytes=0) if self.full else usage
+        return msgspec.structs.replace(usage, free_bytes=0, usable_bytes=0) if self.full else usage
 
     def _check_space(self, path: str) -> None:
         if self.full:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
-import attrs
+import msgspec
 import trio
 
 from triomq_protocol.names import MASTER_ID
@@ -371,7 +371,7 @@ class Roles:
             broker.set_members.contested_by = None
             self._next_contested_line = -math.inf
         registration = broker.registration
-        registration.identity = attrs.evolve(registration.identity, broker_id=broker_id)
+        registration.identity = msgspec.structs.replace(registration.identity, broker_id=broker_id)
         for table in (broker.topics, broker.groups):
             table.follows = broker.is_slave
         self._choose_arrivals()

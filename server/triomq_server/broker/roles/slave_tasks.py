@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
-import attrs
 import msgspec
 import trio
 
@@ -46,8 +45,7 @@ TABLES_WAITING = 1000
 """Tables that a slave keeps which is far behind; of more the oldest are dropped."""
 
 
-@attrs.frozen
-class _WaitingTable:
+class _WaitingTable(msgspec.Struct, frozen=True):
     """A master's progress with delayed messages, for which this slave does not have all copies yet.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from sys import getsizeof
 from typing import TypeVar
 
-import attrs
+import msgspec
 
 from triomq_protocol.requests import ConsumerData, SubscriptionData
 from triomq_protocol.requests.heartbeat import CONSUME_FROM_LAST_OFFSET
@@ -51,8 +51,7 @@ def kept_bytes(subscription: SubscriptionData) -> int:
     return kept + sum(map(getsizeof, tags)) + sum(map(getsizeof, codes))
 
 
-@attrs.define(slots=True, eq=False)
-class ClientChannel:
+class ClientChannel(msgspec.Struct, eq=False):
     """One client on one link, as its last heartbeat described it."""
 
     link: Link
@@ -66,8 +65,7 @@ class ClientChannel:
     """The event loop's clock at that time: a wall clock that is set must not expire anyone."""
 
 
-@attrs.define(slots=True, eq=False)
-class ConsumerGroup:
+class ConsumerGroup(msgspec.Struct, eq=False):
     """One consumer group that has members online.
 
     Kind, model and start are those of the latest heartbeat of any member; the subscriptions are shared by the whole
@@ -78,13 +76,13 @@ class ConsumerGroup:
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = CONSUME_FROM_LAST_OFFSET
-    channels: dict[Link, ClientChannel] = attrs.Factory(dict)
+    channels: dict[Link, ClientChannel] = msgspec.field(default_factory=dict)
     """The members. All groups in which a client is the only member share one table, so that the garbage collector visits
     one table per client, not one per group."""
-    subscriptions: dict[str, SubscriptionData] = attrs.Factory(dict)
-    tag_codes: dict[str, frozenset[int]] = attrs.Factory(dict)
+    subscriptions: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    tag_codes: dict[str, frozenset[int]] = msgspec.field(default_factory=dict)
     """The codes of each subscription; all pulls share them."""
-    bytes_of: dict[str, int] = attrs.Factory(dict)
+    bytes_of: dict[str, int] = msgspec.field(default_factory=dict)
     """The `kept_bytes` of each subscription when it came: a text grows when it is first written somewhere."""
     kept_bytes: int = 0
     """Of all subscriptions."""

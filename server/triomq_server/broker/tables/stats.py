@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-import attrs
 import msgspec
 
 from triomq_server.metrics.histogram import Histogram
@@ -67,8 +66,7 @@ class Counter(msgspec.Struct, gc=False):
         self.waited_us += other.waited_us
 
 
-@attrs.frozen(slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """The values of one window of a statistic: request 315's `statsMinute`, `statsHour`, `statsDay`."""
 
     sum: int = 0
@@ -78,8 +76,7 @@ class Figures:
     """Average per call."""
 
 
-@attrs.frozen(slots=True)
-class Statistic:
+class Statistic(msgspec.Struct, frozen=True):
     """One named statistic of one key."""
 
     minute: Figures

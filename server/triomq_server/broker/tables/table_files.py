@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-import attrs
+import msgspec
 
 from triomq_protocol.errors import ProtocolError
 from triomq_protocol.names import SCHEDULE_TOPIC, SYSTEM_GROUPS
@@ -135,8 +135,7 @@ class UnusableTableError(Exception):
     """Another broker's answer is not a table that can stand in for this broker's."""
 
 
-@attrs.frozen
-class ReceivedTable:
+class ReceivedTable(msgspec.Struct, frozen=True):
     """Another broker's table, in the form to be written here.
 
     Attributes:

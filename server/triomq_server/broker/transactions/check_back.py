@@ -12,7 +12,7 @@ import logging
 from enum import Enum
 from typing import NoReturn
 
-import attrs
+import msgspec
 import trio
 
 from triomq_protocol.names import (
@@ -75,8 +75,7 @@ class _Handled(Enum):
     BUSY = 4
 
 
-@attrs.define
-class _Round:
+class _Round(msgspec.Struct):
     """One round.
 
     Attributes:
@@ -91,7 +90,7 @@ class _Round:
     offset: int
     stored: int = 0
     log_end: int = 0
-    busy: dict[str, float] = attrs.Factory(dict)
+    busy: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class CheckBack:

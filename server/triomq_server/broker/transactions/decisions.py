@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-import attrs
+import msgspec
 
 from triomq_protocol.names import CHECK_IMMUNITY, CHECK_TIMES, PREPARED_QUEUE_OFFSET
 
@@ -35,8 +35,7 @@ class Action(Enum):
     """Store it again at the end of the queue, and ask a producer of its group how the transaction ended."""
 
 
-@attrs.frozen
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The settings of the check.
 
     Attributes:
@@ -60,8 +59,7 @@ class Limits:
         return max(self.time_out_ms, self.check_max * self.interval_ms)
 
 
-@attrs.frozen
-class HalfState:
+class HalfState(msgspec.Struct, frozen=True):
     """What the decision needs to know of a half message.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Generator
 
-import attrs
+import msgspec
 
 from triomq_protocol.record.check import LogRecord, read_record
 from triomq_protocol.record.encode import encode_topic, write_blank, write_record
@@ -38,8 +38,7 @@ _COPIED_BYTES = 1 << 24
 _LEAST_FILLER_BYTES = FIXED_BYTES + 1
 
 
-@attrs.frozen
-class Sound:
+class Sound(msgspec.Struct, frozen=True):
     """The place where the log is sound again: index of the searched file, position in it, and store time.
 
     `store_timestamp` is None for the mark at a file's end.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final, Protocol
 
-import attrs
+import msgspec
 
 from triomq_server.repeats import Repeats
 
@@ -27,8 +27,7 @@ SMALL_REQUEST_BYTES: Final = 4096
 """A request of this length may always wait: how many do is limited."""
 
 
-@attrs.define
-class WaitingBytes:
+class WaitingBytes(msgspec.Struct):
     """Bytes of requests that wait in handlers or are worked on in slices, over all links of a server.
 
     Closing links would not free them, since handlers keep what they were called with; so a request that would exceed

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from triomq_protocol.wire.frame import MAX_FRAME_BYTES
 from triomq_server.wire.limits.budget import Budget, WaitingBytes
 from triomq_server.wire.limits.traffic import Traffic
 
 
-@attrs.frozen
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What one server allows.
 
     Attributes:
@@ -33,10 +32,10 @@ class Limits:
     output_bytes: int = 16_777_216
     connections: int = 10_000
     waiting_requests: int = 5_000
-    waiting: WaitingBytes = attrs.field(factory=WaitingBytes)
-    incomplete: Budget = attrs.field(factory=Budget)
-    unsent: Budget = attrs.field(factory=Budget)
-    traffic: Traffic = attrs.field(factory=Traffic)
+    waiting: WaitingBytes = msgspec.field(default_factory=WaitingBytes)
+    incomplete: Budget = msgspec.field(default_factory=Budget)
+    unsent: Budget = msgspec.field(default_factory=Budget)
+    traffic: Traffic = msgspec.field(default_factory=Traffic)
     grace_s: float = 1.0
 
 

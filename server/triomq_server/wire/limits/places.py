@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import attrs
+import msgspec
 import trio
 
 _LISTED: Final = 64
@@ -23,8 +23,7 @@ class Active(Protocol):
     active_at: float
 
 
-@attrs.define(eq=False)
-class Place:
+class Place(msgspec.Struct, eq=False):
     """The place of one connection.
 
     Attributes:
@@ -37,7 +36,7 @@ class Place:
 
     host: str
     end: Callable[[], None]
-    since: float = attrs.field(factory=trio.current_time)
+    since: float = msgspec.field(default_factory=trio.current_time)
     link: Active | None = None
     given: bool = False
 
@@ -47,11 +46,10 @@ class Place:
         return self.since if self.link is None else self.link.active_at
 
 
-@attrs.define(eq=False)
-class _Host:
+class _Host(msgspec.Struct, eq=False):
     name: str
-    places: set[Place] = attrs.field(factory=set)
-    idlest: list[Place] = attrs.field(factory=list)
+    places: set[Place] = msgspec.field(default_factory=set)
+    idlest: list[Place] = msgspec.field(default_factory=list)
     """Idlest places when they were listed, the idlest of all at the end."""
     listed_at: float = 0.0
 

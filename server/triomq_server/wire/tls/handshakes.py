@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-import attrs
+import msgspec
 import trio
 
 from triomq_server.wire.connections import Connections
@@ -83,8 +83,7 @@ class Handshakes:
         return f"not within {self.timeout_s:g} s (tlsHandshakeTimeoutMillis)"
 
 
-@attrs.define(eq=False)
-class TlsSettings:
+class TlsSettings(msgspec.Struct, eq=False):
     """How a server uses TLS.
 
     Attributes:
@@ -97,7 +96,7 @@ class TlsSettings:
     context: ssl.SSLContext | None = None
     mode: TlsMode = TlsMode.PERMISSIVE
     make_context: Callable[[], ssl.SSLContext] | None = None
-    handshakes: Handshakes = attrs.field(factory=Handshakes)
+    handshakes: Handshakes = msgspec.field(default_factory=Handshakes)
 
     async def find_context(self) -> ssl.SSLContext | None:
         """The context, made now if it is the first time. OSError if it cannot be made."""
