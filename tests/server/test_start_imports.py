@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -26,6 +27,14 @@ def test_a_name_server_imports_nothing_of_a_broker() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     packages = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
     assert packages.isdisjoint({"triomq_server.store", "triomq_server.broker", "triomq_server.replication"})
+
+
+def test_a_ready_line_imports_nothing_of_clusters() -> None:
+    code = "import sys; from triomq_server.commands.serving import print_ready; print_ready(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    ready, names = done.stdout.splitlines()
+    assert set(json.loads(ready)) == {"event", "pid", "ready_s"}
+    assert "triomq_server.cluster" not in names.split()
 
 
 @pytest.mark.parametrize("command", sorted(servers.COMMANDS))

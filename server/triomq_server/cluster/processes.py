@@ -23,6 +23,7 @@ from triomq_command.ending_signals import ending_signals
 from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
 from triomq_server.config import ConfigError
+from triomq_server.process.age import seconds_since_start
 
 Event = dict[str, object]
 
@@ -436,13 +437,3 @@ def _run_child(plan: NodePlan, status_fd: int, life_fd: int) -> int:
         logging.getLogger(__name__).error("%s: %s", plan.name, explain_not_written(not_written))
         return 1
     return 0
-
-
-def seconds_since_start() -> float:
-    """The age of this process in seconds, including the start of the interpreter, to a hundredth of a second."""
-    try:
-        with open("/proc/self/stat", encoding="ascii", errors="replace") as stat:
-            started_ticks = int(stat.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return time.process_time()
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")

@@ -127,6 +127,6 @@ def run_server(
 
 def print_ready(**event: object) -> None:
     """Print the ready line as JSON."""
-    from triomq_server.cluster.processes import seconds_since_start
+    from triomq_server.process.age import seconds_since_start
 
     print_line(json.dumps({"event": "ready", **event, "pid": os.getpid(), "ready_s": round(seconds_since_start(), 3)}))
