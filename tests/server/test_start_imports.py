@@ -25,8 +25,10 @@ def test_a_start_imports_no_library_for_what_is_switched_off(module: str) -> Non
 def test_a_name_server_imports_nothing_of_a_broker() -> None:
     code = "import sys, triomq_server.commands.namesrv, triomq_server.namesrv; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    packages = {".".join(name.split(".")[:2]) for name in done.stdout.split()}
+    names = set(done.stdout.split())
+    packages = {".".join(name.split(".")[:2]) for name in names}
     assert packages.isdisjoint({"triomq_server.store", "triomq_server.broker", "triomq_server.replication"})
+    assert names.isdisjoint({"triomq_server.config.broker", "triomq_server.config.store"})
 
 
 def test_a_ready_line_imports_nothing_of_clusters() -> None:

@@ -34,13 +34,7 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
 
     ``-p`` prints all settings, ``-m`` those in `IMPORTANT_KEYS`.
     """
-    from triomq_server.config import (
-        WITHOUT_EFFECT,
-        BrokerConfig,
-        ConfigError,
-        changed_without_effect,
-        shown_text,
-    )
+    from triomq_server.config import ConfigError
     from triomq_server.wire.tls.certificates import effective
 
     try:
@@ -50,6 +44,8 @@ def print_and_exit(config: BrokerConfig | NamesrvConfig, *, print_all: bool, pri
         fail(f"bad configuration: {error}", EXIT_USAGE)
     if not (print_all or print_some):
         return
+    from triomq_server.config import WITHOUT_EFFECT, BrokerConfig, changed_without_effect, shown_text
+
     if sys.stdout is None:
         sys.stdout = ClosedOutput()  # a server runs without an output, but nothing is served here
     settings = shown_text({**config.to_properties(), **tls.to_properties()})
