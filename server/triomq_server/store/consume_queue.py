@@ -734,12 +734,26 @@ class ConsumeQueue:
         self.min_offset = low
 
     def _is_gone(self, number: int, log_min_offset: int) -> bool:
-        """Whether an entry's record has expired; not if the entry cannot be right."""
+        """Whether an entry's record has expired. If the entry cannot be right, the next one that can be decides."""
         segment = self.segments.find(number * UNIT_BYTES)
         if segment is None:
             return True
         offset, size, _ = UNIT.unpack(segment.peek(number * UNIT_BYTES - segment.base, UNIT_BYTES))
+        if size <= 0:
+            offset, size = self._next_sized(number * UNIT_BYTES)
         return size > 0 and (0 <= offset < log_min_offset or (size == BLANK_SIZE and not offset))
+
+    def _next_sized(self, at: int) -> tuple[int, int]:
+        """Log offset and size of the first entry with a size from this position on; (0, 0) without one."""
+        while (segment := self.segments.find(at)) is not None and at < segment.base + segment.position:
+            start = at - segment.base
+            part = segment.buffer[start : min(start + _SCAN_BYTES, segment.position)]
+            if part.strip(b"\0"):
+                for offset, size, _ in UNIT.iter_unpack(part):
+                    if size > 0:
+                        return offset, size
+            at += len(part)
+        return 0, 0
 
     def blank(self, start: int, stop: int) -> None:
         """Blank the entries of records between these log offsets, which are damaged."""
@@ -773,8 +787,8 @@ class ConsumeQueue:
         count = 0
         while len(self.segments.items) > 1:
             first = self.segments.items[0]
-            offset, _, _ = UNIT.unpack_from(first.buffer, first.size - UNIT_BYTES)
-            if offset >= log_min_offset:
+            offset, size = self._next_sized(first.end - UNIT_BYTES)
+            if size <= 0 or offset >= log_min_offset:
                 break
             self.segments.delete_first()
             count += 1

@@ -551,6 +551,45 @@ async def test_zeros_at_the_first_message_that_is_left_hide_nothing(
             assert record_number(result.slices[0]) == n
 
 
+async def test_zeros_in_place_of_entries_of_expired_messages_are_passed_over(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """What follows them decides: readers at the queue's minimum do not have them repaired one by one."""
+    values = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 2000}
+    config, disk = make_config("/store", **values), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            store.append(make_record(n))
+        queue = store.consume_queues.get("T", 0)
+        assert queue is not None
+        queue.segments.items[0].buffer[200:300] = bytes(100)
+        queue.correct_min_offset(8192)
+        assert queue.min_offset == 24
+        queue.segments.items[0].buffer[0:300] = bytes(300)
+        queue.min_offset = 0
+        queue.correct_min_offset(8192)
+        assert queue.min_offset == 24
+
+
+async def test_a_file_with_zeros_at_its_end_is_kept_while_it_has_messages(
+    make_config: MakeConfig, make_record: MakeRecord, clock: Any
+) -> None:
+    """Its last entry decides whether it has expired, if that can be right; else the first one of the next file."""
+    config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            store.append(make_record(n))
+        queue = store.consume_queues.get("T", 0)
+        assert queue is not None
+        queue.segments.items[2].buffer[160:] = bytes(40)
+        assert queue.delete_expired(8192) == 2
+        queue.correct_min_offset(8192)
+        assert queue.min_offset == 24
+        assert queue.delete_expired(16384) == 2
+        queue.segments.items[0].buffer[160:] = bytes(40)
+        assert queue.delete_expired(24576) == 3
+
+
 async def test_queues_removed_before_a_kill_are_not_missed(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any, caplog: Any
 ) -> None:
