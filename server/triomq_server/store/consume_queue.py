@@ -290,20 +290,21 @@ class ConsumeQueue:
         With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
         more of them than the log has space for is damaged: the checksum does not cover it, and it gets no entry. A new record with number
         0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable. A queue
-        without entries begins with any number: the one at which it ends may be that of a damaged file, and too large.
+        without entries begins with any number: the one at which it ends may be that of a damaged file, or of a removal that
+        has been cut off with the log, and too large.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
             return False
         if queue_offset < self.max_offset:
-            if self.segments.items:
+            if not self._is_blank():
                 if queue_offset or physical_offset < self.max_physical_offset:
                     return False
                 _log.warning(
                     "%s: numbered from 0 again at log offset %d; its entries 0 to %d are dropped",
                     self, physical_offset, self.max_offset - 1, extra=self.log_fields,
                 )  # fmt: skip
-                self.segments.destroy()
-                self._enter(None)
+            self.segments.destroy()
+            self._enter(None)
             self._start_at(queue_offset)
         if queue_offset > self.max_offset:
             if not self._has_space_for(queue_offset, physical_offset):
@@ -325,6 +326,12 @@ class ConsumeQueue:
                 self._start_at(queue_offset)
         self.push(physical_offset, size_bytes, tags_code)
         return True
+
+    def _is_blank(self) -> bool:
+        """Whether there are at most the blanks in front of a first entry: a cut of the log may have left no others."""
+        at = self.max_offset * UNIT_BYTES - UNIT_BYTES
+        segment = self.segments.find(at)
+        return segment is None or segment.peek(at - segment.base, UNIT_BYTES) == _BLANK_UNIT
 
     def _has_space_for(self, queue_offset: int, physical_offset: int) -> bool:
         """Whether the log can hold the records between the last entry's and one with this number; an empty queue begins

@@ -78,6 +78,39 @@ async def test_a_queue_that_is_removed_and_used_again_continues_its_offsets(
         assert numbers(slave, record_number, 8, 9) == [200]
 
 
+async def test_a_removal_that_was_cut_off_with_the_log_hides_no_new_message(
+    clock: Any, make_config: MakeConfig, make_record: MakeRecord, record_number: Any
+) -> None:
+    """The queue has been used again before the cut, so that blanks are left in front of an entry that is not."""
+    chance = random.Random(0)
+    old_disk, new_disk, config = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock), make_config("/store")
+    async with (
+        open_store(config, disk=old_disk, clock=clock) as old,
+        open_store(config, disk=new_disk, clock=clock, is_slave=True) as new,
+    ):
+        for n in range(3):
+            old.append(make_record(n))
+        copy_log(old, new, chance)
+        common = old.log_max_offset
+        for n in range(3, 7):
+            old.append(make_record(n))
+        await old.queue_removal.remove_topic("T")
+        assert old.append(make_record(7)).queue_offset == 7
+    async with (
+        open_store(config, disk=old_disk, clock=clock, is_slave=True) as old,
+        open_store(config, disk=new_disk, clock=clock) as new,
+    ):
+        await old.cut(common)
+        for n in range(100, 102):
+            assert new.append(make_record(n)).queue_offset == n - 97
+        copy_log(new, old, chance)
+        assert numbers(old, record_number, 3, 5) == [100, 101]
+        killed = old_disk.after_kill()
+    for disk in (old_disk, killed):
+        async with open_store(config, disk=disk, clock=clock, is_slave=True) as old:
+            assert numbers(old, record_number, 3, 5) == [100, 101]
+
+
 class WritingDisk(MemoryDisk):
     """Once `waits` is set, writes beside the loop wait for an event, as in a worker thread."""
 
