@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import attrs
@@ -93,11 +94,16 @@ class PullPlan:
 
 @attrs.define
 class _Stride:
-    """Some offsets: the next one to pull, the end, and the offset from which on none is known to be deleted."""
+    """Some offsets: the next one to pull, the end, and the offset from which on none is known to be deleted.
+
+    Attributes:
+        answered: the first offset that each broker has been asked for and has answered, by its address.
+    """
 
     at: int
     end: int
     kept_from: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.at, takes_self=True))
+    answered: dict[str, int] = attrs.field(factory=dict)
     pages: list[bytes] = attrs.field(factory=list)
     is_done: bool = False
 
@@ -191,6 +197,7 @@ class Strides:
         return self._handed + (0 if stride is self._open[0] else self._held) >= BUFFERED_BYTES
 
     def _take(self, stride: _Stride, result: PullResult) -> None:
+        stride.answered.setdefault(result.broker_address, stride.at)
         if result.status is PullStatus.FOUND:
             # A broker that filters continues to the next match, which may belong to the next stride.
             page = result.body if result.next_offset <= stride.end else records_before(result.body, stride.end)
@@ -390,20 +397,61 @@ class Strides:
         self._skip(None, why)
 
     async def _check_kept(self, stride: _Stride) -> None:
-        """Check whether the broker has deleted messages of a filtered stride: an answer with a filter does not show it.
+        """Check whether brokers have deleted messages of a filtered stride: an answer with a filter does not show it.
 
-        Messages are deleted from the first on, so the first one is requested, after all others.
+        Messages are deleted from the first on, so the first one is requested, after all others. Each broker deletes its
+        own: what one has deleted is no loss if another one has answered for it.
         """
-        at = stride.kept_from
-        if at >= stride.end:
+        at, end, queue = stride.kept_from, stride.end, self._plan.part.queue
+        if at >= end:
             return
-        result = await self._session.consumer.pull(self._plan.queue, at, max_messages=1)
-        if (until := goes_on_at(result, at)) is not None:
-            report_gone(
-                self._plan,
-                f"offsets {at} to {min(until, stride.end)} of {self._plan.part.queue} are gone: {result.broker_address} "
-                "has deleted their messages, perhaps before it was asked for those that match",
-            )
+        perhaps = "perhaps before it was asked for those that match"
+        try:
+            results = await self._first_kept(stride)
+        except (QueueIllegal, TopicNotFound) as error:
+            if self._plan.only is not None:
+                raise
+            why = f"{error.address} does not have the queue any more, {perhaps}"
+            report_gone(self._plan, f"offsets {at} to {end} of {queue} are gone: {why}")
+            return
+        except RouteNotFound:
+            if not await is_deleted(self._session, queue):
+                raise
+            why = f"topic {queue.topic} has been deleted from {queue.broker_name}, {perhaps}"
+            report_gone(self._plan, f"offsets {at} to {end} of {queue} are gone: {why}")
+            return
+        checked = {result.broker_address for result in results}
+        for result in results:
+            until = goes_on_at(result, at)
+            # What brokers that cannot be asked any more had is not known: they may have deleted the same.
+            others = checked - {result.broker_address}
+            if until is not None and any(first < until for who, first in stride.answered.items() if who not in others):
+                why = f"{result.broker_address} has deleted their messages, {perhaps}"
+                report_gone(self._plan, f"offsets {at} to {min(until, end)} of {queue} are gone: {why}")
+
+    async def _first_kept(self, stride: _Stride) -> list[PullResult]:
+        """Answers for the first offset of a filtered stride, without the filter: of the broker that is asked first, and
+        of the master if the stride has answers of another one than that.
+
+        Raises:
+            MQError: the first one refuses; or it lacks the queue, and so does the master.
+        """
+        ask = partial(self._session.consumer.pull, self._plan.queue, stride.kept_from, max_messages=1)
+        results: list[PullResult] = []
+        try:
+            results.append(await ask())
+        except (QueueIllegal, TopicNotFound):
+            # A slave may not have a new topic yet; then the stride is from the master.
+            if self._plan.only is not None:
+                raise
+        if self._plan.only is None and stride.answered.keys() - {result.broker_address for result in results}:
+            try:
+                results.append(await ask(read_preference=ReadPreference.MASTER))
+            except MQError:
+                if not results:
+                    raise
+                # It has answered, and is away now.
+        return results
 
     def _behind(self, at: int, end: int, result: PullResult, unreachable: MQError | None) -> None:
         queue = self._plan.part.queue

@@ -49,7 +49,10 @@ def stored(offset: int) -> bytes:
 class FakeBroker:
     """A queue from one offset to another; answers as 4.9's brokers do, and takes a moment for it."""
 
-    def __init__(self, start: int, end: int, *, matches: Callable[[int], bool] = lambda _offset: True) -> None:
+    def __init__(
+        self, start: int, end: int, *, matches: Callable[[int], bool] = lambda _offset: True, address: str = "broker:1"
+    ) -> None:
+        self.address = address
         self.start = start
         self.end = end
         self.matches = matches
@@ -89,7 +92,7 @@ class FakeBroker:
     def result(self, status: PullStatus, queue: MessageQueue, next_offset: int, body: bytes = b"") -> PullResult:
         return PullResult(
             status, queue, next_offset=next_offset, min_offset=self.start, max_offset=self.end, suggested_broker_id=0,
-            broker_address="broker:1", body=body,
+            broker_address=self.address, body=body,
         )  # fmt: skip
 
 
@@ -352,6 +355,86 @@ async def test_deleted_messages_of_a_filtered_read_are_gone(
     found = await pulled(broker, 0, 20_000, tags="a", fail_on_data_loss=False)
     assert found == [offset for offset in range(FILTERED_STRIDE + 100, 20_000) if offset % 10 == 3]
     assert sum("perhaps before" in each.message for each in caplog.records) == 2
+
+
+def even(offset: int) -> bool:
+    return offset % 2 == 0
+
+
+class LeavingBroker(FakeBroker):
+    """Refuses from the first pull without a filter on, which follows those of a stride."""
+
+    def __init__(self, refusal: MQError) -> None:
+        super().__init__(0, 1000, matches=even)
+        self.refusal = refusal
+        self.has_left = False
+
+    def answer(self, queue: MessageQueue, offset: int, max_messages: int, *, is_filtered: bool) -> PullResult:
+        self.has_left = self.has_left or not is_filtered
+        if self.has_left:
+            raise self.refusal
+        return super().answer(queue, offset, max_messages, is_filtered=is_filtered)
+
+
+@pytest.mark.parametrize("start", [300, 550, 1000])
+async def test_what_a_slave_has_deleted_is_no_loss_of_a_filtered_read(
+    autojump_clock: trio.testing.MockClock, start: int
+) -> None:
+    slave = FakeBroker(start, 1000, matches=even, address="slave:1")
+    master = FakeBroker(0, 1000, matches=even)
+    assert await pulled(slave, 0, 900, master=master, tags="a") == list(range(0, 900, 2))
+
+
+async def test_what_the_master_has_deleted_meanwhile_is_a_loss_of_a_filtered_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Cleaned(FakeBroker):
+        """Deletes messages before the last answer to a filtered pull."""
+
+        def answer(self, queue: MessageQueue, offset: int, max_messages: int, *, is_filtered: bool) -> PullResult:
+            if offset >= 150:
+                self.start = self.end
+            return super().answer(queue, offset, max_messages, is_filtered=is_filtered)
+
+    slave = FakeBroker(200, 1000, matches=even, address="slave:1")
+    master = Cleaned(0, 1000, matches=even)
+    with pytest.raises(DataLoss, match=r"are gone: broker:1 "):
+        await pulled(slave, 0, 900, master=master, tags="a")
+
+
+async def test_a_filtered_read_of_a_queue_that_a_slave_lacks(autojump_clock: trio.testing.MockClock) -> None:
+    class NoQueue(FakeBroker):
+        def answer(self, *_arguments: object, **_options: object) -> PullResult:
+            raise QueueIllegal("pull", address="slave:1", code=1)
+
+    master = FakeBroker(0, 1000, matches=even)
+    assert await pulled(NoQueue(0, 0), 0, 900, master=master, tags="a") == list(range(0, 900, 2))
+    with pytest.raises(QueueIllegal):
+        await pulled(LeavingBroker(QueueIllegal("pull", address="slave:1")), 0, 900, tags="a", only="slave")
+
+
+async def test_a_filtered_read_does_not_need_a_master_that_has_left_since(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    slave = FakeBroker(0, 300, matches=even, address="slave:1")
+    master = LeavingBroker(ConnectFailed("pull", address="broker:1"))
+    assert await pulled(slave, 0, 900, master=master, tags="a") == list(range(0, 900, 2))
+    # What the slave has deleted, the master may have deleted before it answered.
+    slave = FakeBroker(300, 1000, matches=even, address="slave:1")
+    master = LeavingBroker(ConnectFailed("pull", address="broker:1"))
+    with pytest.raises(DataLoss, match=r"offsets 0 to 300 of queue 0 .* are gone: slave:1 has deleted"):
+        await pulled(slave, 0, 900, master=master, tags="a")
+
+
+@pytest.mark.parametrize("refusal", [QueueIllegal, TopicNotFound, RouteNotFound])
+async def test_a_topic_that_is_deleted_behind_the_last_answer_of_a_filtered_read(
+    autojump_clock: trio.testing.MockClock, refusal: type[MQError]
+) -> None:
+    error, names = refusal("pull", address="broker:1"), NameServer("broker-a")
+    with pytest.raises(DataLoss, match=r"offsets 0 to 900 of queue 0 .* are gone: .*, perhaps before it was asked"):
+        await pulled(LeavingBroker(error), 0, 900, names=names, tags="a")
+    found = await pulled(LeavingBroker(error), 0, 900, names=names, tags="a", fail_on_data_loss=False)
+    assert found == list(range(0, 900, 2))
 
 
 @pytest.mark.parametrize("kind", [QueueIllegal, TopicNotFound])
