@@ -21,6 +21,7 @@ from pyspark import TaskContext
 import triomq
 from pyspark_rocketmq.options import ClientSettings
 from triomq._companions import LoopThread, scan_with
+from triomq_protocol.names import MASTER_ID
 
 T = TypeVar("T")
 
@@ -52,6 +53,11 @@ class ClientKey:
     files: tuple[tuple[int, int, int] | None, ...] = ()
 
 
+def only_brokers(preference: str | int) -> str | None:
+    """The value of `readPreference` if it excludes brokers that may have messages the admitted ones lack; else None."""
+    return None if preference in ("suggested", "master", "prefer_slave", MASTER_ID) else str(preference)
+
+
 @attrs.frozen
 class Session:
     """The objects that are open in a loop thread.
@@ -61,12 +67,14 @@ class Session:
         nursery: for tasks that outlive a call; they must not raise.
         pulling: the consumer, which pulls as the query prefers; None if nothing is pulled.
         route_wait_s: the client's setting; None if it is not given.
+        admits_masters: whether the query may pull from masters.
     """
 
     client: triomq.Client
     nursery: trio.Nursery
     pulling: triomq.PullConsumer | None
     route_wait_s: float | None = None
+    admits_masters: bool = True
 
     @property
     def plan_limit_s(self) -> float:
@@ -133,7 +141,11 @@ class PooledClient:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:
-                    yield Session(client, nursery, consumer, dict(settings.client).get("route_wait_s"))
+                    wait_s, admits_masters = (
+                        dict(settings.client).get("route_wait_s"),
+                        only_brokers(self.key.preference) is None,
+                    )
+                    yield Session(client, nursery, consumer, wait_s, admits_masters)
                 finally:
                     nursery.cancel_scope.cancel()
 

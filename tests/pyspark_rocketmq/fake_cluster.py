@@ -29,13 +29,14 @@ Row = dict[str, Any]
 @attrs.define
 class Part:
     """One queue: its rows by offset, the first one that is not deleted, and the end of its slave. Messages before
-    `deleted` are deleted, too, though the queue still seems to hold them."""
+    `deleted` are deleted, too, though the queue still seems to hold them; those before `slave_deleted`, by the slave."""
 
     rows: list[Row]
     records: list[bytes]
     start: int = 0
     slave_end: int = 0
     deleted: int = 0
+    slave_deleted: int = 0
 
 
 def stored_ms(offset: int) -> int:
@@ -163,6 +164,7 @@ class FakeCluster(PullsInRuns):
             is_dead or self.reads_slaves or self.prefers_slaves
         )
         end = part.slave_end if by_slave else len(part.rows)
+        deleted = max(part.deleted, part.slave_deleted) if by_slave else part.deleted
 
         def answer(status: PullStatus, following: int, body: bytes = b"") -> PullResult:
             return PullResult(
@@ -178,7 +180,7 @@ class FakeCluster(PullsInRuns):
         found: list[bytes] = []
         at = offset
         while at < min(end, offset + self.scanned) and len(found) < min(max_messages, self.page):
-            if at >= part.deleted and wanted(part.rows[at]["tags"]):
+            if at >= deleted and wanted(part.rows[at]["tags"]):
                 found.append(part.records[at])
             at += 1
         return answer(PullStatus.FOUND if found else PullStatus.NO_MATCHED_MESSAGE, at, b"".join(found))

@@ -68,7 +68,7 @@ async def place_offsets(
     }
     for queue, offset in found.items():
         offsets[queue] = offset if offset is not None else bounds[queue].end
-    return {**offsets, **await first_held(session, _at_start(offsets, given, committed, place, bounds))}
+    return {**offsets, **await first_held(session, _at_start(offsets, given, committed, place, bounds), bounds)}
 
 
 def _at_start(

@@ -20,7 +20,7 @@ from pyspark_rocketmq.offsets import QueueId
 from pyspark_rocketmq.options import Topics
 from pyspark_rocketmq.read.holes import goes_on_at, resumes_after_hole
 from pyspark_rocketmq.read.planning import Bounds
-from triomq import Backoff, MessageQueue, MQError, PullConsumer, PullStatus
+from triomq import Backoff, MessageQueue, MQError, PullResult, PullStatus, ReadPreference
 from triomq._companions import is_on_broker
 from triomq.errors import ConnectFailed, LinkLost, NoNameServer, RequestTimeout, RouteNotFound
 from triomq_protocol.flags import PERM_READ
@@ -32,6 +32,8 @@ V = TypeVar("V")
 
 AT_ONCE: Final = 64
 """The most queries in flight."""
+
+_NO_ANSWER: Final = (ConnectFailed, LinkLost, RequestTimeout, NoNameServer)
 
 AWAY_LIMIT_S: Final = 5.0
 """How long a topic that a query has read may be missing; as long as the SDK's administrative calls wait for brokers."""
@@ -189,7 +191,7 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
             try:
                 end = await consumer.max_offset(place, only_master=True)
                 return Bounds(await consumer.min_offset(place, only_master=True), end)
-            except (ConnectFailed, LinkLost, RequestTimeout, NoNameServer):
+            except _NO_ANSWER:
                 # Its master stopped after the name server was queried.
                 pass
         return Bounds(await consumer.min_offset(place), await consumer.max_offset(place), is_sure=False)
@@ -197,7 +199,31 @@ async def bounds_of(session: Session, queues: Mapping[QueueId, bool]) -> dict[Qu
     return await _each(session, queues, ask)
 
 
-async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, int]:
+async def _pull(session: Session, queue: QueueId, at: int, count: int, *, has_master: bool) -> PullResult:
+    """An answer without a filter.
+
+    It is the master's, if the query may pull from it: a slave may have deleted its copy, or may not have it yet.
+
+    Args:
+        session: the open client.
+        queue: the queue.
+        at: where to start.
+        count: the most messages.
+        has_master: whether the queue's master has answered before.
+    """
+    consumer, place = session.consumer, message_queue(queue)
+    if has_master and session.admits_masters:
+        try:
+            return await consumer.pull(place, at, max_messages=count, read_preference=ReadPreference.MASTER)
+        except _NO_ANSWER:
+            # It has stopped since.
+            pass
+    return await consumer.pull(place, at, max_messages=count)
+
+
+async def first_held(
+    session: Session, starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds]
+) -> dict[QueueId, int]:
     """The first offset of each queue whose message still exists.
 
     Brokers delete a file of their log first, and the entries of its messages in the queues up to seconds later.
@@ -205,12 +231,13 @@ async def first_held(session: Session, starts: Mapping[QueueId, int]) -> dict[Qu
     Args:
         session: the open client.
         starts: the offsets at which the queues seem to start.
+        bounds: the bounds of the queues.
     """
 
     async def look(queue: QueueId) -> int:
         at = starts[queue]
         while True:
-            result = await session.consumer.pull(message_queue(queue), at, max_messages=1)
+            result = await _pull(session, queue, at, 1, has_master=bounds[queue].is_sure)
             if (later := goes_on_at(result, at)) is None:
                 return at
             at = later
@@ -233,18 +260,17 @@ async def offsets_at(
         bounds: the bounds of the queues.
         times: the times for some of the queues, in ms since 1970.
     """
-    return await _each(session, times, lambda queue: _offset_at(session.consumer, queue, bounds[queue], times[queue]))
+    return await _each(session, times, lambda queue: _offset_at(session, queue, bounds[queue], times[queue]))
 
 
-async def _offset_at(consumer: PullConsumer, queue: QueueId, bounds: Bounds, time_ms: int) -> int | None:
+async def _offset_at(session: Session, queue: QueueId, bounds: Bounds, time_ms: int) -> int | None:
     if bounds.start >= bounds.end:
         return None
-    place = message_queue(queue)
     # Brokers answer with the nearest message, on either side, and with any of those of one ms; for the previous ms, the
     # answer cannot be after the first one wanted.
-    at = max(bounds.start, await consumer.offset_by_time(place, max(0, time_ms - 1)))
+    at = max(bounds.start, await session.consumer.offset_by_time(message_queue(queue), max(0, time_ms - 1)))
     while at < bounds.end:
-        result = await consumer.pull(place, at, max_messages=32)
+        result = await _pull(session, queue, at, 32, has_master=bounds.is_sure)
         if result.status is not PullStatus.FOUND:
             if (later := resumes_after_hole(result, at)) is None:
                 return at

@@ -166,7 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A new queue starts at its first message. That is recorded, since brokers may have deleted the message when the
         # trigger is run, which may be after a restart.
         fresh = {queue: held.start for queue, held in bounds.items() if queue not in starts}
-        fresh.update(await first_held(session, {queue: at for queue, at in fresh.items() if at < bounds[queue].end}))
+        not_empty = {queue: at for queue, at in fresh.items() if at < bounds[queue].end}
+        fresh.update(await first_held(session, not_empty, bounds))
         ends = {queue: max(end, fresh.get(queue, end)) for queue, end in ends.items()}
         known = {queue: starts.get(queue, fresh.get(queue, end)) for queue, end in ends.items()}
         if self._waits(known, ends, limit):

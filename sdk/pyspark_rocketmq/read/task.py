@@ -15,7 +15,7 @@ import trio
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed
+from pyspark_rocketmq.clients import ClientKey, PooledClient, Session, borrowed, only_brokers
 from pyspark_rocketmq.errors import ShortStack, SourceError
 from pyspark_rocketmq.filters import expression_for
 from pyspark_rocketmq.options import ReadOptions
@@ -25,7 +25,6 @@ from pyspark_rocketmq.rows import compiled
 from pyspark_rocketmq.rows.arrow_batches import BatchMaker
 from pyspark_rocketmq.rows.schema import arrow_schema
 from pyspark_rocketmq.rows.stored_frames import BrokenFramesError
-from triomq_protocol.names import MASTER_ID
 
 Inbox: TypeAlias = "queue.SimpleQueue[list[bytes] | BaseException | object]"
 """Answers, and the object that ends them."""
@@ -47,11 +46,6 @@ def key_of(options: ReadOptions) -> ClientKey:
     """The client that a read uses."""
     scan = compiled.records.whole_records if compiled.USED else None
     return ClientKey(options.client, options.group, options.preference, scan)
-
-
-def only_brokers(preference: str | int) -> str | None:
-    """The value of `readPreference` if it excludes brokers that may have messages the admitted ones lack; else None."""
-    return None if preference in ("suggested", "master", "prefer_slave", MASTER_ID) else str(preference)
 
 
 def read_range(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ import logging
 import random
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -26,7 +27,8 @@ from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
 from pyspark_rocketmq.read.task import key_of
-from triomq.errors import RouteNotFound
+from triomq import MessageQueue, PullResult, ReadPreference
+from triomq.errors import RouteNotFound, TopicNotFound
 from triomq_protocol.requests.route import BrokerData, QueueData, TopicRouteData
 
 A, B, C = (QueueId("T", "broker-a", number) for number in range(3))
@@ -84,6 +86,43 @@ async def test_the_earliest_message_is_one_that_exists() -> None:
     assert await planned(50, topic="T") == []
     assert await planned(45, topic="T", startingTimestamp=str(stored_ms(7))) == [QueueRange(A, 45, 50)]
     assert await planned(30, topic="T", startingOffsets=json.dumps(tree_of({A: 0}))) == [QueueRange(A, 0, 50)]
+
+
+@pytest.mark.parametrize("deleted", [30, 50])
+async def test_what_a_slave_has_deleted_is_planned_if_the_master_has_it(deleted: int) -> None:
+    cluster = FakeCluster(random.Random(0))
+    cluster.add_queue(A, 50)
+    cluster.parts[A].slave_deleted = deleted
+    cluster.prefers_slaves = True
+    of_slave = [QueueRange(A, deleted, 50)] if deleted < 50 else []
+
+    async def found(*, admits_masters: bool = True, **options: str) -> list[QueueRange]:
+        session = Session(SimpleNamespace(admin=cluster), None, cluster, None, admits_masters)  # type: ignore[arg-type]
+        return await plan_batch(session, read_options({"namesrv": "n:1", "topic": "T", **options}, streaming=False))
+
+    assert await found() == [QueueRange(A, 0, 50)]
+    assert await found(startingTimestamp=str(stored_ms(7))) == [QueueRange(A, 6, 50)], "6 to 8 are of one time"
+    assert await found(admits_masters=False) == of_slave
+    # The master is away.
+    cluster.dead.add(A.broker_name)
+    assert await found(endingOffsets=json.dumps(tree_of({A: 50}))) == of_slave
+
+
+async def test_a_read_is_planned_while_a_slave_lacks_the_topic() -> None:
+    class NewTopic(FakeCluster):
+        async def pull(
+            self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
+        ) -> PullResult:
+            if read_preference is not ReadPreference.MASTER:
+                raise TopicNotFound("pull", address="s:1")
+            return await super().pull(queue, offset, read_preference=read_preference, **options)
+
+    cluster = NewTopic(random.Random(0))
+    cluster.add_queue(A, 50)
+    session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
+    for start in ({}, {"startingTimestamp": str(T0_MS)}):
+        options = read_options({"namesrv": "n:1", "topic": "T", **start}, streaming=False)
+        assert await plan_batch(session, options) == [QueueRange(A, 0, 50)]
 
 
 async def test_a_batch_fails_where_a_required_broker_is_away() -> None:
