@@ -338,7 +338,8 @@ async def _by_queue(client: Client, topic: str, from_ms: int | None) -> Found[Re
                 else:
                     found[queue] = await client.messages.by_time(queue, from_ms, max_messages=count)
             except MQError as error:
-                found[queue], missing[queue.broker_name] = (), error.reason
+                missing[queue.broker_name] = error.reason
+                found.setdefault(queue, ())  # an earlier look may have succeeded
 
     def place(message: ReceivedMessage) -> tuple[int, int]:
         forward = (message.stored_ms, message.queue_offset)

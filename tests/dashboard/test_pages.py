@@ -524,6 +524,28 @@ async def test_a_search_names_the_brokers_that_do_not_answer(from_ms: int | None
     assert found.without_answer == {"broker-x": "ConnectFailed: no connection", "broker-y": "no master is registered"}
 
 
+async def test_a_search_keeps_what_a_broker_has_answered_before_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = {
+        triomq.MessageQueue("orders", "broker-a", 0): [1] * 300,
+        triomq.MessageQueue("orders", "broker-b", 0): [2] * 300,
+    }
+    client: Any = Queues(queues, {})
+    page = client.page
+    asked: list[triomq.MessageQueue] = []
+
+    async def fail_if_asked_again(queue: triomq.MessageQueue, offset: int, most: int) -> Any:
+        if most > 50:
+            raise triomq.errors.ConnectFailed("no connection")
+        asked.append(queue)
+        return await page(queue, offset, most)
+
+    monkeypatch.setattr(client, "page", fail_if_asked_again)
+    found = await search(client, "orders", from_ms=0)
+    assert sorted(asked) == sorted(queues)
+    assert [message.stored_ms for message in found] == [1] * 50 + [2] * 50
+    assert found.without_answer == {"broker-a": "ConnectFailed: no connection"}
+
+
 async def test_a_tail_has_the_messages_that_could_not_be_read_at_first(
     cluster: Cluster, client: triomq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
