@@ -141,11 +141,8 @@ class PooledClient:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._close_when_idle)
                 try:
-                    wait_s, admits_masters = (
-                        dict(settings.client).get("route_wait_s"),
-                        only_brokers(self.key.preference) is None,
-                    )
-                    yield Session(client, nursery, consumer, wait_s, admits_masters)
+                    wait_s = dict(settings.client).get("route_wait_s")
+                    yield Session(client, nursery, consumer, wait_s, only_brokers(self.key.preference) is None)
                 finally:
                     nursery.cancel_scope.cancel()
 

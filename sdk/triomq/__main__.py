@@ -15,7 +15,7 @@ def main() -> None:
     Exit codes: 0 done, 1 it could not be done, 2 wrong usage, 130 interrupted.
     """
     try:
-        from triomq_command.collections import importing
+        from triomq_command.garbage import importing
 
         with importing():
             from triomq._cli.messages import run

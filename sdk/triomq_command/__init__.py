@@ -16,7 +16,7 @@ def main() -> None:
     try:
         from importlib import import_module  # by name: the commands import this package
 
-        from triomq_command.collections import importing
+        from triomq_command.garbage import importing
         from triomq_command.overview import show
 
         with importing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-from triomq_command.collections import importing
+from triomq_command.garbage import importing
 from triomq_command.overview import must_print
 
 COMMANDS: Final = {

@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from triomq_command.collections import importing
+from triomq_command.garbage import importing
 from triomq_command.running import exit_code_of
 from triomq_server.commands.broker import broker
 from triomq_server.commands.cluster import cluster

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from triomq_command.collections import importing
+from triomq_command.garbage import importing
 from triomq_testing.child import NOT_EXECUTABLE, NOT_FOUND, Child, NotStartedError
 from triomq_testing.variables import ADDRESS_VARIABLES, URL_VARIABLE
 

@@ -18,8 +18,8 @@ from typing import NoReturn
 
 import attrs
 
-from triomq_command.collections import importing
 from triomq_command.ending_signals import ending_signals
+from triomq_command.garbage import importing
 from triomq_server.cluster.control import VERBS, ControlError, ControlSocket
 from triomq_server.cluster.plan import ClusterPlan, NodePlan
 from triomq_server.config import ConfigError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from triomq_command.collections import without_collections
+from triomq_command.garbage import without_collections
 from triomq_server.commands import options
 from triomq_server.commands.serving import print_and_exit, print_ready, run_server, start_logging
 

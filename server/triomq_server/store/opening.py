@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from triomq_command.collections import without_collections
+from triomq_command.garbage import without_collections
 from triomq_server.clock_waits import ClockWaits
 from triomq_server.config import StoreConfig
 from triomq_server.disk.access import Disk, RealDisk, lock_store
