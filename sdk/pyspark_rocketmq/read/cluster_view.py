@@ -284,16 +284,19 @@ async def _offset_at(session: Session, queue: QueueId, bounds: Bounds, time_ms: 
     return None
 
 
-async def row_bytes(session: Session, starts: Mapping[QueueId, int]) -> dict[QueueId, float]:
+async def row_bytes(
+    session: Session, starts: Mapping[QueueId, int], bounds: Mapping[QueueId, Bounds]
+) -> dict[QueueId, float]:
     """The stored size of a message of each queue in bytes, sampled where the next one will be read.
 
     Args:
         session: the open client.
         starts: queue -> the offset to sample.
+        bounds: the bounds of the queues.
     """
 
     async def look(queue: QueueId) -> float:
-        result = await session.consumer.pull(message_queue(queue), starts[queue], max_messages=32)
+        result = await _pull(session, queue, starts[queue], 32, has_master=bounds[queue].is_sure)
         sizes = [record.size_bytes for record in iter_records(result.body)]
         return sum(sizes) / len(sizes) if sizes else 0.0
 

@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {queue: starts.get(queue, fresh.get(queue, end)) for queue, end in ends.items()}
         if self._waits(known, ends, limit):
             return starts, {}
-        limited = await self._limited(session, known, ends, limit)
+        limited = await self._limited(session, known, ends, limit, bounds)
         # A queue that has disappeared keeps its offset: it may be needed when its broker returns.
         return {**starts, **limited}, fresh
 
@@ -187,7 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 len(others), others[0],
             )  # fmt: skip
 
-    async def _limited(self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+    async def _limited(
+        self, session: Session, starts: Offsets, ends: Offsets, limit: ReadLimit, bounds: Mapping[QueueId, Bounds]
+    ) -> Offsets:
         if isinstance(limit, ReadMaxRows):
             ends = limit_rows(starts, ends, limit.max_rows)
         # Spark passes on one limit only.
@@ -195,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else both
         if most_bytes is not None:
             behind = {queue: starts[queue] for queue in ends if starts[queue] < ends[queue]}
-            return limit_bytes(starts, ends, most_bytes, await row_bytes(session, behind))
+            return limit_bytes(starts, ends, most_bytes, await row_bytes(session, behind, bounds))
         return ends
 
     def _waits(self, starts: Offsets, ends: Offsets, limit: ReadLimit) -> bool:

@@ -22,7 +22,7 @@ from pyspark_rocketmq.errors import BadOption, BrokersAway, DataLoss, SourceErro
 from pyspark_rocketmq.offsets import QueueId, tree_of
 from pyspark_rocketmq.options import read_options
 from pyspark_rocketmq.read.bounds import check_brokers, existing_starts, kept_starts, plan_batch
-from pyspark_rocketmq.read.cluster_view import AWAY_LIMIT_S, data_topics, find_queues, offsets_at
+from pyspark_rocketmq.read.cluster_view import AWAY_LIMIT_S, data_topics, find_queues, offsets_at, row_bytes
 from pyspark_rocketmq.read.lag import lag_of
 from pyspark_rocketmq.read.planning import Bounds, QueueRange
 from pyspark_rocketmq.read.stream_reader import reachable
@@ -108,21 +108,34 @@ async def test_what_a_slave_has_deleted_is_planned_if_the_master_has_it(deleted:
     assert await found(endingOffsets=json.dumps(tree_of({A: 50}))) == of_slave
 
 
-async def test_a_read_is_planned_while_a_slave_lacks_the_topic() -> None:
-    class NewTopic(FakeCluster):
-        async def pull(
-            self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
-        ) -> PullResult:
-            if read_preference is not ReadPreference.MASTER:
-                raise TopicNotFound("pull", address="s:1")
-            return await super().pull(queue, offset, read_preference=read_preference, **options)
+class NewTopic(FakeCluster):
+    """Its slaves do not have the topic yet."""
 
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, read_preference: ReadPreference | None = None, **options: Any
+    ) -> PullResult:
+        if read_preference is not ReadPreference.MASTER:
+            raise TopicNotFound("pull", address="s:1")
+        return await super().pull(queue, offset, read_preference=read_preference, **options)
+
+
+async def test_a_read_is_planned_while_a_slave_lacks_the_topic() -> None:
     cluster = NewTopic(random.Random(0))
     cluster.add_queue(A, 50)
     session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
     for start in ({}, {"startingTimestamp": str(T0_MS)}):
         options = read_options({"namesrv": "n:1", "topic": "T", **start}, streaming=False)
         assert await plan_batch(session, options) == [QueueRange(A, 0, 50)]
+
+
+@pytest.mark.parametrize("kind", [FakeCluster, NewTopic])
+async def test_the_size_of_rows_is_that_of_the_master(kind: type[FakeCluster]) -> None:
+    cluster = kind(random.Random(0))
+    cluster.add_queue(A, 50)
+    cluster.parts[A].slave_deleted = 50
+    cluster.prefers_slaves = True
+    session = Session(SimpleNamespace(admin=cluster), None, cluster)  # type: ignore[arg-type]
+    assert (await row_bytes(session, {A: 0}, {A: Bounds(0, 50)}))[A] > len(cluster.parts[A].rows[0]["body"])
 
 
 async def test_a_batch_fails_where_a_required_broker_is_away() -> None:
