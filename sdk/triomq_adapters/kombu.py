@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from queue import Empty
 from typing import Any
 
@@ -53,6 +54,8 @@ __all__ = ["Channel", "Transport"]
 _TRANSIENT = 1
 _ASSIGNED_WAIT_S = 2.0
 _GET_WAIT_S = 1.0
+_QUEUE = "queue"
+"""The key of a taken message with the name of its transient queue."""
 
 _queues_of_process = TransientQueues()
 
@@ -191,18 +194,30 @@ class Channel(virtual.Channel):
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Drop a message, or give it to any worker again."""
-        self._answer(delivery_tag, again=requeue)
+        if not self._answer(delivery_tag, again=requeue) and requeue:
+            with suppress(KeyError):  # it was acknowledged when it was taken
+                self._put_back(self.qos.get(delivery_tag))
         self.qos.ack(delivery_tag)
 
     def _restore(self, message: Any) -> None:
-        self._answer(message.delivery_tag, again=True)
+        if not self._answer(message.delivery_tag, again=True):
+            self._put_back(message)
 
-    def _answer(self, tag: str, *, again: bool = False) -> None:
+    def _put_back(self, message: Any) -> None:
+        """Give a message of a transient queue to its next reader."""
+        raw = message._raw  # noqa: SLF001
+        if _QUEUE in raw:
+            raw["properties"]["delivery_info"]["redelivered"] = True
+            self.connection.put_back(raw.pop(_QUEUE), raw)
+
+    def _answer(self, tag: str, *, again: bool = False) -> bool:
+        """Answer a message of a queue that workers share; returns whether it is one."""
         for queue, work in list(self._work.items()):
             if work.has(tag):
                 if work.done(tag, again=again):
                     self._leave(queue)
-                return
+                return True
+        return False
 
     def _leave(self, queue: str | None) -> None:
         # Other threads acknowledge too: only one of them closes it.
@@ -219,6 +234,8 @@ class Channel(virtual.Channel):
         message: dict[str, Any] | None
         if queue in self.connection.transient:
             message = self.connection.read(queue, self._next_delivery_tag, timeout)
+            if message is not None:
+                message[_QUEUE] = queue
         else:
             message = self._work_queue(queue).take(self._next_delivery_tag, timeout)
         if message is None:
@@ -389,6 +406,12 @@ class Transport(virtual.Transport):
             if message is not None:
                 return message
         return None
+
+    def put_back(self, queue: str, message: dict[str, Any]) -> None:
+        """Make a message that was read the next one of its queue again, unless the queue was deleted."""
+        transient = self._transient_queues.get(queue)
+        if transient is not None:
+            transient.waiting.appendleft(message)
 
     def work_queue(self, queue: str) -> WorkQueue:
         """Become a member of a queue's group."""

@@ -67,3 +67,29 @@ def test_a_connection_that_is_dropped_is_not_kept() -> None:
     del transport, channel
     gc.collect()
     assert dropped() is None
+
+
+def test_a_rejected_message_is_given_out_again_if_it_is_to_be() -> None:
+    transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
+    channel = transport.create_channel(transport)
+    channel.queue_declare("replies", auto_delete=True)
+    properties = {"delivery_info": {"exchange": "", "routing_key": "replies"}}
+    waiting = transport.declare_transient("replies").waiting
+    waiting.extend({"body": str(number), "headers": {}, "properties": properties} for number in range(4))
+    got = [channel.basic_get("replies") for _ in range(4)]
+    assert [message.body for message in got] == [b"0", b"1", b"2", b"3"]
+    assert not any("redelivered" in message.delivery_info for message in got)
+    got[0].ack()
+    got[1].reject()
+    got[3].requeue()
+    again = channel.basic_get("replies")
+    assert again.body == b"3"
+    assert again.delivery_info["redelivered"]
+    again.ack()
+    channel.basic_reject("unknown", requeue=True)
+    channel.basic_recover(requeue=True)
+    assert [message["body"] for message in waiting] == ["2"], "the only one that is not acknowledged"
+    left = channel.basic_get("replies")
+    channel.queue_delete("replies")
+    left.requeue()
+    assert not waiting
