@@ -8,7 +8,8 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 HOST: Final = "127.0.0.1"
@@ -37,6 +38,22 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
     Raises:
         OSError: fewer ports are free, or no socket can be bound to the address at all.
     """
+    with reserved_ports(count, host) as found:
+        return found
+
+
+@contextmanager
+def reserved_ports(count: int, host: str = HOST) -> Iterator[list[int]]:
+    """`free_ports`, which no other search finds free during the block. Servers can listen on them.
+
+    Raises:
+        OSError: as for `free_ports`.
+    """
+    with ExitStack() as reserved:
+        yield _search(count, host, reserved)
+
+
+def _search(count: int, host: str, reserved: ExitStack) -> list[int]:
     candidates = list(_FREE[::_WIDTH])
     random.shuffle(candidates)
     found: list[int] = []
@@ -47,13 +64,15 @@ def free_ports(count: int, host: str = HOST) -> list[int]:
         with ExitStack() as probes:
             try:
                 for near in _of_broker(port):
-                    _probe(probes, host, near, shared=False)
+                    # Linux lets others listen on a port that is only bound, if both allow it.
+                    _probe(probes, host, near, shared=False).setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError as error:
                 if error.errno not in _TAKEN:
                     raise OSError(error.errno, f"no port on {host} can be used: {error.strerror}") from error
                 why = error.errno
                 continue
             found.append(port)
+            reserved.push(probes.pop_all())
     if len(found) < count:
         raise OSError(why, f"no {count} free ports on {host} between {_FREE.start} and {_FREE.stop}")
     return found
@@ -85,9 +104,10 @@ def _of_broker(port: int) -> tuple[int, int, int]:
     return port - FAST_PORT_DISTANCE, port, port + 1
 
 
-def _probe(probes: ExitStack, host: str, port: int, *, shared: bool) -> None:
-    """Raise OSError if the port is taken; with `shared`, not if it is only bound, or was used a short time ago."""
+def _probe(probes: ExitStack, host: str, port: int, *, shared: bool) -> socket.socket:
+    """Bind a socket; OSError if the port is taken, with `shared` not if it is only bound, or was used a short time ago."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     probe = probes.enter_context(socket.socket(family))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)
     probe.bind((host, port))
+    return probe

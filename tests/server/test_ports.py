@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from triomq_server import ports
-from triomq_server.ports import free_ports
+from triomq_server.ports import free_ports, reserved_ports
 
 
 def test_ports_are_far_enough_apart_for_a_brokers_three() -> None:
@@ -30,6 +30,20 @@ def test_a_port_is_free_when_all_three_are(monkeypatch: pytest.MonkeyPatch, host
         taken.bind((host, port + distance))
         with pytest.raises(OSError, match="no 1 free ports"):
             free_ports(1, host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_reserved_ports_are_free_for_servers_only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    (port,) = free_ports(1, host)
+    monkeypatch.setattr(ports, "_FREE", range(port, port + 1))
+    with reserved_ports(1, host) as found:
+        assert found == [port]
+        with pytest.raises(OSError, match="no 1 free ports"):
+            free_ports(1, host)
+        for _ in range(2):  # a server, and the same one started again
+            for near in (port - 2, port, port + 1):
+                socket.create_server((host, near)).close()
+    assert free_ports(1, host) == [port]
 
 
 @pytest.mark.parametrize(

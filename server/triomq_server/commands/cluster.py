@@ -72,7 +72,7 @@ def cluster(
     from triomq_server.cluster.plan import check_settings, node_count, plan_cluster
     from triomq_server.cluster.processes import ClusterProcesses
     from triomq_server.config import ConfigError
-    from triomq_server.ports import ports_from
+    from triomq_server.ports import ports_from, reserved_ports
 
     if control and sys.stdin is None:  # closed before the start
         raise click.UsageError("--control reads commands from standard input, which is closed: give a pipe or a file")
@@ -86,6 +86,11 @@ def cluster(
         except OSError as error:
             options.fail(f"{error.strerror or error}; give a place for the files (--directory)", options.EXIT_FAILED)
         try:
+            count = node_count(masters, slaves, name_servers)
+            if base_port is not None:
+                ports = ports_from(base_port, count)
+            else:  # no other cluster that starts now may choose them before they are in use
+                ports = removed_at_the_end.enter_context(reserved_ports(count))
             plan = plan_cluster(
                 Path(files).absolute(),
                 masters=masters,
@@ -94,7 +99,7 @@ def cluster(
                 sync_replication=sync_replication or sample == "2m-2s-sync",
                 sync_flush=sync_flush,
                 settings=options.read_assignments(assignments),
-                ports=None if base_port is None else ports_from(base_port, node_count(masters, slaves, name_servers)),
+                ports=ports,
             )
             warnings = check_settings(plan, strict=strict)
         except OSError as error:
