@@ -1,4 +1,4 @@
-"""Garbage collection of commands: what their imports make stays, so that looking for garbage in it is in vain."""
+"""Garbage collection of commands: what their imports make stays, so that looking for garbage in it finds nothing."""
 
 from __future__ import annotations
 

@@ -665,7 +665,7 @@ def servers_of(request: pytest.FixtureRequest) -> ServersOf:
 class SharedServers:
     """Servers for all modules whose tests of a group follow each other: their start costs more than they do meanwhile.
 
-    They run until the next test is of another module and another group, so that they are hardly ever idle.
+    They run until the next test is of another module and another group, so that they are rarely idle.
     """
 
     def __init__(self) -> None:

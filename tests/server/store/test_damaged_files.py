@@ -927,7 +927,7 @@ async def test_offsets_continue_where_a_damaged_queue_without_records_ended(
 async def test_a_queue_that_seemed_to_have_no_records_does_not_lose_its_first_file_unnoticed(
     make_config: MakeConfig, make_record: MakeRecord, clock: Any
 ) -> None:
-    """Its next number was noted, lest a kill should come before its records are found."""
+    """Its next number was noted in case of a kill before its records are found."""
     config = make_config("/store", mapped_file_size_commit_log=8192)
     disk = await with_idle_queue(config, make_record, clock)
     first, *others = sorted(path for path in disk.files if "/consumequeue/T/0/" in path)
