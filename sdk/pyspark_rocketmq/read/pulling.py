@@ -92,6 +92,10 @@ class PullPlan:
         return MessageQueue(self.part.queue.topic, self.part.queue.broker_name, self.part.queue.queue_id)
 
 
+def _lacks_queue(refused: MQError) -> str:
+    return f"{refused.address} does not have the queue any more"
+
+
 @attrs.define
 class _Stride:
     """Some offsets: the next one to pull, the end, and the offset from which on none is known to be deleted.
@@ -348,7 +352,7 @@ class Strides:
         held = f"{result.broker_address} holds offsets {result.min_offset} to {result.max_offset}"
         if resumes_at is not None and result.min_offset <= at:
             held = f"{result.broker_address} has deleted their messages, and goes on at {resumes_at}"
-        report_gone(self._plan, f"offsets {at} to {until} of {self._plan.part.queue} are gone: {held}")
+        self._report_gone(at, until, held)
         self.skipped += until - at
         stride.kept_from = until
         if resumes_at is not None or result.max_offset <= at:
@@ -365,7 +369,7 @@ class Strides:
         end = self._plan.part.end
         until = end if until is None else min(until, end)
         if until > self._next_at:
-            report_gone(self._plan, f"offsets {self._next_at} to {until} of {self._plan.part.queue} are gone: {why}")
+            self._report_gone(self._next_at, until, why)
             self.skipped += until - self._next_at
             self._next_at = until
 
@@ -379,19 +383,25 @@ class Strides:
         try:
             result = await self._asked(stride.at, stride.end, from_master=True)
         except (QueueIllegal, TopicNotFound) as error:
-            self._all_lost(stride, f"{error.address} does not have the queue any more")
+            self._all_lost(stride, _lacks_queue(error))
             return None
         return result if self._leads_on(result, stride.at) else await self._elsewhere(stride, result)
 
     async def _without_route(self, stride: _Stride, missing: MQError) -> None:
         """Return if the topic has been deleted from the queue's broker; a broker that is away may have it."""
-        queue = self._plan.part.queue
-        if not await is_deleted(self._session, queue):
+        if not await is_deleted(self._session, self._plan.part.queue):
             raise missing
-        self._all_lost(stride, f"topic {queue.topic} has been deleted from {queue.broker_name}")
+        self._all_lost(stride, self._topic_deleted())
+
+    def _topic_deleted(self) -> str:
+        queue = self._plan.part.queue
+        return f"topic {queue.topic} has been deleted from {queue.broker_name}"
+
+    def _report_gone(self, at: int, end: int, why: str) -> None:
+        report_gone(self._plan, f"offsets {at} to {end} of {self._plan.part.queue} are gone: {why}")
 
     def _all_lost(self, stride: _Stride, why: str) -> None:
-        report_gone(self._plan, f"offsets {stride.at} to {stride.end} of {self._plan.part.queue} are gone: {why}")
+        self._report_gone(stride.at, stride.end, why)
         self.skipped += stride.end - stride.at
         stride.kept_from = stride.end
         self._skip(None, why)
@@ -402,7 +412,7 @@ class Strides:
         Messages are deleted from the first on, so the first one is requested, after all others. Each broker deletes its
         own: what one has deleted is no loss if another one has answered for it.
         """
-        at, end, queue = stride.kept_from, stride.end, self._plan.part.queue
+        at, end = stride.kept_from, stride.end
         if at >= end:
             return
         perhaps = "perhaps before it was asked for those that match"
@@ -411,14 +421,12 @@ class Strides:
         except (QueueIllegal, TopicNotFound) as error:
             if self._plan.only is not None:
                 raise
-            why = f"{error.address} does not have the queue any more, {perhaps}"
-            report_gone(self._plan, f"offsets {at} to {end} of {queue} are gone: {why}")
+            self._report_gone(at, end, f"{_lacks_queue(error)}, {perhaps}")
             return
         except RouteNotFound:
-            if not await is_deleted(self._session, queue):
+            if not await is_deleted(self._session, self._plan.part.queue):
                 raise
-            why = f"topic {queue.topic} has been deleted from {queue.broker_name}, {perhaps}"
-            report_gone(self._plan, f"offsets {at} to {end} of {queue} are gone: {why}")
+            self._report_gone(at, end, f"{self._topic_deleted()}, {perhaps}")
             return
         checked = {result.broker_address for result in results}
         for result in results:
@@ -426,8 +434,7 @@ class Strides:
             # What brokers that cannot be asked any more had is not known: they may have deleted the same.
             others = checked - {result.broker_address}
             if until is not None and any(first < until for who, first in stride.answered.items() if who not in others):
-                why = f"{result.broker_address} has deleted their messages, {perhaps}"
-                report_gone(self._plan, f"offsets {at} to {min(until, end)} of {queue} are gone: {why}")
+                self._report_gone(at, min(until, end), f"{result.broker_address} has deleted their messages, {perhaps}")
 
     async def _first_kept(self, stride: _Stride) -> list[PullResult]:
         """Answers for the first offset of a filtered stride, without the filter: of the broker that is asked first, and
