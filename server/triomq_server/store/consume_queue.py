@@ -446,10 +446,9 @@ class ConsumeQueue:
         self.remember_dropped(end)
         paths = []
         while segments.items and segments.items[-1].base >= end:
-            segment = segments.items.pop()
-            self.known_end = max(self.known_end, self._numbers_in(segment.buffer[:], segment.base))
-            segment.close()
-            paths.append(segment.path)
+            last = segments.items[-1]
+            self.known_end = max(self.known_end, self._numbers_in(last.buffer[:], last.base))
+            paths.append(segments.leave_out_last().path)
         _log.error(
             "%s: files are damaged or missing from entry %d on (%s); they are built again from the log",
             self, end // UNIT_BYTES, ", ".join(f"{f.path} has {f.length} bytes" for f in unusable[:3]) or "a gap",

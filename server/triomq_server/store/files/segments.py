@@ -341,6 +341,12 @@ class Segments:
         self._delete(self.items[-1])
         return self.items.pop()
 
+    def leave_out_last(self) -> Segment:
+        """Close the newest file, which is no longer one of the files, and stays on the disk."""
+        segment = self.items.pop()
+        segment.close()
+        return segment
+
     def destroy(self) -> None:
         """Delete all files and the directory. OSError if one cannot be deleted; then it and those after it are still there."""
         while self.items:
