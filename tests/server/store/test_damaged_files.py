@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -284,6 +285,19 @@ async def with_idle_queue(config: StoreConfig, make_record: MakeRecord, clock: A
     return disk
 
 
+@asynccontextmanager
+async def open_with_hundred(
+    config: StoreConfig, disk: MemoryDisk, make_record: MakeRecord, clock: Any
+) -> AsyncIterator[ConsumeQueue]:
+    """The queue of an open store with 100 messages."""
+    async with open_store(config, disk=disk, clock=clock) as store:
+        for n in range(100):
+            store.append(make_record(n))
+        queue = store.consume_queues.get("T", 0)
+        assert queue is not None
+        yield queue
+
+
 async def with_one_entry_left(config: StoreConfig, disk: MemoryDisk, make_record: MakeRecord, clock: Any) -> int:
     """A store closed in order, with message 10 in queue 0, the first one of a file, and those in front of it expired.
 
@@ -518,9 +532,8 @@ async def test_zeros_within_a_long_queue_hide_nothing_in_front_of_them(
 ) -> None:
     """In a file that no start reads, where the search for the first entry whose record is in the log comes to."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(100):
-            store.append(make_record(n))
+    async with open_with_hundred(config, disk, make_record, clock):
+        pass
     disk.remove(f"/store/commitlog/{0:020d}")
     async with open_store(config, disk=disk, clock=clock) as store:
         first, _ = store.queue_bounds("T", 0)
@@ -535,9 +548,8 @@ async def test_zeros_at_the_first_message_that_is_left_hide_nothing(
 ) -> None:
     """They do not count as entries of expired messages when they are read, either."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(100):
-            store.append(make_record(n))
+    async with open_with_hundred(config, disk, make_record, clock):
+        pass
     disk.remove(f"/store/commitlog/{0:020d}")
     disk.open(f"/store/consumequeue/T/0/{400:020d}").buffer[80:] = bytes(120)
     async with open_store(config, disk=disk, clock=clock) as store:
@@ -557,11 +569,7 @@ async def test_zeros_in_place_of_entries_of_expired_messages_are_passed_over(
     """What follows them decides: readers at the queue's minimum do not have them repaired one by one."""
     values = {"mapped_file_size_commit_log": 8192, "mapped_file_size_consume_queue": 2000}
     config, disk = make_config("/store", **values), MemoryDisk(now_ms=clock)
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(100):
-            store.append(make_record(n))
-        queue = store.consume_queues.get("T", 0)
-        assert queue is not None
+    async with open_with_hundred(config, disk, make_record, clock) as queue:
         queue.segments.items[0].buffer[200:300] = bytes(100)
         queue.correct_min_offset(8192)
         assert queue.min_offset == 24
@@ -576,11 +584,7 @@ async def test_a_file_with_zeros_at_its_end_is_kept_while_it_has_messages(
 ) -> None:
     """Its last entry decides whether it has expired, if that can be right; else the first one of the next file."""
     config, disk = make_config("/store", mapped_file_size_commit_log=8192), MemoryDisk(now_ms=clock)
-    async with open_store(config, disk=disk, clock=clock) as store:
-        for n in range(100):
-            store.append(make_record(n))
-        queue = store.consume_queues.get("T", 0)
-        assert queue is not None
+    async with open_with_hundred(config, disk, make_record, clock) as queue:
         queue.segments.items[2].buffer[160:] = bytes(40)
         assert queue.delete_expired(8192) == 2
         queue.correct_min_offset(8192)
