@@ -16,7 +16,7 @@ import trio
 from triomq._admin.answers import checked
 from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
-from triomq._admin.messages import PAGE, MessageAdmin, origin_topic
+from triomq._admin.messages import PAGE, MessageAdmin, next_page, origin_topic
 from triomq._admin.topics import ADMIN_TIMEOUT_S
 from triomq._arguments.kinds import check_callback
 from triomq._arguments.numbers import check_count
@@ -251,7 +251,7 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         offset = await self._begin(queue, again=again)
         end = await self._bounds.max_offset(queue)
         while offset < end:
-            page, following = await self._messages.page(queue, offset)
+            page, following = await next_page(self._messages, queue, offset)
             for message in page:
                 if message.queue_offset >= end:
                     return  # it died meanwhile, perhaps because it was redriven just now

@@ -38,6 +38,7 @@ from triomq.errors import (
     MQError,
     NotFound,
     ProtocolViolation,
+    RequestTimeout,
     error_for_code,
 )
 from triomq_protocol import flags, names
@@ -81,6 +82,9 @@ ENTRIES_MAX: Final = 1024
 
 PAGE: Final = 32
 """The most messages that a broker returns to one pull."""
+
+WITHOUT_MESSAGE_S: Final = STATS_TIMEOUT_S
+"""How long a broker may answer that there is no message at an offset, but perhaps at a later one."""
 
 GROUPS_AT_ONCE: Final = 16
 """Groups whose tracks are looked up at the same time."""
@@ -404,6 +408,9 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             start_ms: only messages stored then or later, in ms since 1970.
             end_ms: only messages stored until then, in ms since 1970.
             max_messages: the most messages to return.
+
+        Raises:
+            RequestTimeout: the broker has answered for 15 seconds without a message, always with a later offset.
         """
         check_count("max_messages", max_messages, 1)
         if end_ms is not None:
@@ -411,7 +418,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         found: list[ReceivedMessage] = []
         offset = await self._first_since(queue, start_ms)
         while len(found) < max_messages:
-            page, following = await self.page(queue, offset, min(PAGE, max_messages - len(found) + 1))
+            page, following = await next_page(self, queue, offset, min(PAGE, max_messages - len(found) + 1))
             for message in page:
                 if end_ms is not None and message.stored_ms > end_ms:
                     return found
@@ -686,6 +693,27 @@ class MessageAdmin(metaclass=NoPublicConstructor):
     async def _address_of(self, message: ReceivedMessage) -> str:
         host, port = message.store_host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def next_page(
+    messages: MessageAdmin, queue: MessageQueue, offset: int, max_messages: int = PAGE
+) -> tuple[list[ReceivedMessage], int]:
+    """As `MessageAdmin.page`, but beyond offsets without a message; a page without messages is the queue's end.
+
+    Raises:
+        RequestTimeout: the broker has answered for :data:`WITHOUT_MESSAGE_S`, always with a later offset and no message.
+    """
+    deadline = trio.current_time() + WITHOUT_MESSAGE_S
+    while True:
+        page, following = await messages.page(queue, offset, max_messages)
+        if page or following <= offset:
+            return page, following
+        if trio.current_time() >= deadline:
+            raise RequestTimeout(
+                f"messages of {queue}",
+                remark=f"the broker's answers have had no message for {WITHOUT_MESSAGE_S:g} s, the last one before offset {following}",
+            )
+        offset = following
 
 
 def origin_topic(message: ReceivedMessage) -> str | None:
