@@ -15,17 +15,14 @@ import trio
 from triomq._exception_groups import open_plain_nursery
 from triomq._side_by_side import side_by_side
 from triomq._transport.link import Link
-from triomq._transport.links import Links
+from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (
     AccessRefused,
     BrokerNotFound,
-    ConnectFailed,
-    LinkLost,
     MQError,
     Overloaded,
     PermissionDenied,
     ProtocolViolation,
-    RequestTimeout,
     error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -145,7 +142,7 @@ async def ask_sets(
             try:
                 link = await links.get(address, patient=False)
                 answer = await _answer(link, make_request(), timeout_s)
-            except (ConnectFailed, LinkLost, ProtocolViolation, RequestTimeout) as error:
+            except (*NO_ANSWER, ProtocolViolation) as error:
                 if broker_id == MASTER_ID:
                     found.without_master[name] = f"the master {address} does not answer: {_why(error)}"
                 continue

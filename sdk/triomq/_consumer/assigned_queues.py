@@ -14,10 +14,11 @@ import trio
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.positions import checked_time_ms
-from triomq._consumer.membership import NO_ANSWER, Membership
+from triomq._consumer.membership import Membership
 from triomq._error_text import shown
 from triomq._message.message import MessageQueue, check_queue, check_whole_offset
 from triomq._own_callbacks import OwnCallbacks
+from triomq._transport.links import NO_ANSWER
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 

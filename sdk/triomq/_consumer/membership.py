@@ -64,8 +64,8 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.subscription import Subscription, next_version_ms, retry_topic
 from triomq._own_callbacks import OwnCallbacks
 from triomq._transport.link import Link
-from triomq._transport.links import Links
-from triomq.errors import ClientClosed, ConnectFailed, InvalidCall, LinkLost, MQError, RequestTimeout
+from triomq._transport.links import NO_ANSWER, Links
+from triomq.errors import ClientClosed, InvalidCall, MQError
 from triomq_protocol.requests import ConsumeMessageDirectlyResult, ConsumerData, ConsumerRunningInfo
 from triomq_protocol.requests.heartbeat import BROADCASTING, CLUSTERING, CONSUME_ACTIVELY, CONSUME_PASSIVELY
 
@@ -76,9 +76,6 @@ MessageModel = Literal["clustering", "broadcasting"]
 
 MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
 """The users' name of a message model -> its name in heartbeats."""
-
-NO_ANSWER: Final = (ConnectFailed, LinkLost, RequestTimeout)
-"""Errors of a broker that does not answer: it is not asked for its other queues, too."""
 
 
 @attrs.frozen(kw_only=True)

@@ -23,10 +23,9 @@ from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.received import ReceivedMessage
 from triomq._message.subscription import SQL92_VERSION, Subscription
 from triomq._transport.link import Link, Waiter
-from triomq._transport.links import Links
+from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (
     Attempt,
-    ConnectFailed,
     LinkLost,
     MQError,
     Overloaded,
@@ -410,7 +409,7 @@ class Puller:
                 result = await self._pull_from(node, call, go_on, started)
             except _MasterChangedError:
                 addresses = await self.brokers.addresses(call.queue)
-            except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
+            except (*NO_ANSWER, RequestRejected) as error:
                 attempts.append(Attempt(node.address, error, trio.current_time() - started))
                 if isinstance(error, LinkLost) and node.address not in lost:
                     # The broker may have restarted: a new link may work. Repeating a pull is harmless.
@@ -456,7 +455,7 @@ class Puller:
                 result = await self._pull_from(other, call, None, trio.current_time())
             except _MasterChangedError:
                 continue
-            except (ConnectFailed, LinkLost, RequestTimeout, RequestRejected) as error:
+            except (*NO_ANSWER, RequestRejected) as error:
                 log.debug("%s was not reached for offset %d of %s: %s", other, call.offset, call.queue, error.reason)
                 self._note_failure(other, call.queue, error)
                 continue

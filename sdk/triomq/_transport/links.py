@@ -26,7 +26,7 @@ from triomq._transport.link import HEADER_BYTES_MAX, Handler, Link, connect_fail
 from triomq._transport.own_loop import OwnLoop
 from triomq._transport.peer_log import PeerLog
 from triomq._transport.signing import SignedLink
-from triomq.errors import ClientClosed, InvalidCall, MQError
+from triomq.errors import ClientClosed, ConnectFailed, InvalidCall, LinkLost, MQError, RequestTimeout
 
 log = logging.getLogger("triomq.links")
 
@@ -37,6 +37,9 @@ CONNECT_TIMEOUT_S = 3.0
 """How long one dial may take (docs/protocol/client.md §3.1)."""
 
 _GROWTHS_MAX: Final = 30
+
+NO_ANSWER: Final = (ConnectFailed, LinkLost, RequestTimeout)
+"""Errors of a server that does not answer."""
 
 DEAD_MAX: Final = 1_000
 """The most unreachable addresses that are remembered; beyond that, the least recently used one may be dialled again."""
