@@ -6,7 +6,7 @@ Upstream: the part of ``DefaultMQAdminExtImpl`` about groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -31,19 +31,17 @@ from triomq._exception_groups import open_plain_nursery
 from triomq._half_done import with_places
 from triomq._message.message import MessageQueue, check_group, check_queue
 from triomq._message.subscription import retry_topic
-from triomq._transport.links import Links
+from triomq._side_by_side import side_by_side
+from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (
     REMARK_CHARS_MAX,
     AccessRefused,
     BrokerFault,
     BrokerNotFound,
-    ConnectFailed,
     GroupNotFound,
     InvalidCall,
-    LinkLost,
     MQError,
     NotFound,
-    RequestTimeout,
     code_name,
 )
 from triomq_protocol.codes import FIRST_VERSION_5, RequestCode
@@ -401,6 +399,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             AccessRefused: all that answer refuse the account.
             MQError: a broker's answer cannot be used.
         """
+        return await self._progress(group, topic, ())
+
+    async def _progress(self, group: str, topic: str | None, omitted: Collection[str]) -> GroupProgress:
+        """As `progress`, without the broker sets `omitted`, unless there are no others."""
         check_group(group)
         if topic is not None:
             check_text("the topic", topic)
@@ -408,6 +410,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
         )
         sets = await self._admin.broker_sets(topic)
+        sets = {name: addresses for name, addresses in sets.items() if name not in omitted} or sets
         found = await ask_sets(
             self._links, sets, lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S
         )
@@ -500,50 +503,68 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                     nursery.start_soon(ask, each.client_id)
         return dict(sorted(found.items()))
 
-    async def traffic(self, topic: str) -> list[TopicTraffic]:
+    async def traffic(self, topic: str, *, silent: dict[str, str] | None = None) -> list[TopicTraffic]:
         """The rates at which a topic gets messages and each group pulls them; one entry without a group if none does.
 
         Brokers have rates over the last minute. The numbers of the last day cover less
         than a day while a broker has counted for less.
 
+        Args:
+            topic: the topic's name.
+            silent: broker name -> why its master does not answer. These masters are not asked, and those that do not
+                answer now are added, so calls for several topics with the same dict wait for each of them only once.
+
         Raises:
             RouteNotFound: the name server does not know the topic.
-            BrokerNotFound: no broker set of the topic has a master now.
-            MQError: a broker refused, or none could be reached.
+            BrokerNotFound: no broker set of the topic has a master that answers now.
+            MQError: a broker refused.
         """
+        silent = {} if silent is None else silent
         masters, lacking = await self._masters_of(topic)
-        without_master = dict.fromkeys(lacking, "no master is registered")
         wrapped = self._wrap(topic)
         groups: set[str] = set()
         arrived = [0.0, 0]
-        failure: MQError | None = None
-        for name, address in list(masters.items()):
-            try:
-                groups.update(await self._groups_of(topic, address))
-                await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
-            except (ConnectFailed, LinkLost, RequestTimeout) as error:
-                failure = error
-                without_master[name] = f"the master {address} does not answer: {error.remark or error.what}"
-                del masters[name]
-        if not masters and failure is not None:
-            raise failure
+
+        async def look(address: str) -> None:
+            groups.update(await self._groups_of(topic, address))
+            await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
+
+        await self._ask_masters(masters, silent, look)
+        without_master = dict.fromkeys(lacking, "no master is registered")
+        without_master |= {name: silent[name] for name in masters if name in silent}
+        if not masters.keys() - silent.keys():
+            raise BrokerNotFound(f"the traffic of topic {topic} is unknown: {outage_text(without_master)}")
         found = []
         for group in sorted(groups):
             taken = [0.0, 0]
-            for address in masters.values():
-                await self._add_traffic(taken, address, "GROUP_GET_NUMS", f"{wrapped}@{group}")
+            add = partial(self._add_traffic, taken, name="GROUP_GET_NUMS", key=f"{wrapped}@{group}")
+            await self._ask_masters(masters, silent, add)
+            without_master |= {name: silent[name] for name in masters if name in silent}
             name = self._routes.namespace.unwrap(group)
-            progress = await self.progress(name, topic)
+            progress = await self._progress(name, topic, silent)
             unknown = {**progress.without_master, **progress.refused, **without_master}
             found.append(
                 TopicTraffic(
-                    topic=topic, group=name, lag=progress.lag, in_per_s=arrived[0], in_day=int(arrived[1]),
-                    out_per_s=taken[0], out_day=int(taken[1]), without_master=unknown,
+                    topic=topic, group=name, lag=None if unknown else progress.lag, in_per_s=arrived[0],
+                    in_day=int(arrived[1]), out_per_s=taken[0], out_day=int(taken[1]), without_master=unknown,
                 )
             )  # fmt: skip
         if found:
             return found
         return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
+
+    async def _ask_masters(
+        self, masters: Mapping[str, str], silent: dict[str, str], ask: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Call `ask` with the address of each master that is not `silent`, all at once; adds those that do not answer."""
+
+        async def ask_one(name: str, address: str) -> None:
+            try:
+                await ask(address)
+            except NO_ANSWER as error:
+                silent[name] = f"the master {address} does not answer: {error.remark or error.what}"
+
+        await side_by_side(*(partial(ask_one, *each) for each in masters.items() if each[0] not in silent))
 
     async def _groups_of(self, topic: str, address: str) -> list[str]:
         """The groups of a topic at one broker, named as there."""

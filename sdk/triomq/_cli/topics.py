@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -27,7 +28,7 @@ from triomq._cli.options import (
 from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicTraffic
-from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, MQError, RequestTimeout, RouteNotFound
+from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
     DLQ_PREFIX,
@@ -369,7 +370,7 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
     """
 
     outage: dict[str, str] = {}
-    failures: list[MQError] = []
+    silent: dict[str, str] = {}
 
     def show(found: Iterable[TopicTraffic]) -> None:
         for each in found:
@@ -387,29 +388,23 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
         if topic:
             show(await client.groups.traffic(topic))
         for begin in range(0, len(names), TOPICS_AT_ONCE):
-            await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, failures)
+            await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, silent)
         if not topic:
-            outage.update(await client.admin.without_master())
+            outage.update({**silent, **await client.admin.without_master()})
         check_outage(outage, incomplete="its messages are not counted, or its part of the lag is unknown")
-        if failures:
-            raise failures[0]
 
     with_client(name_servers, work, route_wait_s=0)
 
 
 async def _traffic_of(
-    client: Client, names: Sequence[str], show: Callable[[Iterable[TopicTraffic]], None], failures: list[MQError]
+    client: Client, names: Sequence[str], show: Callable[[Iterable[TopicTraffic]], None], silent: dict[str, str]
 ) -> None:
-    """Show the traffic of several topics; the errors of those whose brokers do not answer are added to `failures`."""
+    """Show the traffic of several topics; the brokers that do not answer are added to `silent`, and not asked again."""
     found: dict[str, list[TopicTraffic]] = {}
 
     async def ask_topic(name: str) -> None:
-        try:
-            found[name] = await client.groups.traffic(name)
-        except RouteNotFound:
-            pass  # it has been deleted meanwhile, or the outage is reported at the end
-        except (ConnectFailed, LinkLost, RequestTimeout) as error:
-            failures.append(error)
+        with suppress(RouteNotFound):  # it has been deleted meanwhile, or the outage is reported at the end
+            found[name] = await client.groups.traffic(name, silent=silent)
 
     try:
         await side_by_side(*(partial(ask_topic, name) for name in names))

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from triomq import MessageQueue
+from triomq._admin.topics import ADMIN_TIMEOUT_S
 from triomq._cli.topics import TOPICS_AT_ONCE
 from triomq.admin import Admin, GroupAdmin, TopicTraffic
 from triomq.errors import BrokerFault, RouteNotFound
@@ -168,7 +169,7 @@ def test_traffic_of_all_topics_is_asked_for_side_by_side(command_line, monkeypat
         await trio.lowlevel.checkpoint()
         return [*names[:5], "%RETRY%G", "%DLQ%G", *names[5:]]
 
-    async def traffic(_self, topic):
+    async def traffic(_self, topic, *, silent):
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -230,6 +231,47 @@ def test_traffic_names_the_broker_that_does_not_tell_the_lag(command_line, remar
     assert (code, json.loads(out)["lag"]) == (1, None)
     assert said in err
     assert remark in err
+
+
+def test_the_traffic_of_many_topics_waits_once_for_a_master_that_hangs(command_line):
+    cluster = command_line.cluster
+    hangs = cluster.add_master("broker-b")
+    names = sorted(["T", *(f"T{n}" for n in range(3 * TOPICS_AT_ONCE))])
+    for name in names:
+        cluster.name_server.add_route(name, cluster.broker, hangs)
+    hangs.answer_to = lambda command: None
+    answers = {
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: answering(GroupList(group_list=["G"]).encode()),
+        RequestCode.VIEW_BROKER_STATS_DATA: lambda command: command.answer(1, "do not exist"),
+        RequestCode.GET_CONSUME_STATS: answering(progress(3, 7).encode()),
+        RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
+    }
+    cluster.broker.answer_to = lambda command: answers[command.code](command)
+    code, out, err = command_line("traffic", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, [(row["topic"], row["lag"]) for row in rows]) == (1, [(name, None) for name in names])
+    assert "broker broker-b: the master broker-b-0:10911 does not answer: no answer in time; its messages" in err
+    assert command_line.passed_s == pytest.approx(2 * ADMIN_TIMEOUT_S, abs=0.5)
+
+
+def test_a_master_that_goes_while_its_traffic_is_asked_for_is_named(command_line):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    came = BrokerStatsData(stats_minute=BrokerStatsItem(sum=60, tps=1.0), stats_day=BrokerStatsItem(sum=900))
+    for broker in (cluster.broker, other):
+        broker.script(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, answering(GroupList(group_list=["G"]).encode()))
+        broker.script(RequestCode.VIEW_BROKER_STATS_DATA, answering(came.encode()))
+    cluster.broker.script(RequestCode.VIEW_BROKER_STATS_DATA, answering(came.encode()))
+
+    async def end(command):
+        await other.stop()
+
+    other.script(RequestCode.VIEW_BROKER_STATS_DATA, end)
+    cluster.broker.script(RequestCode.GET_CONSUME_STATS, answering(progress(3, 7).encode()))
+    code, out, err = command_line("traffic", "T", "--json")
+    row = json.loads(out)
+    assert (code, row["lag"], row["in_day"], row["out_day"]) == (1, None, 1800, 900)
+    assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
 
 
 @pytest.mark.parametrize("command", [["traffic"], ["dlq", "list"]])
