@@ -26,7 +26,6 @@ from triomq_protocol.requests import (
     ClusterInfo,
     GetRouteInfoRequest,
     QueueData,
-    TopicConfig,
     TopicList,
     TopicRouteData,
 )
@@ -225,7 +224,7 @@ class FakeBroker(FakeNode):
             RequestCode.GET_MAX_OFFSET: self.max_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
             RequestCode.UPDATE_AND_CREATE_TOPIC: lambda command: command.answer(0),
-            RequestCode.GET_TOPIC_CONFIG: lambda command: command.answer(0, body=TopicConfig().encode()),
+            RequestCode.GET_TOPIC_CONFIG: lambda command: command.answer(ResponseCode.TOPIC_NOT_EXIST, "no"),
             RequestCode.DELETE_TOPIC_IN_BROKER: lambda command: command.answer(0),
         }.get(command.code)
         return handler(command) if handler is not None else super().serve(command)

@@ -6,7 +6,7 @@ keeps for itself to all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -71,10 +71,16 @@ SYSTEM_TOPICS = frozenset({DEFAULT_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC})
 CONTESTED_KEY: Final = "triomqIdContestedBy"
 """The key in a broker's runtime information for the address of another broker with its id."""
 
+QUEUES: Final = 8
+"""The number of queues of a new topic, per broker."""
+
 QUEUES_MAX = 65_536
 """More queues than any topic needs; our brokers refuse more, RocketMQ's would loop over them endlessly."""
 
 PERM_READ_WRITE = flags.PERM_READ | flags.PERM_WRITE
+NEW_TOPIC: Final = TopicConfig(read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=PERM_READ_WRITE)
+"""The settings that a topic gets where it is new and none are given."""
+
 PERM_BITS = flags.PERM_READ | flags.PERM_WRITE | flags.PERM_INHERIT
 
 
@@ -107,7 +113,7 @@ class Admin(metaclass=NoPublicConstructor):
         self,
         topic: str,
         *,
-        queues: int = 8,
+        queues: int | None = QUEUES,
         read_queues: int | None = None,
         write_queues: int | None = None,
         perm: int | None = PERM_READ_WRITE,
@@ -119,7 +125,7 @@ class Admin(metaclass=NoPublicConstructor):
 
         Args:
             topic: its name.
-            queues: number of queues per broker, 1 to 65536.
+            queues: number of queues per broker, 1 to 65536; None: as each broker has it, 8 for a new topic.
             read_queues: number of readable ones, if it differs.
             write_queues: number of writable ones, if it differs.
             perm: the sum of 4 read, 2 write, 1 inherit; None: as each broker has it, 6 for a new topic. A route may show
@@ -136,20 +142,29 @@ class Admin(metaclass=NoPublicConstructor):
             BrokerNotFound: a broker set has no master now; the others have it.
             MQError: a broker refused or could not be reached; the others have it, which a note of the error names.
         """
-        _check_creation(topic, queues)
+        _check_creation(topic, QUEUES if queues is None else queues)
         for name, number in (("read_queues", read_queues), ("write_queues", write_queues)):
             if number is not None:
                 check_count(name, number, 0, QUEUES_MAX)
         if perm is not None:
             _check_perm(perm)
-        header = self._topic_header(
-            topic,
-            queues if read_queues is None else read_queues,
-            queues if write_queues is None else write_queues,
-            PERM_READ_WRITE if perm is None else perm,
-            order=order,
-        )
-        created, error = await self._create(header, topic, brokers, cluster, keep_perm=perm is None)
+        read = queues if read_queues is None else read_queues
+        write = queues if write_queues is None else write_queues
+
+        async def header_for(address: str) -> CreateTopicRequest:
+            if read is None or write is None or perm is None:
+                has = await self._config_on_broker(address, topic)
+            else:
+                has = NEW_TOPIC
+            return self._topic_header(
+                topic,
+                has.read_queue_nums if read is None else read,
+                has.write_queue_nums if write is None else write,
+                has.perm if perm is None else perm,
+                order=order,
+            )
+
+        created, error = await self._create(header_for, topic, brokers, cluster)
         if error is not None:
             raise error
         return created
@@ -192,9 +207,11 @@ class Admin(metaclass=NoPublicConstructor):
         # Name servers may lack a topic of a master that has it: the master has registered only in part, or the topic was
         # deleted on name servers alone.
         await side_by_side(*(partial(look, address) for address in (await self._masters(None, None))[0]))
-        created, error = await self._create(
-            self._topic_header(topic, queues, queues, PERM_READ_WRITE), topic, None, None
-        )
+
+        async def header_for(_address: str) -> CreateTopicRequest:
+            return self._topic_header(topic, queues, queues, PERM_READ_WRITE)
+
+        created, error = await self._create(header_for, topic, None, None)
         # If a broker had more queues, no consumer would read their messages. From now on they get no messages.
         await side_by_side(
             *(partial(self._show_queues, address, topic, queues, max(last, had.get(address, 0))) for address in created)
@@ -365,12 +382,10 @@ class Admin(metaclass=NoPublicConstructor):
 
     async def _create(
         self,
-        header: CreateTopicRequest,
+        header_for: Callable[[str], Awaitable[CreateTopicRequest]],
         topic: str,
         brokers: Sequence[str] | None,
         cluster: str | None,
-        *,
-        keep_perm: bool = False,
     ) -> tuple[list[str], MQError | None]:
         """The addresses of the brokers that have the topic now, and why not all have it."""
         masters, lacking = await self._masters(brokers, cluster)
@@ -378,9 +393,7 @@ class Admin(metaclass=NoPublicConstructor):
         created: list[str] = []
         for address in masters:
             try:
-                if keep_perm:
-                    header.perm = await self._perm_on_broker(address, topic)
-                request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+                request = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, await header_for(address))
                 await self._request(address, request, f"create topic {topic}")
                 created.append(address)
             except MQError as error:
@@ -395,21 +408,21 @@ class Admin(metaclass=NoPublicConstructor):
             )
         return created, None
 
-    async def _perm_on_broker(self, address: str, topic: str) -> int:
-        """A topic's permission in a broker's own table. Name servers, and a broker with another `brokerPermission`, may
-        have removed the write permission from the route."""
+    async def _config_on_broker(self, address: str, topic: str) -> TopicConfig:
+        """A topic's settings in a broker's own table. Name servers may lack the topic; and they, and a broker with another
+        `brokerPermission`, may have removed the write permission from the route."""
         what = f"the settings of topic {topic}"
         link = await self._route_wait.until_there(lambda: self._links.get(address, patient=False), ADMIN_TIMEOUT_S)
         name = self._routes.namespace.wrap(topic)
         one = Command.request(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequest(topic=name))
         answer = await link.request(one, ADMIN_TIMEOUT_S)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return PERM_READ_WRITE
+            return NEW_TOPIC
         if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return (await body_of(TopicConfig, checked(answer, what, address), address, what)).perm
+            return await body_of(TopicConfig, checked(answer, what, address), address, what)
         answer = await link.request(Command.request(RequestCode.GET_ALL_TOPIC_CONFIG), ADMIN_TIMEOUT_S)  # RocketMQ 4.9
         table = (await body_of(TopicConfigTable, checked(answer, what, address), address, what)).topic_config_table
-        return table[name].perm if name in table else PERM_READ_WRITE
+        return table.get(name, NEW_TOPIC)
 
     async def _show_queues(self, address: str, topic: str, queues: int, last: int) -> None:
         """Make the queues of a topic from number `queues` to `last` readable on a broker, up to the last that holds

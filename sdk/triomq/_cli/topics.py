@@ -49,6 +49,8 @@ ROUTES_AT_ONCE = 16
 TOPICS_AT_ONCE = 16
 """The most topics whose traffic is queried at one time."""
 
+NEW: Final[Sequence[tuple[str | None, None]]] = [(None, None)]
+"""A topic that name servers do not know: None for all broker sets, and no settings."""
 
 ORDER_SETTING: Final = "orderMessageEnable"
 """A setting of name servers; without it a name server does not send an ordered topic's queues to clients."""
@@ -80,12 +82,10 @@ class Wanted:
     perm: int | None
     order: bool | None
 
-    def on(self, now: TopicSettings | None) -> TopicSettings:
-        """The wanted settings on a broker set with the settings `now`; None: it does not have the topic."""
-        read, write, perm = (now.read_queues, now.write_queues, now.perm) if now else (QUEUES, QUEUES, PERM_READ_WRITE)
-        if self.queues is not None:
-            read = write = self.queues
-        return TopicSettings(read, write, perm if self.perm is None else self.perm)
+    def on(self, now: TopicSettings) -> TopicSettings:
+        """The wanted settings on a broker set with the settings `now`."""
+        read, write = (now.read_queues, now.write_queues) if self.queues is None else (self.queues, self.queues)
+        return TopicSettings(read, write, now.perm if self.perm is None else self.perm)
 
 
 def _queues_text(read: int, write: int) -> str:
@@ -174,14 +174,18 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
 
     async def work(client: Client) -> None:
         failures: dict[str, MQError] = {}
-        places = await _wanted_by_broker(client, existing, wanted)
-        for name, each in places:
+        # Set by set: settings that are not given stay as each set has them.
+        places = [(name, existing.get(name)) for name in sorted(await client.admin.broker_sets())] if existing else NEW
+        for name, now in places:
+            each = wanted.on(now) if now is not None else None
             try:
                 await client.admin.create_topic(
                     topic,
-                    read_queues=each.read_queues,
-                    write_queues=each.write_queues,
-                    perm=each.perm if name is None else wanted.perm,
+                    # A broker may have a topic that name servers lack.
+                    queues=wanted.queues,
+                    read_queues=each.read_queues if each is not None else None,
+                    write_queues=each.write_queues if each is not None else None,
+                    perm=wanted.perm,
                     brokers=name and [name],
                 )
             except MQError as error:
@@ -194,16 +198,6 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
             await _set_order(client, topic, wanted, name_servers)
 
     with_client(name_servers, work, route_wait_s=0)
-
-
-async def _wanted_by_broker(
-    client: Client, existing: Mapping[str, TopicSettings], wanted: Wanted
-) -> list[tuple[str | None, TopicSettings]]:
-    """The settings for each broker set; if the topic is new, those for all sets under None."""
-    if not existing:
-        return [(None, wanted.on(None))]
-    # Set by set: settings that are not given stay as each set has them.
-    return [(name, wanted.on(existing.get(name))) for name in sorted(await client.admin.broker_sets())]
 
 
 async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: str) -> None:

@@ -123,6 +123,20 @@ def test_a_broker_without_the_topic_gets_it_with_both_permissions(two):
     assert sent == [6, 6]
 
 
+@pytest.mark.parametrize(
+    ("more", "settings"), [([], (3, 2, 4)), (["--queues", "4"], (4, 4, 4)), (["--perm", "2"], (3, 2, 2))]
+)
+def test_a_topic_that_the_name_servers_lack_keeps_a_brokers_settings(two, more, settings):
+    """Its master has registered only in part, or it was deleted on name servers alone."""
+    command_line, first, second = two
+    has = TopicConfig(topic_name="U", read_queue_nums=3, write_queue_nums=2, perm=4)
+    first.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(0, body=has.encode()))
+    command_line("topics", "U", "--create", *more)
+    sent = [each.header(CreateTopicRequest) for node in (first, second) for each in node.requests(CREATE_TOPIC)]
+    of_new = (4, 4, 6) if "4" in more else (8, 8, 2) if "2" in more else (8, 8, 6)
+    assert [(each.read_queue_nums, each.write_queue_nums, each.perm) for each in sent] == [settings, of_new]
+
+
 def test_a_new_topic_is_created_at_the_others(two):
     command_line, silent, other = two
     silent.script(CREATE_TOPIC, None)
