@@ -320,7 +320,10 @@ class Pages:
         name = _name(request)
         again = request.query_params.get("again") == "1"
         letters = await self._client.dead_letters.read(name, limit=looking.FOUND_MAX, again=again)
-        count = await self._client.dead_letters.count(name)
+        try:
+            count: int | None = await self._client.dead_letters.count(name)
+        except MQError:
+            count = None  # of a broker that did not answer before, or does not now
         bodies = []
         for letter in letters:
             try:
@@ -333,6 +336,7 @@ class Pages:
             name=name,
             letters=list(zip(letters, bodies, strict=True)),
             count=count,
+            without_answer=letters.without_answer,
             again=again,
             done=_done(request),
         )

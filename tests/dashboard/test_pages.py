@@ -284,6 +284,20 @@ async def test_a_set_whose_groups_are_unknown_is_named() -> None:
         assert "broker-b: it does not answer" in checked(await web.get("/groups"))
 
 
+async def test_the_dead_letters_at_the_other_brokers_are_shown() -> None:
+    async def read(_group: str, **_more: object) -> Any:
+        return triomq.admin.Found([], {"broker-b": "it does not answer"})
+
+    async def count(_group: str) -> int:
+        raise triomq.errors.ConnectFailed("connect", address="broker-b:1")
+
+    client = SimpleNamespace(dead_letters=SimpleNamespace(read=read, count=count), name_servers=[])
+    async with browser(client) as web:  # type: ignore[arg-type]
+        page = checked(await web.get("/dead-letters/group?name=readers"))
+    assert "broker-b: it does not answer" in page
+    assert "an unknown number not sent again" in page
+
+
 async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object) -> None:
     async def names() -> triomq.admin.GroupNames:
         return triomq.admin.GroupNames(["readers"], {})

@@ -7,16 +7,16 @@ keep the progress of a redrive as offsets of the group :data:`REDRIVE_GROUP`, so
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final, Literal
 
 import attrs
 import trio
 
 from triomq._admin.answers import checked
+from triomq._admin.broker_sets import outage_text
 from triomq._admin.group_settings import GroupSettings, config_of
 from triomq._admin.groups import GroupAdmin
-from triomq._admin.messages import PAGE, MessageAdmin, next_page, origin_topic
+from triomq._admin.messages import PAGE, Found, MessageAdmin, next_page, origin_topic
 from triomq._admin.topics import ADMIN_TIMEOUT_S
 from triomq._arguments.kinds import check_callback
 from triomq._arguments.numbers import check_count
@@ -30,7 +30,8 @@ from triomq._message.message import MessageQueue, check_group
 from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
-from triomq.errors import BrokerNotFound, GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
+from triomq._transport.links import NO_ANSWER
+from triomq.errors import BrokerNotFound, GroupNotFound, InvalidCall, MQError, NotFound, RouteNotFound, TopicNotFound
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
 from triomq_protocol.wire.command import Command
@@ -40,6 +41,9 @@ REDRIVE_GROUP: Final = "triomq_redrive"
 
 COMMIT_S: Final = 5.0
 """How long a cancelled redrive may take to record its progress."""
+
+OUT_OF_REACH: Final = (*NO_ANSWER, BrokerNotFound)
+"""Errors of a queue whose broker does not answer; the queues of other brokers are read."""
 
 RedriveTo = Literal["origin", "group"]
 """The topic a message was first sent to, for all of its groups; or only the group whose dead letter it is."""
@@ -119,16 +123,19 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
         return total
 
-    async def read(self, group: str, *, limit: int = 100, again: bool = True) -> list[DeadLetter]:
-        """The group's dead letters, oldest first in each queue.
+    async def read(self, group: str, *, limit: int = 100, again: bool = True) -> Found[DeadLetter]:
+        """The group's dead letters, oldest first in each queue, and the broker sets that do not answer.
 
         Args:
             group: the group's name.
             limit: the most letters to return.
             again: whether to include those that a redrive has passed.
+
+        Raises:
+            BrokerNotFound: nothing was found, and a broker set did not answer.
         """
         check_count("limit", limit, 1)
-        found: list[DeadLetter] = []
+        found = Found[DeadLetter]((), {})
 
         async def take(letter: DeadLetter) -> bool:
             found.append(letter)
@@ -136,7 +143,12 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         for queue in await self.queues(group):
             if len(found) < limit:
-                await self._walk(queue, take, again=again)
+                try:
+                    await self._walk(queue, take, again=again)
+                except OUT_OF_REACH as error:
+                    found.without_answer[queue.broker_name] = error.reason
+        if not found and found.without_answer:
+            raise BrokerNotFound(f"dead letters of group {group} are unknown: {outage_text(found.without_answer)}")
         return found
 
     async def at(self, queue: MessageQueue, offset: int) -> DeadLetter:
@@ -175,12 +187,10 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
 
         Raises:
             NotFound: a message does not name the topic it comes from; ``to="group"`` does not need it.
-            MQError: a message could not be sent; those before it were.
+            MQError: a message could not be sent, and those before it were; or a broker of dead letters does not answer,
+                and those of the others were sent.
         """
-        if to not in ("origin", "group"):
-            raise InvalidCall(f'to is {shown(to)}, neither "origin" nor "group"')
-        if limit is not None:
-            check_count("limit", limit, 1)
+        _check_redrive(to, limit)
         check_callback("report", report, plain=True)
         sent = 0
 
@@ -191,9 +201,27 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
                 report(Redriven(letter, result))
             return limit is None or sent < limit
 
+        sending = False
+
+        async def send(letter: DeadLetter) -> SendResult:
+            nonlocal sending
+            sending = True
+            result = await self._send(letter, group, to)
+            sending = False
+            return result
+
+        failure: MQError | None = None
         for queue in await self.queues(group):
-            if limit is None or sent < limit:
-                await self._redrive_queue(queue, partial(self._send, group=group, to=to), note_sent, again=again)
+            if sent == limit:
+                break
+            try:
+                await self._redrive_queue(queue, send, note_sent, again=again)
+            except OUT_OF_REACH as error:
+                if sending:
+                    raise
+                failure = error
+        if failure is not None:
+            raise failure
         return sent
 
     async def _redrive_queue(
@@ -275,6 +303,13 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
                 'comes from; redrive it to the group (to="group", --to group)'
             )
         return await self._messages.send_copy(message, letter.origin_topic)
+
+
+def _check_redrive(to: object, limit: object) -> None:
+    if to not in ("origin", "group"):
+        raise InvalidCall(f'to is {shown(to)}, neither "origin" nor "group"')
+    if limit is not None:
+        check_count("limit", limit, 1)
 
 
 def _letter(message: ReceivedMessage, passed: int) -> DeadLetter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -70,6 +71,7 @@ def list_letters(group: str | None, most: int, new: bool, name_servers: str, as_
                 f"{'yes' if letter.redriven else 'no':<8} {letter.origin_topic or 'unknown'} {message.message_id}"
             )
             say(_row(letter), text, as_json=as_json)
+        check_outage(letters.without_answer, incomplete="its dead letters are missing above")
         total = await client.dead_letters.count(group, again=not new)
         if total > len(letters):
             click.echo(f"{len(letters)} of {total} dead letters; --max shows more", err=True)
@@ -176,7 +178,7 @@ class _Redrive:
     async def show_plan(self, client: Client) -> None:
         """Print how many would be sent where."""
         await self.look(client)
-        letters = []
+        letters: Sequence[DeadLetter] = ()
         if self.waiting:
             letters = await client.dead_letters.read(self._group, limit=self.waiting, again=self._again)
         where = Counter(self._aim(letter) for letter in letters)

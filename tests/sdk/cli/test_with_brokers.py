@@ -85,6 +85,46 @@ def test_groups_with_dead_letters_are_listed_although_those_of_one_are_unknown(c
     assert (code, "broker broker-b: the master broker-b-0:10911 does not answer" in err) == (1, True)
 
 
+@pytest.fixture
+def letters_at_two(command_line):
+    """Group A has dead letters at a broker that is down, the first of the two, and at another one."""
+    broker, dead = command_line.cluster.broker, command_line.cluster.add_master("a-broker")
+    command_line.cluster.name_server.add_route("%DLQ%A", dead, broker, queues=1)
+    broker.store("%DLQ%A", 0, b"dead", b"RETRY_TOPIC\x01T\x02UNIQ_KEY\x01id\x02")
+    dead.up = False
+    return command_line
+
+
+@pytest.mark.parametrize("arguments", [["list", "A"], ["list", "A", "--new"]])
+def test_the_dead_letters_at_the_other_brokers_are_listed(letters_at_two, arguments):
+    code, out, err = letters_at_two("dlq", *arguments, "--json")
+    assert (code, json.loads(out)["broker"]) == (1, "broker-a")
+    assert "broker a-broker: ConnectFailed" in err
+    assert "its dead letters are missing above" in err
+    letters_at_two.cluster.broker.queues["%DLQ%A", 0].clear()
+    code, out, err = letters_at_two("dlq", *arguments, "--json")
+    assert (code, out) == (1, "")
+    assert "dead letters of group A are unknown: broker a-broker: ConnectFailed" in err
+
+
+def test_the_dead_letters_at_the_other_brokers_are_redriven(letters_at_two):
+    code, out, err = letters_at_two("dlq", "redrive", "A", "--yes", "--json")
+    assert (code, json.loads(out)["topic"]) == (1, "T")
+    assert "a-broker" in err
+    assert letters_at_two.cluster.broker.bodies("T") == [b"dead"]
+
+
+def test_a_redrive_ends_where_a_letter_cannot_be_sent(letters_at_two):
+    """It would fail for each of them."""
+    broker, dead = letters_at_two.cluster.broker, letters_at_two.cluster.network.nodes["a-broker-0:10911"]
+    broker.store("%DLQ%A", 0, b"dead too", b"RETRY_TOPIC\x01T\x02UNIQ_KEY\x01id\x02")
+    broker.script(RequestCode.SEND_MESSAGE_V2, *[None] * 9)
+    letters_at_two.cluster.name_server.add_route("%DLQ%A", broker, dead, queues=1)
+    code, out, _ = letters_at_two("dlq", "redrive", "A", "--yes", "--json")
+    assert (code, out) == (1, "")
+    assert len({command.body for command in broker.requests(RequestCode.SEND_MESSAGE_V2)}) == 1
+
+
 def test_a_broker_that_does_not_count_dead_letters_ends_no_list(command_line):
     """It answers other requests."""
     broker = command_line.cluster.broker
