@@ -1,7 +1,7 @@
 """The application: its routes, and the checks of access, concurrency and headers before every page.
 
-Errors of the cluster are shown as a sentence in the usual page; errors of the dashboard itself are logged, and their
-text is not shown.
+Errors of the cluster are shown as a sentence in the usual page, without their advice, which is for programs; errors of
+the dashboard itself are logged, and their text is not shown.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from triomq import Client, MQError
+from triomq.errors import BrokerNotFound, GroupNotFound, InvalidCall, NotFound, RouteNotFound, TopicNotFound
 from triomq_dashboard.access import COOKIE, SESSION_S, Logins, host_of, is_loopback, is_same_origin
 from triomq_dashboard.pages import Pages, PlainError
 from triomq_dashboard.presentation import make_environment
@@ -187,7 +188,7 @@ class Dashboard:
             return self._sentence(request, error.what, error.status)
         except MQError as error:
             log.info("%s: %s", request.url.path, error)
-            return self._sentence(request, str(error), 503)
+            return self._sentence(request, error.reason.removeprefix(f"{type(error).__name__}: "), _status_of(error))
         except trio.TooSlowError:
             return self._sentence(request, f"The cluster did not answer within {PAGE_S:g} s.", 503)
         except ClientDisconnect:
@@ -265,6 +266,13 @@ class Dashboard:
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(COOKIE)
         return answer
+
+
+def _status_of(error: MQError) -> int:
+    if isinstance(error, InvalidCall):
+        return 400
+    is_unknown = isinstance(error, NotFound | GroupNotFound | TopicNotFound | RouteNotFound)
+    return 404 if is_unknown and not isinstance(error, BrokerNotFound) else 503
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -131,8 +131,9 @@ async def test_every_page_of_a_cluster(cluster: Cluster, client: triomq.Client) 
         assert (await web.get("/static/page.js")).status_code == 200
         checked(await web.get("/no-such-page"), 404)
         checked(await web.get("/topic"), 404)
-        checked(await web.get("/topic?name=unknown"), 503)
-        checked(await web.get("/message?topic=orders&broker=broker-a&queue=0&offset=99"), 503)
+        assert "no route to topic unknown" in checked(await web.get("/topic?name=unknown"), 404)
+        checked(await web.get("/message?topic=orders&broker=broker-a&queue=0&offset=99"), 404)
+        assert "triomq topics" not in checked(await web.get("/topic?name=unknown"), 404), "it is advice for programs"
         checked(await web.get("/message?topic=orders&broker=broker-a&queue=-1&offset=x"), 400)
         assert "only shows" in checked(await web.post("/message/resend", headers=ORIGIN, data={}), 403)
 
