@@ -269,6 +269,11 @@ class GroupFigures:
     subscriptions: Mapping[str, str]
     queues: Sequence[QueueProgress]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all brokers answer, and have neither a member nor an offset of it."""
+        return not (self.queues or self.members or self.members_error or self.without_master or self.refused)
+
 
 async def members(client: Client, name: str) -> tuple[ConsumerConnection | None, str]:
     """A group's members, None if there are none; or why they are not known."""

@@ -244,8 +244,16 @@ class Pages:
         """One group: lag over time, members, queues and their owners."""
         name = _name(request)
         figures = await looking.group(self._client, name)
+        if figures.is_empty:
+            await self._check_known(name)
         series = self.lag_history.seen(name, _lag_figure(figures.lag))
         return self._render(request, "group.html", name=name, figures=figures, chart=chart(list(series.points)))
+
+    async def _check_known(self, group: str) -> None:
+        """Raise if no broker has the group; what a page shows of such a one would look like a group that is idle."""
+        listed: GroupNames = await self._group_names.get(self._client.groups.names)
+        if group not in listed and not (listed.unknown or listed.refused):
+            raise PlainError(f"No broker knows the consumer group {group}.", 404)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -320,6 +328,8 @@ class Pages:
         name = _name(request)
         again = request.query_params.get("again") == "1"
         letters = await self._client.dead_letters.read(name, limit=looking.FOUND_MAX, again=again)
+        if not letters and not await self._client.dead_letters.queues(name):
+            await self._check_known(name)
         try:
             count: int | None = await self._client.dead_letters.count(name)
         except MQError:

@@ -133,6 +133,8 @@ async def test_every_page_of_a_cluster(cluster: Cluster, client: triomq.Client) 
         checked(await web.get("/topic"), 404)
         assert "no route to topic unknown" in checked(await web.get("/topic?name=unknown"), 404)
         checked(await web.get("/message?topic=orders&broker=broker-a&queue=0&offset=99"), 404)
+        for address in ("/group?name=reader", "/dead-letters/group?name=reader"):
+            assert "No broker knows the consumer group reader." in checked(await web.get(address), 404)
         assert "triomq topics" not in checked(await web.get("/topic?name=unknown"), 404), "it is advice for programs"
         checked(await web.get("/message?topic=orders&broker=broker-a&queue=-1&offset=x"), 400)
         assert "only shows" in checked(await web.post("/message/resend", headers=ORIGIN, data={}), 403)
@@ -292,7 +294,11 @@ async def test_the_dead_letters_at_the_other_brokers_are_shown() -> None:
     async def count(_group: str) -> int:
         raise triomq.errors.ConnectFailed("connect", address="broker-b:1")
 
-    client = SimpleNamespace(dead_letters=SimpleNamespace(read=read, count=count), name_servers=[])
+    async def queues(_group: str) -> list[triomq.MessageQueue]:
+        return [triomq.MessageQueue("%DLQ%readers", "broker-b", 0)]
+
+    letters = SimpleNamespace(read=read, count=count, queues=queues)
+    client = SimpleNamespace(dead_letters=letters, name_servers=[])
     async with browser(client) as web:  # type: ignore[arg-type]
         page = checked(await web.get("/dead-letters/group?name=readers"))
     assert "broker-b: it does not answer" in page
