@@ -104,21 +104,33 @@ def claimed(folder: Path) -> Iterator[None]:
         FolderInUseError: another run writes to it, or it cannot be made.
     """
     made = [each for each in (folder, *folder.parents) if not each.exists()]
+    descriptor = _locked(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise FolderInUseError(f"it cannot be made: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUseError(f"another run writes to {folder}") from None
         yield
     finally:
         with suppress(OSError):
             for each in made:
                 each.rmdir()
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """Create a folder, and lock it. Raises FolderInUseError."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise FolderInUseError(f"it cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                    return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise FolderInUseError(f"another run writes to {folder}") from None
+        # A run that ended between the two calls has removed the folder.
         os.close(descriptor)
 
 

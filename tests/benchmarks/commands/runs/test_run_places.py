@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import tempfile
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from made_runs import made_run
 
 from triomq_benchmarks.commands.runs import engines, run
-from triomq_benchmarks.figures.run_files import claimed, read_run
+from triomq_benchmarks.figures.run_files import FolderInUseError, claimed, read_run
 from triomq_benchmarks.figures.run_result import RunResult
 from triomq_benchmarks.run.session import Session
 from triomq_benchmarks.run.targets import TargetError
@@ -114,6 +115,23 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
     with claimed(place):
         (place / "file").write_text("")
     assert (place / "file").exists()
+
+
+def test_a_folder_that_another_run_removes_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, lock = tmp_path / "a", fcntl.flock
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        place.rmdir()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with claimed(place):
+        (place / "file").write_text("")
+        with pytest.raises(FolderInUseError), claimed(place):
+            pass
 
 
 class Measured(Session):
