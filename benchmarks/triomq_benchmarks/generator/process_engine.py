@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 import msgspec
@@ -33,6 +33,8 @@ from triomq_benchmarks.generator.engine import (
     check_workers,
     plain_errors,
 )
+
+T = TypeVar("T")
 
 READY_LIMIT_S: Final = 60.0
 FILL_BYTES_PER_S: Final = 1 << 20
@@ -137,25 +139,32 @@ class _ChildShare:
         line = await self._line()
         if line is None:
             raise EngineError(f"worker {self.index} {await self._ending()}")
-        message = msgspec.json.decode(line, type=dict[str, object])
+        message = self._decoded(line, dict[str, object])
         if "ready" not in message:
             raise EngineError(f"worker {self.index}: {message.get('error')}")
         self.earliest = float(str(message["ready"]))
 
     async def listen(self) -> None:
-        """Wait until the child has finished or died."""
+        """Wait until the child has finished or died. Raises EngineError for a line that cannot be read."""
         while (line := await self._line()) is not None:
             if line.startswith(b'{"row"'):
-                self._sums.add(msgspec.json.decode(line, type=_RowLine).row)
+                self._sums.add(self._decoded(line, _RowLine).row)
             elif line.startswith(b'{"result"'):
-                self.result = msgspec.json.decode(line, type=_ResultLine).result
+                self.result = self._decoded(line, _ResultLine).result
                 break
             else:
-                self._died(msgspec.json.decode(line, type=dict[str, str])["error"])
+                self._died(self._decoded(line, _ErrorLine).error)
                 break
         else:
             self._died(f"{await self._ending()} during the run")
         self._done = True
+
+    def _decoded(self, line: bytes, kind: type[T]) -> T:
+        """A line of the child. Raises EngineError if something else has been written to its output."""
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise EngineError(f"worker {self.index} sends a line that cannot be read: {line[:100]!r}") from None
 
     def _died(self, failure: str) -> None:
         self.result = self._sums.result(attrs.evolve(self.result, failure=failure))
@@ -170,7 +179,10 @@ class _ChildShare:
         await process.stdin.aclose()
         if not self._done:
             with trio.move_on_after(STOP_LIMIT_S):
-                await self.listen()
+                try:
+                    await self.listen()
+                except EngineError as error:
+                    self._died(str(error))
             if self.result.failure:
                 # The driver ended it.
                 self._died(STOPPED)
@@ -215,3 +227,8 @@ class _RowLine:
 @attrs.frozen
 class _ResultLine:
     result: WorkerResult
+
+
+@attrs.frozen
+class _ErrorLine:
+    error: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,3 +57,26 @@ async def test_workers_have_time_to_make_a_backlog(
     with pytest.raises(EngineError, match=f"workers 0, 1 were not ready after {READY_LIMIT_S + backlog_s:g} s"):
         await run()
     assert started == []
+
+
+@pytest.mark.parametrize("said", ["hello", '{"ready": 0.0}'])
+async def test_a_worker_that_writes_something_else_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str
+) -> None:
+    """A library prints to the output that is the driver's, at the start or while the others run."""
+    module = tmp_path / "worker.py"
+    module.write_text(
+        f"import sys\nprint({said!r}, flush=True)\nsys.stdin.readline()\nprint('hello', flush=True)\nsys.stdin.read()\n"
+    )
+    open_process = trio.lowlevel.open_process
+
+    async def open_own(_command: list[str], **more: Any) -> trio.Process:
+        return await open_process([sys.executable, str(module)], **more)
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", open_own)
+    workload = Workload(name="x", producers=2, consumers=2)
+    plan = RunPlan(workload=workload, name_servers="", topics=("t",), groups=("g",), run_number=1, seed=1)
+    results: list[Any] = []
+    with pytest.raises(EngineError, match=r"worker [01] sends a line that cannot be read: b'hello'"):
+        await ProcessEngine(2).run(plan, lambda _row: None, lambda _start: None, results.append)
+    assert len(results) == 2
