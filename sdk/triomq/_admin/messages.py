@@ -31,6 +31,8 @@ from triomq._producer.attempts.outgoing import Outgoing
 from triomq._producer.sender import Sender
 from triomq._transport.links import Links
 from triomq.errors import (
+    AccessRefused,
+    BrokerFault,
     BrokerNotFound,
     GroupNotFound,
     InvalidCall,
@@ -231,6 +233,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         Raises:
             InvalidCall: it is not such an id, or its address belongs to no broker of the cluster.
             NotFound: the broker has no such message, or no longer.
+            AccessRefused: the broker refuses the account.
         """
         check_text("the id", offset_message_id)
         try:
@@ -252,9 +255,12 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         link = await self._links.get(address, patient=False)
         request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequest(offset=place.physical_offset))
         answer = await link.request(request, ADMIN_TIMEOUT_S)
-        if answer.code == ResponseCode.SYSTEM_ERROR:
-            raise NotFound(f"{what} is not stored", address=address, code=answer.code, remark=answer.remark)
-        checked(answer, what, address)
+        try:
+            checked(answer, what, address)
+        except AccessRefused:
+            raise
+        except BrokerFault as error:  # also for an offset inside a record, with any text
+            raise NotFound(f"{what} is not stored", address=address, code=answer.code, remark=answer.remark) from error
         try:
             record = RecordView(answer.body)
             if record.physical_offset != place.physical_offset:

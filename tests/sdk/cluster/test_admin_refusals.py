@@ -94,3 +94,22 @@ async def test_what_a_refusing_broker_has_is_unknown_rather_than_none(autojump_c
         assert await client.groups.members("G") is not None
         with pytest.raises(errors.AccessRefused, match="unknown: broker broker-a"):
             await client.groups.members("G")
+
+
+@pytest.mark.parametrize(
+    ("remark", "kind"),
+    [
+        (REMARK, errors.AccessRefused),
+        ("can not find message by the offset, 4096", errors.NotFound),
+        ("java.lang.IllegalArgumentException", errors.NotFound),  # for an offset inside a record
+    ],
+)
+async def test_a_message_that_an_account_may_not_see_may_be_stored(autojump_clock, cluster, remark, kind):
+    cluster.network.nodes["127.0.0.1:10911"] = cluster.broker
+    cluster.broker.script(
+        RequestCode.VIEW_MESSAGE_BY_ID, lambda command: command.answer(ResponseCode.SYSTEM_ERROR, remark)
+    )
+    async with cluster.client() as client:
+        with pytest.raises(kind) as caught:
+            await client.messages.by_id("7F00000100002A9F0000000000001000", any_address=True)
+    assert ("is not stored" in str(caught.value)) is (kind is errors.NotFound)
