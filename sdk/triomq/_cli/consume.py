@@ -102,7 +102,12 @@ def consume(
             await _check_there(client, topic, until_end=until_end)
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
-                printed = await _print_all(consumer, show, most, until_end=until_end)
+                printed = await _print_all(consumer, show, most, client.bounds if until_end else None)
+                if until_end and not printed and not consumer.assignment:
+                    raise click.ClickException(
+                        f"this member of group {group} was given no queue of topic {topic}: other members have them all, or "
+                        f"brokers refuse it (`triomq groups {group}` shows the members)"
+                    )
             if not printed:
                 _say_nothing_came(topic, f"for group {group}, which starts at {start} where it has no offset")
             return
@@ -115,7 +120,7 @@ def consume(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
             await consumer.assign(queues, expression)
-            printed = await _print_all(consumer, show, most, until_end=until_end, since_ms=since_ms)
+            printed = await _print_all(consumer, show, most, client.bounds if until_end else None, since_ms=since_ms)
         if not printed:
             _say_nothing_came(topic, f"from {start} on")
 
@@ -140,12 +145,16 @@ async def _print_all(
     consumer: LitePullConsumer,
     show: Callable[[ReceivedMessage], None],
     most: int | None,
+    until_end: QueueBounds | None,
     *,
-    until_end: bool,
     since_ms: int = 0,
 ) -> int:
-    """Print messages until there are no more, or up to `most`; returns how many were printed."""
-    printed = 0
+    """Print messages up to `most`, and with `until_end` until there are no more; returns how many were printed.
+
+    Raises:
+        click.ClickException: nothing comes from a queue that has more.
+    """
+    printed = silences = 0
     left = most if most is not None else sys.maxsize
     while left > 0:
         batch = await consumer.poll(END_S)
@@ -162,13 +171,31 @@ async def _print_all(
                 raise
         printed += len(wanted[:left])
         left -= len(wanted)
-        if not batch and until_end:
-            return printed
+        silences = 0 if batch else silences + 1
+        if silences and until_end is not None:
+            unread = await _unread(consumer, until_end)
+            if not unread:
+                return printed
+            if silences > 1:  # what came after the first is here by now
+                raise click.ClickException(
+                    f"not all was read: nothing came for {2 * END_S:g} s from queues that have more: {', '.join(unread)}; see "
+                    "the warnings above, and `triomq doctor`"
+                )
     if left < 0 and consumer.auto_commit:
         # The last answer had more messages than were printed: those are delivered again.
         last = batch[left - 1]
         await consumer.seek(last.queue, last.queue_offset + 1)
     return printed
+
+
+async def _unread(consumer: LitePullConsumer, bounds: QueueBounds) -> list[str]:
+    """The queues that have messages which were not pulled yet; brokers may refuse pulls, or not answer them."""
+    positions = {queue: consumer.position(queue) for queue in consumer.assignment}
+    return [
+        f"{queue.broker_name}:{queue.queue_id}"
+        for queue, position in positions.items()
+        if position < await bounds.max_offset(queue)
+    ]
 
 
 def _say_nothing_came(topic: str, start: str) -> None:

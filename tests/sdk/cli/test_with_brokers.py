@@ -6,6 +6,7 @@ import json
 import os
 
 import pytest
+import trio
 
 from triomq import MessageQueue
 from triomq._cli import consume, messages
@@ -217,6 +218,41 @@ def test_until_the_end_is_from_the_beginning(command_line, group):
         if group
         else ""
     )
+
+
+def test_pulls_that_are_refused_are_not_taken_for_the_end(command_line):
+    """The account may look at the topic's ends, and not pull."""
+    broker = command_line.cluster.broker
+    broker.store("T", 1, b"m")
+    remark = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T, SUB is missing"
+    broker.script(RequestCode.PULL_MESSAGE, *[lambda command: command.answer(1, remark)] * 99)
+    code, out, err = command_line("consume", "T", "--until-end")
+    assert (code, out) == (1, "")
+    assert "not all was read: nothing came for 4 s from queues that have more: broker-a:1; see" in err
+
+
+def test_a_message_that_comes_late_is_printed_before_the_end(command_line):
+    broker = command_line.cluster.broker
+    for queue_id in (0, 1):
+        broker.store("T", queue_id, b"m")
+
+    async def late(command):
+        await trio.sleep(2.5)
+        return broker.serve(command)
+
+    broker.script(RequestCode.PULL_MESSAGE, late, late)
+    code, out, err = command_line("consume", "T", "--until-end")
+    assert (code, out.split(), err) == (0, ["m", "m"], "")
+
+
+def test_a_member_without_queues_has_not_read_to_the_end(command_line):
+    command_line.cluster.broker.store("T", 0, b"m")
+    command_line.cluster.broker.script(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, *[lambda command: command.answer(1, "refused")] * 99
+    )
+    code, out, err = command_line("consume", "T", "--until-end", "-g", "G")
+    assert (code, out) == (1, "")
+    assert "this member of group G was given no queue of topic T" in err
 
 
 def test_a_tail_without_messages_names_its_start(command_line):
