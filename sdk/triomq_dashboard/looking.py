@@ -214,9 +214,9 @@ def merged(answers: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return {name: why for each in answers for name, why in each.items()}
 
 
-async def topic(client: Client, name: str) -> TopicFigures:
-    """A topic's queues."""
-    stats = await client.admin.topic_stats(name)
+async def topic(client: Client, name: str, silent: dict[str, str] | None = None) -> TopicFigures:
+    """A topic's queues; see `topic_stats` for `silent`."""
+    stats = await client.admin.topic_stats(name, silent=silent)
     return TopicFigures(dict(sorted(stats.offset_table.items())), stats.without_master, stats.refused)
 
 
@@ -275,18 +275,19 @@ class GroupFigures:
         return not (self.queues or self.members or self.members_error or self.without_master or self.refused)
 
 
-async def members(client: Client, name: str) -> tuple[ConsumerConnection | None, str]:
+async def members(client: Client, name: str, silent: dict[str, str]) -> tuple[ConsumerConnection | None, str]:
     """A group's members, None if there are none; or why they are not known."""
     try:
-        return await client.groups.members(name), ""
+        return await client.groups.members(name, silent=silent), ""
     except MQError as error:
         return None, error.reason
 
 
 async def group(client: Client, name: str) -> GroupFigures:
     """A group with its members and queues."""
-    progress = await client.groups.progress(name)
-    online, members_error = await members(client, name)
+    silent: dict[str, str] = {}
+    progress = await client.groups.progress(name, silent=silent)
+    online, members_error = await members(client, name, silent)
     connections = online.connection_set if online is not None else []
     by_id = {each.client_id or "": each for each in connections}
     asked = await rows(sorted(by_id)[:MEMBERS_MAX], lambda client_id: client.groups.running_info(name, client_id))

@@ -165,7 +165,8 @@ class Pages:
             names = looking.own_topics(names, clusters)
         search = request.query_params.get("search", "")
         page = looking.page_of(names, search, _page_number(request))
-        found = await looking.rows(page.names, lambda name: looking.topic(self._client, name))
+        silent: dict[str, str] = {}  # else each row would wait for a broker that hangs
+        found = await looking.rows(page.names, lambda name: looking.topic(self._client, name, silent))
         rates = {
             row.name: self.topic_history.seen(row.name, None if row.value is None else row.value.ends).rate
             for row in found
@@ -221,7 +222,8 @@ class Pages:
             names = [name for name in names if not self._client.groups.is_system_group(name)]
         search = request.query_params.get("search", "")
         page = looking.page_of(names, search, _page_number(request))
-        found = await looking.rows(page.names, self._summary)
+        silent: dict[str, str] = {}
+        found = await looking.rows(page.names, lambda name: self._summary(name, silent))
         for row in found:
             if row.value is not None:
                 self.lag_history.seen(row.name, _lag_figure(row.value[0].lag))
@@ -237,8 +239,9 @@ class Pages:
             refused=looking.merged([*(each.refused for each in progress), listed.refused]),
         )
 
-    async def _summary(self, name: str) -> object:
-        return await self._client.groups.progress(name), *await looking.members(self._client, name)
+    async def _summary(self, name: str, silent: dict[str, str]) -> object:
+        progress = await self._client.groups.progress(name, silent=silent)
+        return progress, *await looking.members(self._client, name, silent)
 
     async def group(self, request: Request) -> Response:
         """One group: lag over time, members, queues and their owners."""

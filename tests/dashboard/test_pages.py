@@ -263,10 +263,10 @@ async def test_a_queue_belongs_to_the_member_that_has_not_dropped_it() -> None:
     """A member keeps a dropped queue in its table while a handler holds it."""
     queue = triomq.MessageQueue("orders", "broker-a", 0)
 
-    async def progress(_name: str) -> triomq.admin.GroupProgress:
+    async def progress(_name: str, **_more: object) -> triomq.admin.GroupProgress:
         return progress_of({}, {})
 
-    async def members(_name: str) -> Any:
+    async def members(_name: str, **_more: object) -> Any:
         connections = [SimpleNamespace(client_id=each, client_addr="", language="") for each in ("new", "old")]
         return SimpleNamespace(connection_set=connections, subscription_table={}, consume_type="", message_model="")
 
@@ -309,7 +309,7 @@ async def test_a_group_whose_members_are_unknown_is_shown(autojump_clock: object
     async def names() -> triomq.admin.GroupNames:
         return triomq.admin.GroupNames(["readers"], {})
 
-    async def progress(_name: str) -> Any:
+    async def progress(_name: str, **_more: object) -> Any:
         return progress_of({"broker-b": "it does not answer"}, {})
 
     groups = SimpleNamespace(names=names, progress=progress, members=nobody(), is_system_group=lambda name: False)
@@ -336,16 +336,16 @@ async def test_what_a_refusing_broker_has_is_missing_and_nothing_else(autojump_c
     async def names() -> triomq.admin.GroupNames:
         return triomq.admin.GroupNames(["readers"], REFUSAL)
 
-    async def progress(_name: str) -> triomq.admin.GroupProgress:
+    async def progress(_name: str, **_more: object) -> triomq.admin.GroupProgress:
         return progress_of({}, REFUSAL)
 
-    async def members(_name: str) -> None:
+    async def members(_name: str, **_more: object) -> None:
         raise triomq.errors.AccessRefused("the members are unknown: broker broker-b")
 
     async def topics() -> list[str]:
         return ["orders"]
 
-    async def topic_stats(_name: str) -> triomq.admin.TopicStats:
+    async def topic_stats(_name: str, **_more: object) -> triomq.admin.TopicStats:
         bounds = triomq.admin.TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)
         return triomq.admin.TopicStats({triomq.MessageQueue("orders", "broker-a", 0): bounds}, {}, REFUSAL)
 
@@ -387,7 +387,7 @@ async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> No
     async def topics() -> list[str]:
         return names
 
-    async def topic_stats(name: str) -> Any:
+    async def topic_stats(name: str, **_more: object) -> Any:
         asked.append(name)
         await trio.sleep(0.01)
         return triomq.admin.TopicStats({}, {})
@@ -405,8 +405,39 @@ async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> No
         checked(await web.get("/topics?system=1&page=²"))
 
 
+@pytest.mark.parametrize("address", ["/topics?system=1", "/groups"])
+async def test_a_page_waits_once_for_a_broker_that_hangs(autojump_clock: object, address: str) -> None:
+    async def names() -> triomq.admin.GroupNames:
+        return triomq.admin.GroupNames([f"name-{number:02}" for number in range(PAGE_ROWS)], {})
+
+    async def ask(silent: dict[str, str] | None) -> dict[str, str]:
+        if silent is None or "b:1" not in silent:
+            await trio.sleep(5)
+            (silent if silent is not None else {})["b:1"] = "no answer in time"
+        return {"broker-b": "it does not answer"}
+
+    async def topic_stats(_name: str, *, silent: dict[str, str] | None = None) -> Any:
+        return triomq.admin.TopicStats({}, await ask(silent))
+
+    async def progress(_name: str, *, silent: dict[str, str] | None = None) -> Any:
+        return progress_of(await ask(silent), {})
+
+    async def members(_name: str, *, silent: dict[str, str] | None = None) -> None:
+        await ask(silent)
+
+    groups = SimpleNamespace(names=names, progress=progress, members=members, is_system_group=lambda _name: False)
+    admin = SimpleNamespace(topics=names, topic_stats=topic_stats)
+    async with browser(SimpleNamespace(admin=admin, groups=groups, name_servers=[])) as web:  # type: ignore[arg-type]
+        began = trio.current_time()
+        page = checked(await web.get(address))
+    assert trio.current_time() - began == pytest.approx(5)
+    assert page.count("name-") >= PAGE_ROWS
+    assert "no answer in time" not in page
+    assert "broker-b: it does not answer" in page
+
+
 async def test_requests_are_bounded(autojump_clock: object) -> None:
-    async def never(*_arguments: object) -> Any:
+    async def never(*_arguments: object, **_more: object) -> Any:
         await trio.sleep_forever()
 
     admin = SimpleNamespace(topic_stats=never)
@@ -496,7 +527,7 @@ class Queues:
         self._without_master = without_master
         self.read = 0
 
-    async def topic_stats(self, _topic: str) -> Any:
+    async def topic_stats(self, _topic: str, **_more: object) -> Any:
         bounds = {queue: TopicOffset(max_offset=len(times)) for queue, times in self._stored.items()}
         return SimpleNamespace(offset_table=bounds, without_master=self._without_master, refused={})
 

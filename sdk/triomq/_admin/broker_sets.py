@@ -40,6 +40,10 @@ Addresses = Mapping[str, Mapping[int, str]]
 """Broker name -> broker id -> ``host:port``."""
 
 
+Silent = dict[str, str]
+"""The address of a broker -> why it does not answer."""
+
+
 @attrs.frozen
 class SetAnswer:
     """The answer of one set.
@@ -113,7 +117,13 @@ def outage_text(without_master: Mapping[str, str]) -> str:
 
 
 async def ask_sets(
-    links: Links, sets: Addresses, make_request: Callable[[], Command], timeout_s: float, *, slaves: bool = True
+    links: Links,
+    sets: Addresses,
+    make_request: Callable[[], Command],
+    timeout_s: float,
+    *,
+    slaves: bool = True,
+    silent: Silent | None = None,
 ) -> SetAnswers:
     """Ask all sets concurrently.
 
@@ -123,6 +133,7 @@ async def ask_sets(
         make_request: creates the request for one broker.
         timeout_s: how long a broker may take.
         slaves: whether to ask slaves in place of a master that does not answer.
+        silent: the brokers that are not asked; those that do not answer are added.
 
     Raises:
         BrokerNotFound: no set is registered at all.
@@ -132,6 +143,7 @@ async def ask_sets(
     if not sets:
         raise BrokerNotFound("no broker is registered at the name server")
     found = SetAnswers()
+    silent = {} if silent is None else silent
 
     async def ask(name: str, addresses: Mapping[int, str]) -> None:
         if MASTER_ID not in addresses:
@@ -140,11 +152,13 @@ async def ask_sets(
             if broker_id != MASTER_ID and not slaves:
                 continue
             try:
-                link = await links.get(address, patient=False)
-                answer = await _answer(link, make_request(), timeout_s)
+                answer = None if address in silent else await answer_of(links, address, make_request(), timeout_s)
             except (*NO_ANSWER, ProtocolViolation) as error:
+                silent[address] = _why(error)
+                answer = None
+            if answer is None:
                 if broker_id == MASTER_ID:
-                    found.without_master[name] = f"the master {address} does not answer: {_why(error)}"
+                    found.without_master[name] = f"the master {address} does not answer: {silent[address]}"
                 continue
             if broker_id != MASTER_ID and answer.code != ResponseCode.SUCCESS:
                 continue
@@ -156,7 +170,16 @@ async def ask_sets(
     return found
 
 
-async def _answer(link: Link, request: Command, timeout_s: float) -> Command:
+async def answer_of(links: Links, address: str, request: Command, timeout_s: float) -> Command:
+    """The answer of one broker, which is not waited for longer than needed if it hangs.
+
+    Raises:
+        MQError: as for :func:`answer_on`, or it cannot be reached.
+    """
+    return await answer_on(await links.get(address, patient=False), request, timeout_s)
+
+
+async def answer_on(link: Link, request: Command, timeout_s: float) -> Command:
     """The answer to a request that may take long, from a broker that answers shorter ones meanwhile.
 
     Raises:

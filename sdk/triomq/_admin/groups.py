@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from triomq._admin.answers import body_of, checked
-from triomq._admin.broker_sets import SetAnswers, ask_sets, outage_text
+from triomq._admin.broker_sets import SetAnswers, Silent, ask_sets, outage_text
 from triomq._admin.group_settings import GroupSettings, config_of, settings_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_mapping, check_text, check_texts
@@ -181,6 +181,15 @@ class TopicTraffic:
     in_day: int = 0
     out_day: int = 0
     without_master: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def _unanswered(masters: Mapping[str, str], silent: Silent) -> dict[str, str]:
+    """The sets whose masters do not answer: broker name -> why."""
+    return {
+        name: f"the master {address} does not answer: {silent[address]}"
+        for name, address in masters.items()
+        if address in silent
+    }
 
 
 @contextmanager
@@ -351,8 +360,13 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
     # --- members and offsets -----------------------------------------------------------------------------------------
 
-    async def members(self, group: str) -> ConsumerConnection | None:
+    async def members(self, group: str, *, silent: Silent | None = None) -> ConsumerConnection | None:
         """The group's members and subscriptions, merged over all broker sets; None when no member is online.
+
+        Args:
+            group: the group's name.
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Raises:
             BrokerNotFound: no member is known, and no broker of some set answers.
@@ -362,7 +376,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         header = GetConsumerConnectionListRequest(consumer_group=self._wrap(group))
         what = f"the members of group {group}"
         found = await self._ask_sets(
-            lambda: Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header), ADMIN_TIMEOUT_S
+            lambda: Command.request(RequestCode.GET_CONSUMER_CONNECTION_LIST, header), ADMIN_TIMEOUT_S, silent
         )
         found.set_refusals_aside(what)
         merged: ConsumerConnection | None = None
@@ -384,12 +398,14 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             raise AccessRefused(f"{what} are unknown: {outage_text(found.refused)}")
         return merged
 
-    async def progress(self, group: str, topic: str | None = None) -> GroupProgress:
+    async def progress(self, group: str, topic: str | None = None, *, silent: Silent | None = None) -> GroupProgress:
         """The progress of the group in each queue that it has an offset in.
 
         Args:
             group: the group's name.
             topic: only this topic, asked of the sets that have it; default: all.
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Returns:
             The offsets, and the sets that have no master, answer with a fault, or refuse the account, whose lag is unknown.
@@ -399,10 +415,6 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             AccessRefused: all that answer refuse the account.
             MQError: a broker's answer cannot be used.
         """
-        return await self._progress(group, topic, ())
-
-    async def _progress(self, group: str, topic: str | None, omitted: Collection[str]) -> GroupProgress:
-        """As `progress`, without the broker sets `omitted`, unless there are no others."""
         check_group(group)
         if topic is not None:
             check_text("the topic", topic)
@@ -410,9 +422,12 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             consumer_group=self._wrap(group), topic=self._wrap(topic) if topic is not None else None
         )
         sets = await self._admin.broker_sets(topic)
-        sets = {name: addresses for name, addresses in sets.items() if name not in omitted} or sets
         found = await ask_sets(
-            self._links, sets, lambda: Command.request(RequestCode.GET_CONSUME_STATS, header), STATS_TIMEOUT_S
+            self._links,
+            sets,
+            lambda: Command.request(RequestCode.GET_CONSUME_STATS, header),
+            STATS_TIMEOUT_S,
+            silent=silent,
         )
         what = f"the progress of group {group}"
         found.set_refusals_aside(what)
@@ -503,7 +518,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
                     nursery.start_soon(ask, each.client_id)
         return dict(sorted(found.items()))
 
-    async def traffic(self, topic: str, *, silent: dict[str, str] | None = None) -> list[TopicTraffic]:
+    async def traffic(self, topic: str, *, silent: Silent | None = None) -> list[TopicTraffic]:
         """The rates at which a topic gets messages and each group pulls them; one entry without a group if none does.
 
         Brokers have rates over the last minute. The numbers of the last day cover less
@@ -511,8 +526,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
 
         Args:
             topic: the topic's name.
-            silent: broker name -> why its master does not answer. These masters are not asked, and those that do not
-                answer now are added, so calls for several topics with the same dict wait for each of them only once.
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Raises:
             RouteNotFound: the name server does not know the topic.
@@ -530,18 +545,17 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
 
         await self._ask_masters(masters, silent, look)
-        without_master = dict.fromkeys(lacking, "no master is registered")
-        without_master |= {name: silent[name] for name in masters if name in silent}
-        if not masters.keys() - silent.keys():
+        without_master = dict.fromkeys(lacking, "no master is registered") | _unanswered(masters, silent)
+        if not set(masters.values()) - silent.keys():
             raise BrokerNotFound(f"the traffic of topic {topic} is unknown: {outage_text(without_master)}")
         found = []
         for group in sorted(groups):
             taken = [0.0, 0]
             add = partial(self._add_traffic, taken, name="GROUP_GET_NUMS", key=f"{wrapped}@{group}")
             await self._ask_masters(masters, silent, add)
-            without_master |= {name: silent[name] for name in masters if name in silent}
+            without_master |= _unanswered(masters, silent)
             name = self._routes.namespace.unwrap(group)
-            progress = await self._progress(name, topic, silent)
+            progress = await self.progress(name, topic, silent=silent)
             unknown = {**progress.without_master, **progress.refused, **without_master}
             found.append(
                 TopicTraffic(
@@ -554,17 +568,17 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
 
     async def _ask_masters(
-        self, masters: Mapping[str, str], silent: dict[str, str], ask: Callable[[str], Awaitable[None]]
+        self, masters: Mapping[str, str], silent: Silent, ask: Callable[[str], Awaitable[None]]
     ) -> None:
         """Call `ask` with the address of each master that is not `silent`, all at once; adds those that do not answer."""
 
-        async def ask_one(name: str, address: str) -> None:
+        async def ask_one(address: str) -> None:
             try:
                 await ask(address)
             except NO_ANSWER as error:
-                silent[name] = f"the master {address} does not answer: {error.remark or error.what}"
+                silent[address] = error.remark or error.what
 
-        await side_by_side(*(partial(ask_one, *each) for each in masters.items() if each[0] not in silent))
+        await side_by_side(*(partial(ask_one, address) for address in masters.values() if address not in silent))
 
     async def _groups_of(self, topic: str, address: str) -> list[str]:
         """The groups of a topic at one broker, named as there."""
@@ -793,8 +807,10 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             0, await (bounds.max_offset(queue) if time_ms == self.END else bounds.offset_by_time(queue, time_ms))
         )
 
-    async def _ask_sets(self, make_request: Callable[[], Command], timeout_s: float) -> SetAnswers:
-        return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s)
+    async def _ask_sets(
+        self, make_request: Callable[[], Command], timeout_s: float, silent: Silent | None = None
+    ) -> SetAnswers:
+        return await ask_sets(self._links, await self._admin.broker_sets(), make_request, timeout_s, silent=silent)
 
     async def _masters_of(self, topic: str) -> tuple[dict[str, str], list[str]]:
         """The topic's masters by broker name, and the names of the broker sets that have none."""

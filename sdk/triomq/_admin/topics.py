@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from triomq._admin.answers import body_of, checked, header_of
-from triomq._admin.broker_sets import Addresses, addresses_of, ask_sets
+from triomq._admin.broker_sets import Addresses, Silent, addresses_of, ask_sets
 from triomq._arguments.kinds import check_text, check_texts
 from triomq._arguments.numbers import check_count
 from triomq._cluster.name_servers import NameServerGroup
@@ -288,8 +288,13 @@ class Admin(metaclass=NoPublicConstructor):
         answer = await self._ask(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), what)
         return await body_of(ClusterInfo, answer, self._name_servers.chosen or "", what)
 
-    async def topic_stats(self, topic: str) -> TopicStats:
+    async def topic_stats(self, topic: str, *, silent: Silent | None = None) -> TopicStats:
         """Bounds and last store time of every queue of a topic; a slave is asked while its master does not answer.
+
+        Args:
+            topic: the topic's name.
+            silent: the address of a broker -> why it does not answer. Such a broker is not asked, and those that do not
+                answer now are added: calls with the same dict wait only once for each.
 
         Raises:
             RouteNotFound: the name server does not know the topic.
@@ -300,7 +305,11 @@ class Admin(metaclass=NoPublicConstructor):
         sets = addresses_of({broker.broker_name or "": broker for broker in data.broker_datas or []})
         header = GetTopicStatsInfoRequest(topic=self._routes.namespace.wrap(topic))
         found = await ask_sets(
-            self._links, sets, lambda: Command.request(RequestCode.GET_TOPIC_STATS_INFO, header), ADMIN_TIMEOUT_S
+            self._links,
+            sets,
+            lambda: Command.request(RequestCode.GET_TOPIC_STATS_INFO, header),
+            ADMIN_TIMEOUT_S,
+            silent=silent,
         )
         what = f"statistics of topic {topic}"
         found.set_refusals_aside(what)

@@ -95,9 +95,10 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
 
     await side_by_side(ask_names, ask_outage)
     known: dict[str, tuple[GroupProgress, ConsumerConnection | None, int | None]] = {}
+    silent: dict[str, str] = {}
 
     async def ask_group(name: str) -> None:
-        known[name] = await _look_at(client, name)
+        known[name] = await _look_at(client, name, silent)
 
     # A limited number at a time: each query may wait for a broker that does not answer.
     for begin in range(0, len(names), GROUPS_AT_ONCE):
@@ -110,19 +111,21 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
     check_outage(outage, refused)
 
 
-async def _look_at(client: Client, name: str) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
-    """A group's progress, its members online, and their number, None if unknown."""
+async def _look_at(
+    client: Client, name: str, silent: dict[str, str]
+) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
+    """A group's progress, its members online, and their number, None if unknown; see `silent` of `progress`."""
     found: list[GroupProgress] = []
     online: ConsumerConnection | None = None
     members: int | None = None
 
     async def ask_progress() -> None:
-        found.append(await client.groups.progress(name))
+        found.append(await client.groups.progress(name, silent=silent))
 
     async def ask_members() -> None:
         nonlocal online, members
         with suppress(BrokerNotFound, AccessRefused):
-            online = await client.groups.members(name)
+            online = await client.groups.members(name, silent=silent)
             members = len(online.members) if online else 0
 
     await side_by_side(ask_progress, ask_members)
@@ -149,12 +152,13 @@ def _print_group(
 
 
 async def _show_group(client: Client, group: str, *, as_json: bool) -> None:
-    progress = await client.groups.progress(group)
+    silent: dict[str, str] = {}
+    progress = await client.groups.progress(group, silent=silent)
     check_answers(progress)
     online: ConsumerConnection | None = None
     hidden: AccessRefused | BrokerNotFound | None = None
     try:
-        online = await client.groups.members(group)
+        online = await client.groups.members(group, silent=silent)
     except (AccessRefused, BrokerNotFound) as error:
         hidden = error
     if online is None and hidden is None and not progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -365,6 +364,7 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
 
     outage: dict[str, str] = {}
     silent: dict[str, str] = {}
+    failures: list[BrokerNotFound] = []
 
     def show(found: Iterable[TopicTraffic]) -> None:
         for each in found:
@@ -382,23 +382,34 @@ def traffic(topic: str | None, name_servers: str, active: bool, as_json: bool) -
         if topic:
             show(await client.groups.traffic(topic))
         for begin in range(0, len(names), TOPICS_AT_ONCE):
-            await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, silent)
+            await _traffic_of(client, names[begin : begin + TOPICS_AT_ONCE], show, silent, failures)
         if not topic:
-            outage.update({**silent, **await client.admin.without_master()})
+            outage.update(await client.admin.without_master())
         check_outage(outage, incomplete="its messages are not counted, or its part of the lag is unknown")
+        if failures:
+            raise failures[0]
 
     with_client(name_servers, work, route_wait_s=0)
 
 
 async def _traffic_of(
-    client: Client, names: Sequence[str], show: Callable[[Iterable[TopicTraffic]], None], silent: dict[str, str]
+    client: Client,
+    names: Sequence[str],
+    show: Callable[[Iterable[TopicTraffic]], None],
+    silent: dict[str, str],
+    failures: list[BrokerNotFound],
 ) -> None:
-    """Show the traffic of several topics; the brokers that do not answer are added to `silent`, and not asked again."""
+    """Show the traffic of several topics; adds the brokers that do not answer, which are not asked again, to `silent`, and
+    the errors of topics that only such brokers have to `failures`."""
     found: dict[str, list[TopicTraffic]] = {}
 
     async def ask_topic(name: str) -> None:
-        with suppress(RouteNotFound):  # it has been deleted meanwhile, or the outage is reported at the end
+        try:
             found[name] = await client.groups.traffic(name, silent=silent)
+        except BrokerNotFound as error:
+            failures.append(error)
+        except RouteNotFound:
+            pass  # it has been deleted meanwhile
 
     try:
         await side_by_side(*(partial(ask_topic, name) for name in names))

@@ -11,6 +11,7 @@ import trio
 
 from triomq import MessageQueue
 from triomq._admin.topics import ADMIN_TIMEOUT_S
+from triomq._cli.groups import GROUPS_AT_ONCE
 from triomq._cli.topics import TOPICS_AT_ONCE
 from triomq.admin import Admin, GroupAdmin, TopicTraffic
 from triomq.errors import BrokerFault, RouteNotFound
@@ -30,6 +31,8 @@ from triomq_protocol.requests import (
     ProcessQueueInfo,
     QueryConsumeQueueBody,
     QueryConsumeQueueRequest,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
 )
 
 CONFIG = RequestCode.GET_NAMESRV_CONFIG
@@ -251,6 +254,29 @@ def test_the_traffic_of_many_topics_waits_once_for_a_master_that_hangs(command_l
     rows = [json.loads(line) for line in out.splitlines()]
     assert (code, [(row["topic"], row["lag"]) for row in rows]) == (1, [(name, None) for name in names])
     assert "broker broker-b: the master broker-b-0:10911 does not answer: no answer in time; its messages" in err
+    assert command_line.passed_s == pytest.approx(2 * ADMIN_TIMEOUT_S, abs=0.5)
+
+
+def test_the_list_of_many_groups_waits_once_for_brokers_that_hang(command_line):
+    cluster = command_line.cluster
+    hangs = cluster.add_master("broker-b")
+    hangs.answer_to = lambda command: None
+    names = [f"G{n:03}" for n in range(3 * GROUPS_AT_ONCE)]
+    table = SubscriptionGroupTable(subscription_group_table={name: SubscriptionGroupConfig() for name in names})
+    answers = {
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: answering(table.encode()),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda command: command.answer(206, "not online"),
+        RequestCode.GET_CONSUME_STATS: answering(progress(3, 7).encode()),
+        RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
+    }
+    cluster.broker.answer_to = lambda command: answers[command.code](command)
+    code, out, err = command_line("groups", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, [(row["group"], row["lag"], row["members"]) for row in rows]) == (
+        1,
+        [(each, None, None) for each in names],
+    )
+    assert "broker broker-b: the master broker-b-0:10911 does not answer" in err
     assert command_line.passed_s == pytest.approx(2 * ADMIN_TIMEOUT_S, abs=0.5)
 
 
