@@ -383,7 +383,9 @@ class Admin(metaclass=NoPublicConstructor):
             topic: without the registered sets that do not have this topic, if name servers know it.
         """
         registered = addresses_of((await self.cluster_info()).broker_addr_table or {})
-        found = {**self._routes.broker_addresses(), **registered}
+        # A copy: the routes may change while the brokers are asked.
+        known = {name: dict(addresses) for name, addresses in self._routes.broker_addresses().items()}
+        found = {**known, **registered}
         if topic is None or (data := await self._routes.fetch(topic)) is None:
             return found
         lacking = registered.keys() - {broker.broker_name or "" for broker in data.broker_datas or []}

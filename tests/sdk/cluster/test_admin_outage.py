@@ -270,6 +270,27 @@ async def test_a_set_that_the_name_server_has_removed_is_named_as_long_as_a_rout
             await client.admin.create_topic("new")
 
 
+async def test_a_route_may_change_while_a_broker_that_hangs_is_asked(autojump_clock, cluster):
+    """Its set is known by the route alone: the name server has removed it."""
+    hangs = cluster.add_master("broker-b")
+    hangs.script(MEMBERS, None)
+    cluster.broker.script(MEMBERS, lambda command: command.answer(206, "not online"))
+    async with cluster.client() as client, trio.open_nursery() as nursery:
+        cluster.name_server.add_route("T", cluster.broker, hangs)
+        await client.producer("P").queues("T")
+        del cluster.name_server.brokers["broker-b"]
+        cluster.name_server.add_route("T", cluster.broker)
+
+        async def ask():
+            with pytest.raises(errors.BrokerNotFound, match="broker-b: the master broker-b-0:10911 does not answer"):
+                await client.groups.members("G")
+
+        nursery.start_soon(ask)
+        await trio.sleep(1)
+        await client._routes.refresh("T")
+        assert "broker-b" not in await client.admin.broker_sets()
+
+
 async def test_a_master_that_hangs_is_given_up_before_a_long_answer_is_due(autojump_clock, cluster):
     other = cluster.add_master("broker-b")
     other.script(STATS, progress_of(other, 3, 7))
