@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from triomq._admin.answers import body_of, checked
-from triomq._admin.broker_sets import SetAnswer, addresses_of, ask_sets, outage_text
+from triomq._admin.broker_sets import SetAnswer, addresses_of, answer_of, answer_on, ask_sets, outage_text
 from triomq._admin.groups import STATS_TIMEOUT_S, GroupAdmin, GroupProgress
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_kind, check_text
@@ -485,7 +485,7 @@ class MessageAdmin(metaclass=NoPublicConstructor):
         )
         what = f"messages of {queue} from offset {offset} on"
         link = await self._brokers.of(queue)
-        answer = await link.request(Command.request(RequestCode.PULL_MESSAGE, header), STATS_TIMEOUT_S)
+        answer = await answer_on(link, Command.request(RequestCode.PULL_MESSAGE, header), STATS_TIMEOUT_S)
         try:
             following = decode_pull_answer(answer).next_begin_offset
             if answer.code == ResponseCode.SUCCESS:
@@ -569,9 +569,8 @@ class MessageAdmin(metaclass=NoPublicConstructor):
             broker_name=message.queue.broker_name or None,
         )
         address = await self._address_of(message)
-        link = await self._links.get(address, patient=False)
         request = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header)
-        answer = await link.request(request, STATS_TIMEOUT_S)
+        answer = await answer_of(self._links, address, request, STATS_TIMEOUT_S)
         what = f"message {message.message_id} at {client_id} of group {group}"
         return await body_of(ConsumeMessageDirectlyResult, checked(answer, what, address), address)
 

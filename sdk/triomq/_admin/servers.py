@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from triomq._admin.answers import body_of, checked, header_of
+from triomq._admin.broker_sets import answer_of
 from triomq._admin.topics import ADMIN_TIMEOUT_S, Admin
 from triomq._arguments.kinds import check_mapping, check_text, check_texts
 from triomq._arguments.numbers import finite_number, whole_number
@@ -326,8 +327,7 @@ class ServerAdmin(metaclass=NoPublicConstructor):
         return {key.strip(): value.strip() for key, equals, value in pairs if equals}
 
     async def _ask(self, address: str, command: Command, what: str, timeout_s: float = ADMIN_TIMEOUT_S) -> Command:
-        link = await self._links.get(address, patient=False)
-        return checked(await link.request(command, timeout_s), what, address)
+        return checked(await answer_of(self._links, address, command, timeout_s), what, address)
 
 
 def _log_remark(address: str, answer: Command) -> None:

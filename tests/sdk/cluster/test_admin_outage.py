@@ -305,6 +305,26 @@ async def test_a_master_that_hangs_is_given_up_before_a_long_answer_is_due(autoj
     assert progress.lag is None
 
 
+QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.servers.consume_stats("broker-a"),
+        lambda client: client.servers.clean("broker-a", "queues"),
+        lambda client: client.messages.page(QUEUE, 0),
+    ],
+)
+async def test_a_broker_that_hangs_is_given_up_before_its_one_long_answer_is_due(autojump_clock, cluster, ask):
+    cluster.broker.answer_to = lambda command: None
+    async with cluster.client(route_wait_s=0) as client:
+        began = trio.current_time()
+        with pytest.raises(errors.RequestTimeout):
+            await ask(client)
+        assert trio.current_time() - began == pytest.approx(PATIENCE_S + PROBE_S)
+
+
 async def test_answers_without_their_fields_are_violations_of_the_protocol(autojump_clock, cluster):
     """And no errors of the header's reader, nor groups of them."""
     cluster.name_server.script(RequestCode.GET_KV_CONFIG, lambda command: _WithoutFields(command))
