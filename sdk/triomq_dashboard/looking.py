@@ -392,8 +392,15 @@ async def _by_id(client: Client, topic: str, message_id: str) -> Found[ReceivedM
         try:
             # The broker's id of a message contains an address: only brokers of this cluster are asked.
             message = await client.messages.by_id(message_id)
-        except (NotFound, InvalidCall):
+        except NotFound:
             return found
+        except InvalidCall:
+            if topic:
+                return found
+            # A producer's id may have the length of a broker's.
+            raise InvalidCall(
+                "the id names no registered broker: name the topic if a producer gave the id; or the broker is down"
+            ) from None
         if not topic or message.topic == topic:
             found.append(message)
     return found

@@ -123,6 +123,8 @@ async def test_every_page_of_a_cluster(cluster: Cluster, client: triomq.Client) 
         assert "Send a copy" not in message, "it only shows"
         assert "No message was found" in checked(await web.get("/messages?topic=orders&key=none"))
         assert "Name the topic" in checked(await web.get("/messages?id=nonsense"), 400)
+        assert "name the topic if a producer gave" in checked(await web.get(f"/messages?id={sent.message_id}"))
+        assert "No message was found" in checked(await web.get(f"/messages?topic=orders&id={'0' * 32}"))
         assert '<a href="/topics" aria-current="page">' in checked(await web.get("/tail?name=orders"))
         checked(await web.get("/dead-letters"))
         checked(await web.get("/dead-letters/group?name=readers"))
