@@ -121,6 +121,31 @@ async def test_a_consumer_that_is_cancelled_while_it_leaves_gives_up_every_queue
             assert not owned
 
 
+@pytest.mark.parametrize("kind", ["push_consumer", "lite_pull_consumer"])
+async def test_a_cancel_while_a_queue_is_being_taken_is_no_failure(autojump_clock, group_cluster, caplog, kind):
+    called = []
+    with trio.CancelScope() as scope:
+
+        async def assigned(queues):
+            called.append(("assigned", *queues))
+            scope.cancel()
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.1)  # the other tasks of the consumer end
+
+        callbacks = triomq.ConsumerCallbacks(
+            on_assigned=assigned, on_revoked=lambda queues: called.append(("revoked", *queues))
+        )
+        async with group_cluster.client() as client, getattr(client, kind)("G", callbacks=callbacks) as consumer:
+            with trio.CancelScope(shield=True):
+                await consumer.subscribe("T")
+                await trio.sleep(5)
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    taken = called[0][1]
+    assert called == [("assigned", taken), ("revoked", taken)]
+    assert "failed" not in caplog.text
+
+
 async def test_a_cancelled_share_may_commit_in_on_revoked(autojump_clock, group_cluster):
     fill(group_cluster)
     async with group_cluster.client() as client:

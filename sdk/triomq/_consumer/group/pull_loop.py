@@ -249,7 +249,10 @@ class PullEngine:
         """Own the pull tasks until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._stopped = True  # another task may start a queue yet, when the nursery has closed
 
     def expect(self, topic: str, queues: int) -> None:
         """A topic has as many queues for this member, which are started or stopped one after the other.
