@@ -60,13 +60,19 @@ _UNITS_AT_ONCE = 1024
 """Entries that one call packs: the struct of more would be large."""
 
 
-@lru_cache(1024)
+def _packed_at_once(count: int) -> int:
+    """How many of so many entries the next call packs: a power of two. Clients choose the size of batches, and structs
+    for all sizes would take 50 MB."""
+    return 1 << (min(count, _UNITS_AT_ONCE).bit_length() - 1)
+
+
+@lru_cache(_UNITS_AT_ONCE.bit_length())
 def units_struct(count: int) -> struct.Struct:
     """The struct of `count` entries."""
     return struct.Struct(">" + "qiq" * count)
 
 
-@lru_cache(1024)
+@lru_cache(64)
 def places_struct(count: int) -> struct.Struct:
     """The struct of `count` entries that reads their physical offsets and sizes and skips their tags codes."""
     return struct.Struct(">" + "qi8x" * count)
@@ -270,7 +276,7 @@ class ConsumeQueue:
             while done < len(units):
                 if self.position >= self.limit:
                     self.make_space()
-                count = min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES, _UNITS_AT_ONCE)
+                count = _packed_at_once(min((len(units) - done) // 3, (self.limit - self.position) // UNIT_BYTES))
                 behind = done + 3 * count
                 units_struct(count).pack_into(self.buffer, self.position, *units[done:behind])
                 self.position += count * UNIT_BYTES

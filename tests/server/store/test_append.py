@@ -25,6 +25,7 @@ from triomq_server.store import (
     NewRecord,
     ReadStatus,
     commitlog,
+    consume_queue,
     open_store,
 )
 from triomq_server.wire import to_the_end
@@ -204,6 +205,18 @@ async def test_batch(memory_disk: MemoryDisk, clock: Any, make_config: MakeConfi
         read = store.read("T", 0, 1, 32, None)
         assert read.message_count == 3
         assert len(read.slices) == 1
+
+
+async def test_batches_of_all_sizes_share_a_few_structs(memory_disk: MemoryDisk, make_config: MakeConfig) -> None:
+    consume_queue.units_struct.cache_clear()
+    places = []
+    async with open_store(make_config(ROOT, mapped_file_size_consume_queue=20 * 300), disk=memory_disk) as store:
+        for size in range(1, 100):
+            result = store.append_batch(batch_of(*[(b"x", b"", 0)] * size))
+            places += result.physical_offsets
+        assert store.queue_bounds("T", 0) == (0, len(places))
+        assert [store.record_offset_at("T", 0, number) for number in range(len(places))] == places
+    assert consume_queue.units_struct.cache_info().currsize <= 7  # of 1, 2, 4 ... 64 entries
 
 
 def large_batch(store: Any, batch: NewBatch, between: Callable[[int], None]) -> AppendResult:
