@@ -61,6 +61,16 @@ class QueueRemoval:
         """All removed queues as slaves fetch them: topic, queue id, next offset and log offset."""
         return list(self._queues.removed.table.values())
 
+    def take_forgotten(self, *more: str) -> set[str]:
+        """The topics of removed queues that have been forgotten since the last call, and `more`, without those that have
+        queues, or removed ones that are still remembered."""
+        removed = self._queues.removed
+        topics = removed.forgotten.union(more)
+        removed.forgotten.clear()
+        for known in (removed.table, self._queues.table):
+            topics.difference_update(topic for topic, _ in known)
+        return topics
+
     async def follow(self, removed: Iterable[tuple[str, int, int, int]]) -> int:
         """Remove what the master has removed, as far as its log has been copied."""
         known = self._queues.removed
@@ -74,6 +84,7 @@ class QueueRemoval:
         if not new:
             return 0
         await known.note_in_background(new)
+        known.forgotten.clear()  # the master forgets the offsets of its groups in those topics
         count = 0
         for one in new:
             queue = self._queues.get(one.topic, one.queue_id)

@@ -44,12 +44,16 @@ class RemovedQueues:
 
     Args:
         file: where they are kept.
+
+    Attributes:
+        forgotten: the topics of queues that have been forgotten; whoever makes use of them clears it.
     """
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._writing = trio.Lock()
         self.table: dict[tuple[str, int], RemovedQueue] = {}
+        self.forgotten: set[str] = set()
 
     def get(self, topic: str, queue_id: int) -> RemovedQueue | None:
         """The last removal of this queue, or None."""
@@ -90,6 +94,7 @@ class RemovedQueues:
             _log.warning("more than %d removed queues; the numbers of the first ones are forgotten", QUEUES_REMEMBERED)
             for key in list(self.table)[: len(self.table) - QUEUES_REMEMBERED]:
                 del self.table[key]
+                self.forgotten.add(key[0])
 
     def _text(self) -> bytes:
         return fastjson.dumps(list(self.table.values()))

@@ -31,7 +31,7 @@ from triomq_protocol.wire.fastjson import dumps_in_slices, java_map_order
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.refusals import INT32_MOST, SLAVE_REMARK, range_remark
 from triomq_server.broker.tables.topics import QUEUES_LIMIT, topic_name_remark
-from triomq_server.wire import Handlers, Link
+from triomq_server.wire import Handlers, Link, in_turns
 
 FILTER_TYPES = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
@@ -195,7 +195,19 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
     if not topic.startswith(LMQ_PREFIX):
         broker.topics.remove(topic)
     await removal.remove_topic(topic, unless=broker.topics.table)
+    await _forget_offsets(broker, topic)
     return await broker.topics.answer_when_saved(command)
+
+
+async def _forget_offsets(broker: Broker, *deleted: str) -> None:
+    """Forget the offsets of groups in deleted topics whose numbering does not continue if they are made again.
+
+    As long as it continues, the groups continue as well. After that the offsets would be wrong, and stay for ever, while
+    new ones are refused beyond `consumerOffsetsLimitBytes`. Slaves follow their master.
+    """
+    topics, known = broker.store.queue_removal.take_forgotten(*deleted), broker.topics.table
+    if topics and not (broker.is_slave or broker.compat_49):
+        await in_turns(broker.offsets.remove_topics(lambda topic: topic in topics and topic not in known))
 
 
 def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:
@@ -239,6 +251,7 @@ def list_system_topics(broker: Broker, _link: Link, command: Command) -> Command
 async def clean_expired_queues(broker: Broker, _link: Link, command: Command) -> Command:
     """306: delete consume queues whose records are all before the log's start."""
     await broker.store.queue_removal.remove_expired()
+    await _forget_offsets(broker)
     return command.answer()
 
 
@@ -251,6 +264,7 @@ async def clean_unused_topics(broker: Broker, _link: Link, command: Command) -> 
     if broker.is_slave and not broker.compat_49:
         return command.answer()
     await broker.store.queue_removal.remove_unused(broker.topics.table)
+    await _forget_offsets(broker)
     return command.answer()
 
 

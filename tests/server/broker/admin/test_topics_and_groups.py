@@ -31,6 +31,7 @@ from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.frame import FrameDecoder
 from triomq_server.broker.admin.topics import attributes_refusal
 from triomq_server.config import BrokerConfig, BrokerRole
+from triomq_server.store import removed_queues
 
 NOW_MS = 1_795_238_180_000
 SLAVE_REMARK = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
@@ -158,6 +159,52 @@ async def test_a_deleted_topic_is_gone_with_its_queues(desk: Any) -> None:
     assert (await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic="T"))).code == 0
     assert desk.broker.topics.get("T") is None
     assert desk.broker.store.queue_bounds("T", 0) == (2, 2)
+
+
+@pytest.mark.parametrize("compat", ["safe", "4.9"])
+async def test_offsets_in_a_deleted_topic_are_kept_as_long_as_its_numbering_is_remembered(
+    new_desk: Any, monkeypatch: pytest.MonkeyPatch, compat: str
+) -> None:
+    monkeypatch.setattr(removed_queues, "QUEUES_REMEMBERED", 3)
+    async with new_desk(compat=compat) as desk:
+        offsets, store = desk.broker.offsets, desk.broker.store
+        for number in range(8):
+            await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(f"T{number}"))
+            desk.store(f"T{number}", 0, 1000)
+            offsets.commit("G", f"T{number}", 0, 1)
+            offsets.commit("H", f"T{number}", 1, 0)
+            await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=f"T{number}"))
+        kept = range(8) if compat == "4.9" else (5, 6, 7)
+        assert set(offsets.table) == {f"T{number}@{group}" for number in kept for group in "GH"}
+        if compat == "4.9":
+            return
+        assert [store.queue_bounds(f"T{number}", 0)[1] for number in (4, 5)] == [0, 1]
+
+
+async def test_offsets_in_a_deleted_topic_without_messages_are_not_kept(desk: Any) -> None:
+    for name in ("Used", "Empty", "Other"):
+        await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(name))
+        desk.broker.offsets.commit("G", name, 0, 0)
+    desk.store("Used", 0, 1000)
+    for name in ("Used", "Empty", "Unknown"):
+        assert (await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=name))).code == 0
+    assert set(desk.broker.offsets.table) == {"Used@G", "Other@G"}
+
+
+async def test_a_slave_leaves_offsets_in_forgotten_topics_to_its_master(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removed_queues, "QUEUES_REMEMBERED", 1)
+    broker = desk.broker
+    for name in ("A", "B"):
+        broker.offsets.commit("G", name, 0, 1)
+    broker.config.store.broker_role = BrokerRole.SLAVE
+    end = broker.store.dispatcher.dispatched_offset
+    await broker.store.queue_removal.follow([("A", 0, 1, end), ("B", 0, 1, end)])
+    assert broker.store.queue_removal.removed() == [("B", 0, 1, end)]
+    broker.config.store.broker_role = BrokerRole.ASYNC_MASTER
+    await desk.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    assert set(broker.offsets.table) == {"A@G", "B@G"}
 
 
 async def test_a_slave_refuses_changes(desk: Any, config: BrokerConfig) -> None:

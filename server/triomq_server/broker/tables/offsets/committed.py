@@ -7,7 +7,7 @@ to `ConsumerOffsetManager`; the requests are in `requests.offsets` and `admin.of
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 
 import trio
@@ -207,8 +207,17 @@ class OffsetTable:
 
     def remove_group(self, group: str) -> Generator[None, None, None]:
         """Forget all offsets of a deleted group; in slices."""
+        yield from self._remove((yield from self._where(lambda _topic, owner: owner == group)))
+
+    def remove_topics(self, are_gone: Callable[[str], bool]) -> Generator[None, None, None]:
+        """Forget the offsets of all groups in deleted topics; in slices."""
+        found = yield from self._where(lambda topic, _owner: are_gone(topic))
+        yield from self._remove((topic, group) for topic, group in found if are_gone(topic))
+
+    def _remove(self, offsets: Iterable[tuple[str, str]]) -> Generator[None, None, None]:
+        """Forget the offsets of these topics and groups, on other brokers of the set as well; in slices."""
         count = 0
-        for topic in (yield from self.topics_of(group)):
+        for topic, group in offsets:
             key = f"{topic}@{group}"
             count += 1 + len(self.table.get(key, ()))
             if count > CHANGED_PER_SLICE:

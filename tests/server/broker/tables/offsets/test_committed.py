@@ -402,6 +402,24 @@ async def test_a_file_written_during_a_merge_is_written_again_after_it(autojump_
     assert file.text == offsets.pretty()
 
 
+def test_offsets_in_removed_topics_are_removed_at_other_brokers_of_the_set() -> None:
+    clock = iter(range(1000, 2000))
+    first, second = (OffsetTable(None, resets=Resets(None, lambda: next(clock))) for _ in range(2))
+    for topic in ("gone", "made again", "kept"):
+        first.commit("g", topic, 0, 10)
+        first.commit("h", topic, 3, 10)
+    to_the_end(second.merge(first.table, {}))
+    gone = {"gone", "made again"}
+    slices = first.remove_topics(lambda topic: topic in gone)
+    gone.discard("made again")
+    to_the_end(slices)
+    assert set(first.table) == {"made again@g", "made again@h", "kept@g", "kept@h"}
+    assert first.resets is not None
+    to_the_end(second.merge(first.table, first.resets.table))
+    assert second.table == first.table
+    assert first.held_bytes == sum(first._bytes_of(key) for key in first.table)
+
+
 def test_a_topic_of_few_queues_is_removed_all_at_once() -> None:
     offsets = OffsetTable(None, resets=Resets(None, lambda: 1000))
     for number in range(500):
