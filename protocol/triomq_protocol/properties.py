@@ -6,6 +6,10 @@ from functools import lru_cache
 
 from triomq_protocol.java_text import java_hash, utf8
 
+_KEPT_CHARACTERS = 64
+"""Names of at most this many characters have their hash kept; senders choose names, also for messages that are refused
+for the length of one."""
+
 
 def encode_properties(properties: Mapping[str, str | None]) -> str:
     """The property string in the mapping's order, without a final separator; "" for none. None values are left out."""
@@ -22,8 +26,13 @@ def encode_properties_as_java(properties: Mapping[str, str]) -> bytes:
     capacity = 16
     while len(properties) * 4 > capacity * 3:
         capacity *= 2
-    ordered = sorted(properties.items(), key=lambda item: _spread_hash(item[0]) & capacity - 1)
+    ordered = sorted(properties.items(), key=lambda item: _place(item[0]) & capacity - 1)
     return utf8("\x02".join([f"{name}\x01{value}" for name, value in ordered]))
+
+
+def _place(name: str) -> int:
+    """`_spread_hash`, which keeps short names only."""
+    return _spread_hash(name) if len(name) <= _KEPT_CHARACTERS else _spread_hash.__wrapped__(name)
 
 
 @lru_cache(1024)

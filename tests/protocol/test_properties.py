@@ -121,3 +121,12 @@ def test_names_in_one_bucket_keep_their_order() -> None:
 )
 def test_one_separator_before_an_added_property(text: str, appended: str) -> None:
     assert properties.append_property(text, "c", "d") == appended
+
+
+def test_no_long_name_is_kept() -> None:
+    """Senders choose the names, and 1,024 of 200,000 characters would take 200 MB."""
+    properties._spread_hash.cache_clear()
+    values = {f"{number}{'n' * length}": "v" for number in range(5) for length in (3, 60, 64, 10_000)}
+    text = properties.encode_properties_as_java(values)
+    assert text.decode() == "\x02".join(f"{name}\x01v" for name in java_map_order(values))
+    assert properties._spread_hash.cache_info().currsize == 10
