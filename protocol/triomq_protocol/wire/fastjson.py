@@ -519,6 +519,10 @@ def _capacity(count: int) -> int:
     return capacity
 
 
+_KEPT_CHARACTERS = 1024
+"""Of the names of one order that is kept; peers choose the names of brokers."""
+
+
 @lru_cache(4096)
 def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
     capacity = _capacity(len(keys))
@@ -533,7 +537,9 @@ def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
 def java_map_order(keys: Iterable[str]) -> tuple[str, ...]:
     """Keys, given in insertion order, in the iteration order of a Java HashMap (section 13.4)."""
     names = tuple(keys)
-    return _ordered(names) if len(names) <= 32 else _ordered.__wrapped__(names)
+    if len(names) <= 32 and sum(map(len, names)) <= _KEPT_CHARACTERS:
+        return _ordered(names)
+    return _ordered.__wrapped__(names)
 
 
 # ---------------------------------------------------------------- in slices

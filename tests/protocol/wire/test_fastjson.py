@@ -29,6 +29,7 @@ from triomq_protocol.requests import (
     TopicList,
     TopicRouteData,
 )
+from triomq_protocol.wire import fastjson
 from triomq_protocol.wire.fastjson import (
     MAX_DEPTH,
     MAX_TOLERANT_BYTES,
@@ -253,6 +254,16 @@ def test_map_order_of_the_spec() -> None:
     assert java_map_order(["TAGS", "KEYS", "WAIT", "uk", "UNIQ_KEY"]) == ("uk", "KEYS", "UNIQ_KEY", "WAIT", "TAGS")
     many = [f"k{number}" for number in range(100)]
     assert sorted(java_map_order(many)) == sorted(many)
+
+
+def test_the_order_of_long_names_is_not_kept() -> None:
+    """Peers choose the names of brokers, whose orders 4,096 routes would keep."""
+    fastjson._ordered.cache_clear()
+    for number in range(5):
+        long = [f"{number}.{place}{'b' * 200}" for place in range(32)]
+        assert sorted(java_map_order(long)) == sorted(long)
+        assert sorted(java_map_order([f"k{number}", "b", "a"])) == ["a", "b", f"k{number}"]
+    assert fastjson._ordered.cache_info().currsize == 5
 
 
 # ---------------------------------------------------------------- bodies the way Java reads them
