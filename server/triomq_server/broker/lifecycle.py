@@ -33,6 +33,7 @@ from triomq_server.broker.handlers import fast_handlers, main_handlers
 from triomq_server.broker.metrics import write_metrics
 from triomq_server.broker.registration import Identity, Registration, members_of_set, other_master
 from triomq_server.broker.requests.clients import link_closed, watch_clients
+from triomq_server.broker.requests.offsets import count_unexpected
 from triomq_server.broker.roles.lost_messages import (
     end_in,
     lower_offsets,
@@ -316,6 +317,7 @@ class _Run:
             clock_waits=self._clock_waits,
         )
         broker.set_members.load()
+        count_unexpected(broker)
         broker.on_config_change.append(registration.read_config)
         if broker.acl is not None:
             # Held pulls were allowed by the accounts of before: their readers ask again, and are checked again.

@@ -14,6 +14,7 @@ from triomq_protocol.errors import BodyError
 from triomq_protocol.java_text import java_hash
 from triomq_protocol.requests import HeartbeatData, LockBatchRequestBody, MessageQueue, SubscriptionGroupConfig
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
+from triomq_protocol.requests.offset import UpdateConsumerOffsetRequest
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SLICE_WEIGHT
@@ -83,6 +84,38 @@ async def test_offsets_of_what_is_not_known_are_limited(desk: Any, monkeypatch: 
     assert [await commit("CG", "Nope", n) for n in range(4)] == [0, 0, 0, 1]
     assert await commit("CG", "Nope", 0) == 0
     assert [await commit("CG", "T", 0), await commit("CG", "T", 4), await commit("Other", "T", 0)] == [0, 1, 1]
+
+
+async def test_a_start_takes_no_further_offsets_of_what_is_not_known(desk: Any) -> None:
+    broker = desk.broker
+    broker.topics.ensure("T", 4)
+    broker.groups.find("CG")
+    desk.store("Deleted", 0, 1000)
+    await broker.store.queue_removal.remove_topic("Deleted")
+    for group, topic, queue_id in (
+        ("CG", "T", 0), ("CG", "T", 3), ("CG", "Deleted", 0),
+        ("CG", "T", 4), ("CG", "Nope", 0), ("CG", "Nope", 1), ("Other", "T", 0), ("Other", "Deleted", 0),
+    ):  # fmt: skip
+        broker.offsets.commit(group, topic, queue_id, 1)
+    offset_requests.count_unexpected(broker)
+    assert broker.offsets.unexpected == 5
+
+
+async def test_a_restart_takes_no_further_offsets_of_what_is_not_known(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_requests, "MOST_UNEXPECTED", 3)
+    answers: list[int] = []
+    disk = MemoryDisk()
+    for _ in range(2):
+        async with open_broker(disk=disk) as running:
+            peer = await running.peer()
+            for number in range(5):
+                header = UpdateConsumerOffsetRequest(
+                    consumer_group=f"G{number}", topic="Nope", queue_id=0, commit_offset=7
+                )
+                answers.append((await peer.ask(Command.request(15, header))).code)
+    assert answers == [0, 0, 0, 1, 1] * 2
 
 
 async def test_offsets_of_what_is_known_are_limited_by_their_memory(desk: Any) -> None:

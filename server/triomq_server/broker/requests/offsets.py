@@ -98,12 +98,30 @@ def update_consumer_offset(broker: Broker, _link: Link, command: Command) -> Com
 
 def _is_expected(broker: Broker, header: UpdateConsumerOffsetRequest) -> bool:
     """Whether the broker knows group, topic and queue; a client that pulls has made it know them."""
-    topic = broker.topics.table.get(header.topic)
-    return (
-        topic is not None
-        and 0 <= header.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
-        and header.consumer_group in broker.groups.table
-    )
+    return header.consumer_group in broker.groups.table and 0 <= header.queue_id < _queues(broker, header.topic)
+
+
+def _queues(broker: Broker, topic: str) -> int:
+    """How many queues a topic has; 0 for one that the broker does not know."""
+    config = broker.topics.table.get(topic)
+    return 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
+
+
+def count_unexpected(broker: Broker) -> None:
+    """Count the offsets in the file of what the broker does not know, or each start would take further ones.
+
+    Those in deleted topics are not counted, as long as their removed queues are remembered.
+    """
+    offsets, groups = broker.offsets, broker.groups.table
+    deleted = {topic for topic, *_ in broker.store.queue_removal.removed()}
+    offsets.unexpected = 0
+    for key, queues in offsets.table.items():
+        topic, _, group = key.partition("@")
+        if group not in groups:
+            offsets.unexpected += len(queues)
+        elif topic not in deleted:
+            known = _queues(broker, topic)
+            offsets.unexpected += sum(not 0 <= queue_id < known for queue_id in queues)
 
 
 def search_offset(broker: Broker, _link: Link, command: Command) -> Command:

@@ -35,7 +35,7 @@ CHANGED_PER_SLICE = 1024
 may have many queues, counts as one more."""
 
 MOST_UNEXPECTED = 10_000
-"""Offsets of unknown groups, topics or queues since the start: else any client could fill the memory and the file."""
+"""Offsets of unknown groups, topics or queues: else any client could fill the memory and the file."""
 
 UNKNOWN_OFFSET = -1
 """The result of `OffsetTable.query` for a queue that the group has never committed."""
