@@ -51,6 +51,12 @@ def kept_bytes(subscription: SubscriptionData) -> int:
     return kept + sum(map(getsizeof, tags)) + sum(map(getsizeof, codes))
 
 
+def _wanted(subscription: SubscriptionData) -> object:
+    """What a subscription selects, without its version: clients renew that when the queues of their topic change."""
+    selected = subscription.expression_type, subscription.sub_string, subscription.code_set
+    return selected, subscription.class_filter_mode
+
+
 class ClientChannel(msgspec.Struct, eq=False):
     """One client on one link, as its last heartbeat described it."""
 
@@ -87,7 +93,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
     kept_bytes: int = 0
     """Of all subscriptions."""
     replaced: int = 0
-    """How often a newer subscription of a topic has taken the place of another one."""
+    """How often a newer subscription of a topic, which wants other messages, has taken the place of another one."""
 
     def client_ids(self) -> list[str]:
         """The ids of all members, in the order in which they came."""
@@ -148,7 +154,7 @@ class ConsumerGroup(msgspec.Struct, eq=False):
                 changed = True
             elif data.sub_version <= known.sub_version:
                 continue
-            else:
+            elif _wanted(data) != _wanted(known):
                 self.replaced += 1
             self.subscriptions[topic] = data
             self.tag_codes[topic] = frozenset(data.code_set)

@@ -354,6 +354,22 @@ async def test_another_subscription_runs_the_held_pulls_of_its_link_again(open_b
     assert [found for answer in answers if (found := bodies(answer))] == [[b"wanted later"]]
 
 
+async def test_a_newer_version_of_the_same_subscription_leaves_held_pulls_alone(open_broker: Any) -> None:
+    """Clients send one whenever the queues of a topic change, for each of their groups."""
+    async with open_broker() as broker:
+        reader, writer = await broker.peer(), await broker.peer()
+        await writer.put()
+        assert (await reader.ask(subscribing(reader, "A", 5))).code == 0
+        start = trio.current_time()
+        await reader.send(reader.pull_request(offset=1, sys_flag=SUSPEND, subscription=None, sub_version=5))
+        await trio.sleep(1)
+        await reader.send(subscribing(reader, "A", 6))
+        assert (await reader.receive()).body == b"", "of the heartbeat"
+        assert trio.current_time() == start + 1
+        assert (await reader.receive()).code == 19
+        assert trio.current_time() - start == pytest.approx(15)
+
+
 @pytest.mark.parametrize("woken", [True, False])
 async def test_a_held_pull_answers_by_the_subscription_that_the_group_has_then(open_broker: Any, woken: bool) -> None:
     async with open_broker() as broker:
