@@ -18,11 +18,13 @@ from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, call_with_queues
 from triomq._consumer.group.positions import END_TIMEOUT_S
+from triomq._consumer.group.pull_loop import PULL_FAILED
 from triomq._consumer.group.rebalance import Rebalance
 from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._own_callbacks import OwnCallbacks
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.consumer")
@@ -115,6 +117,9 @@ class Share:
         """Queue -> when it is pulled next, on trio's clock."""
         self._pulls: dict[MessageQueue, object] = {}
         """Queue -> the pull that is under way, unless the queue was given up since it began."""
+        self._failing: dict[MessageQueue, type[MQError]] = {}
+        """Queue -> how its last pull failed; without those whose last pull succeeded."""
+        self._lines = PeerLog(log)
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -186,13 +191,28 @@ class Share:
             except ClientClosed:
                 raise
             except MQError as error:
-                log.warning("a pull failed and will be repeated: %s", error)
+                self._failed(queue, error)
                 pause_s = ERROR_PAUSE_S
                 continue
+            else:
+                self._failing.pop(queue, None)
             finally:
                 is_ours = self._put_last(queue, this, pause_s)
             if is_ours and result:
                 return result
+
+    def _failed(self, queue: MessageQueue, error: MQError) -> None:
+        """Log a failed pull: one warning for a topic's queues at a broker, then a line now and then."""
+        kind = type(error)
+        if queue in self._failing or any(
+            each_kind is kind and (each.topic, each.broker_name) == (queue.topic, queue.broker_name)
+            for each, each_kind in self._failing.items()
+        ):
+            self._lines.write(logging.INFO, queue.broker_name, PULL_FAILED, error, kind=kind)
+        else:
+            log.warning(PULL_FAILED, error)
+        if queue in self._due:  # it may have been given up meanwhile
+            self._failing[queue] = kind
 
     def _put_last(self, queue: MessageQueue, pull: object, pause_s: float) -> bool:
         """Make a queue that was pulled due after a pause, after the others that are due then.
@@ -255,6 +275,7 @@ class Share:
                 await call_with_queues(self._callbacks.on_revoked, queues)
         finally:
             for queue in queues:
+                self._failing.pop(queue, None)
                 self._lose(queue)
         return queues
 

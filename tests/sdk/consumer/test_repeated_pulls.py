@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import trio
+from consumer_broker import until
 
 import triomq
 from triomq._consumer.puller import _Pull
@@ -300,3 +303,21 @@ async def test_a_pull_that_is_held_when_its_queue_is_paused_still_brings_message
         consumer.resume(Q0)
         await read(consumer, 5)
         assert bodies == [b"held", b"paused"]
+
+
+async def test_a_broker_that_ends_is_one_warning_for_all_queues_of_a_topic(autojump_clock, group_cluster, caplog):
+    """And pulls that go on to fail are not a line each."""
+    group_cluster.name_server.add_route("T", group_cluster.broker, queues=16)
+    caplog.set_level(logging.INFO)
+    async with group_cluster.client(route_wait_s=0) as client, client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: len(consumer.assignment) == 16)
+        for _ in range(2):
+            caplog.clear()
+            await group_cluster.broker.stop()
+            await trio.sleep(60)
+            lines = [record for record in caplog.records if "a pull failed" in record.getMessage()]
+            assert [record.levelno for record in lines].count(logging.WARNING) == 1
+            assert len(lines) < 15
+            group_cluster.broker.up = True
+            await trio.sleep(60)

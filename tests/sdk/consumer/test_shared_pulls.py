@@ -225,6 +225,25 @@ async def test_a_pull_that_fails_is_repeated(autojump_clock, group_cluster, capl
     assert "a pull failed and will be repeated" in caplog.text
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_an_unreachable_broker_is_one_warning(autojump_clock, group_cluster, caplog, stopped):
+    """Not one a second for each of its queues."""
+    caplog.set_level(logging.INFO)
+    async with group_cluster.client(route_wait_s=0) as client, client.pull_consumer("G").share("T") as pulls:
+        await until(lambda: pulls.assignment == Q)
+        if stopped:
+            await group_cluster.broker.stop()
+        else:
+            answers = [lambda command: command.answer(16, "no")] * 1000
+            group_cluster.broker.script(RequestCode.PULL_MESSAGE, *answers)
+        with trio.move_on_after(60):
+            await anext(pulls)
+    levels = [record.levelno for record in caplog.records if "a pull failed" in record.getMessage()]
+    assert levels[0] == logging.WARNING
+    assert 4 < len(levels) < 10
+    assert set(levels[1:]) == {logging.INFO}
+
+
 async def test_what_cannot_be_shared(autojump_clock, group_cluster):
     async with group_cluster.client() as client:
         consumer = client.pull_consumer("G")

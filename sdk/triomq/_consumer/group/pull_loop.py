@@ -26,6 +26,7 @@ from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Subscription, tags_taken
 from triomq._transport.links import Backoff
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
 
 log = logging.getLogger("triomq.consumer")
@@ -40,6 +41,9 @@ ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
 
 _BUSY_PAUSES: Final = Backoff(first_s=BUSY_PAUSE_S, max_s=ERROR_PAUSE_S)
+
+PULL_FAILED: Final = "a pull failed and will be repeated: %s"
+"""The line about it."""
 
 HELD_S: Final = 0.1
 """An answer without messages that arrives sooner was not held by the broker."""
@@ -125,7 +129,8 @@ class PulledQueue:
         process: the held messages; replaced after a seek or an illegal offset.
         next_offset: where the next pull starts.
         paused: whether pulling is paused.
-        failures: number of pulls in a row that no broker answered.
+        failures: number of pulls in a row that failed.
+        reported: the kind of the first of these failures that is worth a warning, made for this queue or another one.
         empty_answers: number of answers in a row that made no progress and that the broker did not hold.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
@@ -142,6 +147,7 @@ class PulledQueue:
         self.next_offset = offset
         self.paused = False
         self.failures = 0
+        self.reported: type[MQError] | None = None
         self.empty_answers = 0
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
@@ -154,6 +160,11 @@ class PulledQueue:
         """Wake pulling: something that it may wait for has changed."""
         if self.awaited is not None:
             self.awaited.set()
+
+    def succeeded(self) -> None:
+        """A pull has succeeded: failures are counted, and reported, anew."""
+        self.failures = 0
+        self.reported = None
 
     def finish(self, message: HeldMessage) -> bool:
         """A message has ended.
@@ -239,6 +250,7 @@ class PullEngine:
         self._missing = MissingMessages(puller.group, counters, self._report)
         self._held_back = held_back
         self._filter_hooks = filter_hooks
+        self._lines = PeerLog(log)
         self._expected: dict[str, int] = {}
         """Topic -> how many of its queues this member should have."""
         self._nursery: trio.Nursery | None = None
@@ -389,9 +401,9 @@ class PullEngine:
                     return
                 except MQError as error:
                     source.failures += 1
-                    await self._after_failure(error, source.failures)
+                    await self._after_failure(source, error)
                     continue
-                source.failures = 0
+                source.succeeded()
                 if result.taken:
                     continue
                 source.counters.pulling_s += trio.current_time() - source.pulled_s
@@ -422,7 +434,8 @@ class PullEngine:
 
         def take(result: PullResult) -> bool:
             source.counters.pulling_s += trio.current_time() - source.pulled_s
-            source.failures = 0
+            if source.failures:
+                source.succeeded()
             if source.empty_answers:
                 self._note_progress(source)
             self._take(source, process, subscription, result)
@@ -513,12 +526,11 @@ class PullEngine:
         # The broker compares 32-bit hashes only.
         return [message for message in messages if message.tags in tags] if tags else messages
 
-    async def _after_failure(self, error: MQError, failures: int) -> None:
-        unknown = isinstance(error, SubscriptionRefused | NotFound)
+    async def _after_failure(self, source: PulledQueue, error: MQError) -> None:
+        failures, unknown = source.failures, isinstance(error, SubscriptionRefused | NotFound)
         # A broker that is busy or has restarted may not know the group yet: warn only if one more heartbeat does not
         # help.
-        level = logging.WARNING if failures == (2 if unknown else 1) else logging.INFO
-        log.log(level, "a pull failed and will be repeated: %s", error)
+        self._report_failure(source, error, is_new=failures == (2 if unknown else 1))
         if isinstance(error, BrokerBusy):
             await trio.sleep(busy_pause_s(failures))
         elif unknown and failures == 1:
@@ -526,6 +538,20 @@ class PullEngine:
             await self._beat()
         else:
             await trio.sleep(ERROR_PAUSE_S)
+
+    def _report_failure(self, source: PulledQueue, error: MQError, *, is_new: bool) -> None:
+        """Warn of the first of a topic's queues at a broker; the others, and what follows, have the same cause."""
+        queue, kind = source.queue, type(error)
+        is_first = is_new and not any(
+            each.reported is kind and (each.queue.topic, each.queue.broker_name) == (queue.topic, queue.broker_name)
+            for each in self.queues.values()
+        )
+        if is_new:
+            source.reported = kind
+        if is_first:
+            log.warning(PULL_FAILED, error)
+        else:
+            self._lines.write(logging.INFO, queue.broker_name, PULL_FAILED, error, kind=kind)
 
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
         """Pause after an answer that made no progress: an immediate pull would get the same answer at once."""
