@@ -68,7 +68,8 @@ class SharedPulls(metaclass=NoPublicConstructor):
     async def __anext__(self) -> PullResult:
         """The next result that has messages; its queue's position is then after them, and nothing is committed.
 
-        A pull that fails is logged, and retried after a second.
+        A pull that fails is logged, and retried after a second. If it took longer than that, since its broker does not
+        answer, the broker's queues rest for as long, so that the other brokers' are pulled.
 
         Raises:
             ClientClosed: the consumer is closed.
@@ -191,8 +192,7 @@ class Share:
             except ClientClosed:
                 raise
             except MQError as error:
-                self._failed(queue, error)
-                pause_s = ERROR_PAUSE_S
+                pause_s = self._failed(queue, error, trio.current_time() - begun_s)
                 continue
             else:
                 self._failing.pop(queue, None)
@@ -201,8 +201,12 @@ class Share:
             if is_ours and result:
                 return result
 
-    def _failed(self, queue: MessageQueue, error: MQError) -> None:
-        """Log a failed pull: one warning for a topic's queues at a broker, then a line now and then."""
+    def _failed(self, queue: MessageQueue, error: MQError, took_s: float) -> float:
+        """Log a failed pull, and return how long its queue rests.
+
+        A broker that does not answer keeps the other brokers' queues waiting meanwhile: if that took long, all its queues
+        rest for as long.
+        """
         kind = type(error)
         if queue in self._failing or any(
             each_kind is kind and (each.topic, each.broker_name) == (queue.topic, queue.broker_name)
@@ -213,6 +217,13 @@ class Share:
             log.warning(PULL_FAILED, error)
         if queue in self._due:  # it may have been given up meanwhile
             self._failing[queue] = kind
+        if took_s <= ERROR_PAUSE_S:
+            return ERROR_PAUSE_S
+        until_s = trio.current_time() + took_s
+        for each, due_s in self._due.items():
+            if each.broker_name == queue.broker_name:
+                self._due[each] = max(due_s, until_s)  # infinite while another task pulls it
+        return took_s
 
     def _put_last(self, queue: MessageQueue, pull: object, pause_s: float) -> bool:
         """Make a queue that was pulled due after a pause, after the others that are due then.

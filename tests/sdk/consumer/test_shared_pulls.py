@@ -225,6 +225,26 @@ async def test_a_pull_that_fails_is_repeated(autojump_clock, group_cluster, capl
     assert "a pull failed and will be repeated" in caplog.text
 
 
+async def test_a_silent_broker_keeps_the_queues_of_others_waiting_for_one_pull_at_a_time(autojump_clock, group_cluster):
+    """And not for the pulls of all its queues, one after the other."""
+    second = group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", group_cluster.broker, second, queues=4)
+    group_cluster.broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
+    waits = []
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
+        await until(lambda: len(pulls.assignment) == 8)
+        for _ in range(100):
+            second.store("T", 0, b"one")
+            began = trio.current_time()
+            await anext(pulls)
+            waits.append(trio.current_time() - began)
+            await trio.sleep(1)
+    assert max(waits) < 25
+    assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) > 5, "it may be back at any time"
+
+
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_an_unreachable_broker_is_one_warning(autojump_clock, group_cluster, caplog, stopped):
     """Not one a second for each of its queues."""
