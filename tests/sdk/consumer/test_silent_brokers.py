@@ -402,3 +402,19 @@ async def test_offsets_of_a_consumer_that_was_cut_off(autojump_clock, group_clus
         fill(second)
         await until(lambda: second.offsets[SECOND] == 5, seconds=30)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_refuses_to_list_the_members_is_a_line_now_and_then(
+    autojump_clock, group_cluster, open_consumer, caplog
+):
+    """And not some for each round, which are a second apart: its access control may stay as it is for hours."""
+    caplog.set_level(logging.INFO)
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    group_cluster.broker.script(code, *[lambda command: command.answer(1, "AclException: no")] * 1000)
+    async with open_consumer("lite"):
+        await trio.sleep(60)
+    lines = [record.getMessage() for record in caplog.records if "did not list the members of G" in record.getMessage()]
+    assert len(group_cluster.broker.requests(code)) > 50
+    assert 1 < len(lines) <= 7
+    assert "AclException: no" in lines[0]
+    assert "more like it" in lines[1]

@@ -23,6 +23,7 @@ from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._error_text import one_line
 from triomq._message.message import MessageQueue, check_queue
 from triomq._transport.links import Links
+from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
     BrokerNotFound,
     InvalidCall,
@@ -224,6 +225,7 @@ class Members:
         self._routes = routes
         self._links = links
         self._chance = chance
+        self._lines = PeerLog(log)  # a round is repeated every second, and may ask all brokers for each topic
         self._silent_since: dict[str, float] = {}
         """When a broker has last let a request time out, on trio's clock."""
 
@@ -248,7 +250,14 @@ class Members:
             except MQError as error:
                 if isinstance(error, RequestTimeout):
                     self._silent_since[address] = trio.current_time()
-                log.info("%s did not list the members of %s: %s", address, self._group, error.reason)
+                self._lines.write(
+                    logging.INFO,
+                    address,
+                    "did not list the members of %s: %s",
+                    self._group,
+                    error.reason,
+                    kind=type(error),
+                )
         return None
 
     def _is_silent(self, address: str) -> bool:
