@@ -99,6 +99,8 @@ REAL_QID: Final = "REAL_QID"
 TRAN_MSG: Final = "TRAN_MSG"
 TIMER_PROPERTIES: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
 """When a broker of RocketMQ 5 is to deliver a message."""
+TIMER_OUT: Final = "TIMER_OUT_MS"
+"""When it was due, set by that broker; such a message, sent again, is delivered at once."""
 PGROUP: Final = "PGROUP"
 """The producer group of a half message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from pyspark_rocketmq.rows.variable_width import data_of, ends_of
 from triomq import Message, MQError
-from triomq_protocol.names import KEYS, MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, TAGS, UNIQ_KEY
+from triomq_protocol.names import (
+    KEYS,
+    MAX_PROPERTIES_BYTES,
+    RESERVED_PROPERTIES,
+    TAGS,
+    TIMER_OUT,
+    TIMER_PROPERTIES,
+    UNIQ_KEY,
+)
 from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEMENT_HEAD, PROPERTIES_LENGTH
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +39,7 @@ _BYTES: Final = pa.large_binary()
 _TEXT: Final = pa.large_string()
 _HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
+_TIMER_NAMES: Final = pa.array(sorted(TIMER_PROPERTIES), _TEXT)
 _SPARE_BYTES: Final = 96
 """Bytes left free in the longest properties for the separators, the name of the row's key, and the properties that the
 broker adds to each element."""
@@ -137,8 +146,8 @@ class ElementEncoder:
             batch: some rows.
 
         Returns:
-            The elements by topic, and the numbers of the rows that must be sent one by one: those with a delay level,
-            and those with long bodies. If sharding keys set an order, or a row breaks a rule, that is all or none.
+            The elements by topic, and the numbers of the rows that must be sent one by one: those with a delay level or
+            a time of delivery, and those with long bodies. If sharding keys set an order, or a row breaks a rule, that is all or none.
         """
         rows = np.arange(batch.num_rows, dtype=np.int64)
         alone = self._alone(batch)
@@ -151,12 +160,14 @@ class ElementEncoder:
         return ([], rows) if elements is None else (elements, rows[:0])
 
     def _alone(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which rows must not be in a batch: delayed ones, which brokers refuse there, and long ones, to compress."""
+        """Which rows must not be in a batch: delayed ones, whose delay brokers ignore there, and long ones, to compress."""
         lengths = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False)
         alone: npt.NDArray[np.bool_] = lengths > self._max_body_bytes
         if "delay_level" in batch.schema.names:
             delays = pc.fill_null(batch.column("delay_level"), 0).to_numpy(zero_copy_only=False)
             alone |= delays != 0
+        if "properties" in batch.schema.names:
+            alone |= _have_delivery_time(batch.column("properties"))
         return alone
 
     def _encode(self, batch: pa.RecordBatch) -> list[Elements] | None:
@@ -283,6 +294,19 @@ def _is_plain(column: pa.LargeStringArray) -> bool:
 
 def _any(*conditions: pa.Array) -> bool:
     return any(pc.any(condition).as_py() for condition in conditions)
+
+
+def _have_delivery_time(column: pa.MapArray) -> npt.NDArray[np.bool_]:
+    """Which rows a broker of RocketMQ 5 would keep until a time; not those that it has delivered already."""
+    offsets: Ints = column.offsets.to_numpy().astype(np.int64)
+    names = column.keys[int(offsets[0]) : int(offsets[-1])].cast(_TEXT)
+    found = np.zeros(len(column), np.bool_)
+    timed: npt.NDArray[np.bool_] = pc.is_in(names, _TIMER_NAMES).to_numpy(zero_copy_only=False)
+    if timed.any():
+        rows = np.repeat(np.arange(len(column)), np.diff(offsets))
+        found[rows[timed]] = True
+        found[rows[pc.equal(names, TIMER_OUT).to_numpy(zero_copy_only=False)]] = False
+    return found
 
 
 def _own_properties(column: pa.MapArray) -> pa.Array | None:

@@ -17,7 +17,14 @@ from triomq._arguments.numbers import check_count
 from triomq._error_text import shown
 from triomq.errors import InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
-from triomq_protocol.names import FORBIDDEN_TOPICS, MAX_GROUP_CHARACTERS, MAX_TOPIC_BYTES, RESERVED_PROPERTIES
+from triomq_protocol.names import (
+    FORBIDDEN_TOPICS,
+    MAX_GROUP_CHARACTERS,
+    MAX_TOPIC_BYTES,
+    RESERVED_PROPERTIES,
+    TIMER_OUT,
+    TIMER_PROPERTIES,
+)
 from triomq_protocol.requests import MessageQueue as MessageQueue
 
 OFFSET_MAX: Final = 2**63 - 1
@@ -244,6 +251,11 @@ def _check_encodable(name: str, *texts: object) -> None:
                 f"{name} has {shown(text)} with the lone surrogate {shown(found[0])}, half a character, which UTF-8 cannot "
                 "hold; give text that text.encode() takes, and bytes in the body"
             )
+
+
+def has_delivery_time(properties: Mapping[str, str] | None) -> bool:
+    """Whether a broker of RocketMQ 5 would keep a message with these properties until a time."""
+    return properties is not None and not TIMER_PROPERTIES.isdisjoint(properties) and TIMER_OUT not in properties
 
 
 def check_delay_level(level: object) -> None:

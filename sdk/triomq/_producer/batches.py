@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from triomq._arguments.numbers import check_count
-from triomq._message.message import MAX_BODY_BYTES, Message
+from triomq._message.message import MAX_BODY_BYTES, Message, has_delivery_time
 from triomq.errors import CallError, InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.java_text import utf8
@@ -46,7 +46,7 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
     """Raise unless brokers accept these messages as one batch (docs/protocol/client.md §6.11).
 
     Raises:
-        InvalidCall: no messages, other objects among them, several topics or wait flags, a delay level, a retry topic.
+        InvalidCall: no messages, other objects among them, several topics or wait flags, a delay, a retry topic.
         MessageIllegal: a message breaks a rule of its own, or there are too many.
     """
     if not messages:
@@ -59,21 +59,30 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
         )
     first = messages[0]
     for number, message in enumerate(messages):
-        if not isinstance(message, Message):
-            raise InvalidCall(f"message {number} of the batch is {type(message).__name__}, not triomq.Message")
-        try:
-            message.check(max_body_bytes)
-        except CallError as error:
-            error.add_note(f"It is message {number} of the batch.")
-            raise
-        if message.topic != first.topic:
-            raise InvalidCall(f"message {number} of the batch goes to topic {message.topic}, not to {first.topic}")
-        if message.wait_store_ok != first.wait_store_ok:
-            raise InvalidCall(f"message {number} of the batch differs in wait_store_ok")
-        if message.delay_level > 0:
-            raise InvalidCall(f"message {number} of the batch has a delay level; batches cannot be delayed")
-        if message.topic.startswith(RETRY_PREFIX):
-            raise InvalidCall("batches cannot go to a retry topic")
+        _check_member(number, message, first, max_body_bytes)
+
+
+def _check_member(number: int, message: object, first: Message, max_body_bytes: int) -> None:
+    if not isinstance(message, Message):
+        raise InvalidCall(f"message {number} of the batch is {type(message).__name__}, not triomq.Message")
+    try:
+        message.check(max_body_bytes)
+    except CallError as error:
+        error.add_note(f"It is message {number} of the batch.")
+        raise
+    if message.topic != first.topic:
+        raise InvalidCall(f"message {number} of the batch goes to topic {message.topic}, not to {first.topic}")
+    if message.wait_store_ok != first.wait_store_ok:
+        raise InvalidCall(f"message {number} of the batch differs in wait_store_ok")
+    if message.delay_level > 0:
+        raise InvalidCall(f"message {number} of the batch has a delay level; batches cannot be delayed")
+    if has_delivery_time(message.properties):
+        raise InvalidCall(
+            f"message {number} of the batch has a time of delivery, which brokers of RocketMQ 5 ignore in batches: "
+            "send it alone"
+        )
+    if message.topic.startswith(RETRY_PREFIX):
+        raise InvalidCall("batches cannot go to a retry topic")
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str], max_body_bytes: int) -> bytes:

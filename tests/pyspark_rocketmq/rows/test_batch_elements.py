@@ -137,6 +137,15 @@ def test_what_is_usual_is_encoded_at_once() -> None:
         ([{"body": b"a"}, {"body": b"b", "properties": [("x", "v" * 40_000)]}], [0, 1]),
         ([{"body": b"a", "topic": "no topic!"}], [0]),
         ([{"body": b"a", "tags": "a||b"}], [0]),
+        (
+            [
+                {"body": b"a", "properties": [("x", "1")]},
+                {"body": b"b", "properties": [("x", "1"), ("TIMER_DELIVER_MS", "5")]},
+                {"body": b"c", "properties": None},
+                {"body": b"delivered", "properties": [("TIMER_OUT_MS", "6"), ("TIMER_DELAY_SEC", "5")]},
+            ],
+            [1],
+        ),
     ],
 )
 def test_what_must_not_be_in_a_batch(rows: list[dict[str, Any]], alone: list[int]) -> None:
