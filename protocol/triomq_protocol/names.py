@@ -48,6 +48,8 @@ SYSTEM_TOPICS: Final = (
 )
 """The topics that every broker has, in the order of docs/protocol/messages.md §9; a Java set's order depends on its
 insertions."""
+TOPICS_OF_5: Final = ("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC")
+"""Further ones of every broker of RocketMQ 5, whose names do not begin with `SYSTEM_TOPIC_PREFIX`."""
 
 
 def is_system_topic(topic: str) -> bool:
@@ -55,7 +57,8 @@ def is_system_topic(topic: str) -> bool:
 
     Beside it, brokers have topics with the names of their cluster and of themselves.
     """
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+    named = topic in SYSTEM_TOPICS or topic in TOPICS_OF_5
+    return named or topic.startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
 
 
 FORBIDDEN_TOPICS: Final = frozenset(
