@@ -16,7 +16,7 @@ import trio
 from triomq._arguments.kinds import check_callback
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import construct
-from triomq._message.message import Message, MessageQueue
+from triomq._message.message import Message, MessageQueue, has_delivery_time
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import (
     HalfMessage,
@@ -129,6 +129,10 @@ class Transactions:
         now = trio.current_time()
         sender = self._sender
         out = sender.prepare(message, now, {TRAN_MSG: "true", PGROUP: sender.group})
+        if has_delivery_time(message.properties):
+            raise InvalidCall(
+                "the message has a time of delivery, and brokers of RocketMQ 5 deliver no message of a transaction that has one"
+            )
         await sender.compress(out)
         out.sys_flag |= TRANSACTION_PREPARED
         result = await self._deliver(message, out, trio.current_time())

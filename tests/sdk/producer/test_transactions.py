@@ -503,6 +503,10 @@ async def test_an_end_waits_as_long_as_all_other_calls(autojump_clock, cluster, 
     ("message", "text"),
     [
         (triomq.Message("T", b"x", delay_level=3), "delay_level is 3"),
+        (
+            triomq.Message("T", b"x", properties={"TIMER_DELIVER_MS": "9"}),
+            "time of delivery, and brokers of RocketMQ 5 deliver no",
+        ),
         ([MESSAGE, MESSAGE], "brokers take no batch in a transaction"),
         (triomq.Message("T", b""), "the body is empty"),
     ],
