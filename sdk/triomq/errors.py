@@ -107,6 +107,13 @@ TYPE_ADVICE: Final = (
         ),
     ),
     (
+        re.compile("TopicMessageType validate failed, the expected type is FIFO, but actual type is NORMAL"),
+        (
+            "into a topic of type FIFO a RocketMQ 5 proxy takes only single messages with the property __SHARDINGKEY: "
+            "properties={'__SHARDINGKEY': KEY}; selector=plugins.select_by_hash, arg=KEY sends those of a key to one queue"
+        ),
+    ),
+    (
         re.compile("TopicMessageType validate failed"),
         (
             "a RocketMQ 5 proxy takes only messages of the topic's type: use a topic of this type (mqadmin updateTopic -a "
@@ -116,6 +123,23 @@ TYPE_ADVICE: Final = (
     ),
 )
 """The advice for messages that a RocketMQ 5 proxy refuses by the type of their topic."""
+
+MESSAGE_ADVICE: Final = (
+    *TYPE_ADVICE,
+    (
+        re.compile("timer message illegal"),
+        (
+            "TIMER_DELIVER_MS and TIMER_DELAY_MS are whole numbers of ms, TIMER_DELAY_SEC of seconds; the time is at most the "
+            "broker's timerMaxDelaySec away, 3 days by default"
+        ),
+    ),
+    (re.compile("Required message key is missing"), "the topic is compacted by key: give each message keys="),
+    (
+        re.compile("time of delivery needs a broker of RocketMQ 5"),
+        "give delay_level= instead of TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS",
+    ),
+)
+"""The advice for messages that brokers refuse for other reasons than their size, with `TYPE_ADVICE`."""
 
 
 class MQError(Exception):
@@ -400,7 +424,7 @@ class MessageIllegal(CallError):
 
     advice = "a body has 1 byte to 4 MiB, all properties together at most 32767 bytes"
 
-    _advice_by_remark = TYPE_ADVICE
+    _advice_by_remark = MESSAGE_ADVICE
 
 
 class UnsupportedRequest(CallError):

@@ -119,9 +119,23 @@ def test_the_error_for_a_refused_account_names_the_cure(remark, advice):
             "TopicMessageType validate failed, the expected type is UNSPECIFIED, but actual type is NORMAL",
             "does not know the topic: create it",
         ),
+        (
+            "TopicMessageType validate failed, the expected type is FIFO, but actual type is NORMAL",
+            "property __SHARDINGKEY",
+        ),
+        (
+            "TopicMessageType validate failed, the expected type is FIFO, but actual type is DELAY",
+            r"-a \+message.type=DELAY",
+        ),
+        (
+            "timer message illegal, the delay time should not be bigger than the max delay 259200000ms",
+            "timerMaxDelaySec",
+        ),
+        ("Required message key is missing", "give each message keys="),
+        ("a message with a time of delivery needs a broker of RocketMQ 5; here messages have", "give delay_level="),
     ],
 )
-def test_the_error_for_a_message_that_a_proxy_refuses_by_its_type_names_the_cure(remark, advice):
+def test_the_error_for_a_refused_message_names_the_cure(remark, advice):
     error = error_for_code(ResponseCode.MESSAGE_ILLEGAL, remark, what="send to topic T", address="b:1")
     assert re.search(advice, str(error))
 
