@@ -109,3 +109,23 @@ def test_nohup_keeps_a_benchmark_from_ending_with_its_terminal() -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "1\n"
         process.kill()
+
+
+IMPORTING = """
+import os, signal
+from triomq_command.garbage import importing
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    with importing():
+        os.kill(os.getpid(), signal.SIGINT)
+        print("imported")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
+    """msgspec crashes at a KeyboardInterrupt while it prepares a decoder, and import locks drop one."""
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["imported", "interrupted"]
