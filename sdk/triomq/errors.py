@@ -80,7 +80,8 @@ USER_ADVICE: Final = (
         re.compile("has no permission to access"),
         (
             "give the user this right: mqadmin createAcl -s User:NAME -r Topic:TOPIC, Group:GROUP or Cluster:CLUSTER, "
-            "-a Pub to send, Sub to consume, Get, List, Create, Update or Delete to administrate, -d Allow"
+            "-a Pub to send, Sub to consume, Get for offsets and statistics, List, Create, Update or Delete to administrate, "
+            "-d Allow"
         ),
     ),
 )
