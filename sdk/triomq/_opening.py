@@ -124,20 +124,25 @@ async def open_client(
     """
     _check_loop()
     failure: BaseException | None = None
+    # Consumers that are cancelled with the client commit and leave their groups at their end: its links, too, must not be
+    # cancelled before.
+    tasks = trio.CancelScope(shield=True)
     try:
-        async with trio.open_nursery() as nursery:
-            client = construct(Client, name_servers, nursery, options)
-            await client._start()  # noqa: SLF001
+        async with trio.open_nursery() as outer:
             try:
-                yield client
-            except BaseException as error:  # noqa: BLE001
-                # Kept aside, so that the nursery does not wrap it.
-                failure = error
-            finally:
+                with trio.CancelScope(shield=True):  # it waits for nobody
+                    nursery = await outer.start(_open_nursery, tasks)
+                client = construct(Client, name_servers, nursery, options)
+                await client._start()  # noqa: SLF001
                 try:
-                    await client.aclose(at_once=failure is not None)
+                    yield client
+                except BaseException as error:  # noqa: BLE001
+                    # Kept aside, so that the nursery does not wrap it.
+                    failure = error
                 finally:
-                    nursery.cancel_scope.cancel()
+                    await client.aclose(at_once=failure is not None)
+            finally:
+                tasks.cancel()
     except BaseExceptionGroup as group:
         crash = group.split(trio.Cancelled)[1]
         if crash is not None and was_cancelled(failure):
@@ -151,6 +156,14 @@ async def open_client(
         finally:
             # The traceback holds this frame: let go of the cycle.
             del failure
+
+
+async def _open_nursery(scope: trio.CancelScope, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Keep a nursery open until its scope is cancelled."""
+    with scope:
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
 
 
 def _check_loop() -> None:

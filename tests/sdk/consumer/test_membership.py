@@ -162,3 +162,27 @@ async def test_a_client_closes_after_a_member_whose_end_has_failed(autojump_cloc
                     await consumer.subscribe("T")
                     await until(lambda: consumer.assignment)
                     monkeypatch.setattr(consumer._member, "_unlock", broken)
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_a_consumer_commits_and_leaves_when_its_client_is_cancelled_as_well(
+    autojump_clock, group_cluster, open_consumer, options
+):
+    """As by a program that cancels all its tasks at a signal: the links must not end before the consumer has."""
+    fill(group_cluster)
+    consumers = group_cluster.broker.consumers
+    with trio.CancelScope() as scope:
+        async with open_consumer(**options, commit_every_s=600) as consumer:
+            if "kind" in options:
+                while await consumer.poll(1):
+                    pass
+            else:
+                for _ in range(10):
+                    async with await anext(consumer):
+                        pass
+            assert group_cluster.broker.offsets.get(("G", "T", 0), 0) == 0
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    assert group_cluster.broker.offsets["G", "T", 0] == 10
+    assert not consumers.locks
