@@ -69,7 +69,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         """The next result that has messages; its queue's position is then after them, and nothing is committed.
 
         A pull that fails is logged, and retried after a second. If it took longer than that, since its broker does not
-        answer, the broker's queues rest for as long, so that the other brokers' are pulled.
+        answer, the broker's queues rest for as long, so that those of other brokers, if there are any, are pulled.
 
         Raises:
             ClientClosed: the consumer is closed.
@@ -205,7 +205,7 @@ class Share:
         """Log a failed pull, and return how long its queue rests.
 
         A broker that does not answer keeps the other brokers' queues waiting meanwhile: if that took long, all its queues
-        rest for as long.
+        rest for as long. Without others, that would only be longer without messages.
         """
         kind = type(error)
         if queue in self._failing or any(
@@ -217,7 +217,7 @@ class Share:
             log.warning(PULL_FAILED, error)
         if queue in self._due:  # it may have been given up meanwhile
             self._failing[queue] = kind
-        if took_s <= ERROR_PAUSE_S:
+        if took_s <= ERROR_PAUSE_S or all(each.broker_name == queue.broker_name for each in self._due):
             return ERROR_PAUSE_S
         until_s = trio.current_time() + took_s
         for each, due_s in self._due.items():

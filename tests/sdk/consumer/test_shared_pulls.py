@@ -245,6 +245,15 @@ async def test_a_silent_broker_keeps_the_queues_of_others_waiting_for_one_pull_a
     assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) > 5, "it may be back at any time"
 
 
+async def test_the_queues_of_a_broker_that_answers_again_do_not_rest_if_no_other_has_any(autojump_clock, group_cluster):
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
+        await until(lambda: pulls.assignment == Q)
+        group_cluster.broker.script(RequestCode.PULL_MESSAGE, lambda _: fill(group_cluster, b"one"))
+        began = trio.current_time()
+        await anext(pulls)
+        assert trio.current_time() - began < 12, "the pull without an answer takes 10 s to fail"
+
+
 @pytest.mark.parametrize("stopped", [True, False])
 async def test_an_unreachable_broker_is_one_warning(autojump_clock, group_cluster, caplog, stopped):
     """Not one a second for each of its queues."""
