@@ -211,11 +211,13 @@ class OffsetTable:
 
     def remove_topics(self, are_gone: Callable[[str], bool]) -> Generator[None, None, None]:
         """Forget the offsets of all groups in deleted topics; in slices."""
-        found = yield from self._where(lambda topic, _owner: are_gone(topic))
-        yield from self._remove((topic, group) for topic, group in found if are_gone(topic))
+        yield from self._remove((yield from self._where(lambda topic, _owner: are_gone(topic))), are_gone)
 
-    def _remove(self, offsets: Iterable[tuple[str, str]]) -> Generator[None, None, None]:
-        """Forget the offsets of these topics and groups, on other brokers of the set as well; in slices."""
+    def _remove(
+        self, offsets: Iterable[tuple[str, str]], are_gone: Callable[[str], bool] = lambda _topic: True
+    ) -> Generator[None, None, None]:
+        """Forget the offsets of these topics and groups, on other brokers of the set as well; in slices. A topic that is
+        made again between slices keeps its own."""
         count = 0
         for topic, group in offsets:
             key = f"{topic}@{group}"
@@ -224,13 +226,15 @@ class OffsetTable:
                 count = 0
                 yield
             queues = self.table.get(key)
-            if queues is None:
+            if queues is None or not are_gone(topic):
                 continue
             if self.resets is not None:
                 for number, queue_id in enumerate(tuple(queues), 1):
                     self.resets.note(key, queue_id)
                     if not number % CHANGED_PER_SLICE:
                         yield
+            if not are_gone(topic):
+                continue
             self._snapshots.keep(key)
             self.held_bytes -= self._bytes_of(key)
             self.table.pop(key, None)

@@ -420,6 +420,24 @@ def test_offsets_in_removed_topics_are_removed_at_other_brokers_of_the_set() -> 
     assert first.held_bytes == sum(first._bytes_of(key) for key in first.table)
 
 
+@pytest.mark.parametrize(("groups", "queues"), [(3000, 1), (2, 3000)])
+def test_offsets_in_a_topic_that_is_made_again_while_they_are_removed_stay(groups: int, queues: int) -> None:
+    for turns in range(1, 4):
+        offsets = OffsetTable(None, resets=Resets(None, lambda: 1000))
+        for group in range(groups):
+            for queue_id in range(queues):
+                offsets.commit(f"g{group}", "T", queue_id, 500)
+        gone = {"T"}
+        slices = offsets.remove_topics(lambda topic, gone=gone: topic in gone)  # type: ignore[misc]
+        for _ in zip(range(turns), slices, strict=False):
+            pass
+        gone.clear()
+        for group in range(groups):
+            offsets.commit(f"g{group}", "T", 0, 1)
+        to_the_end(slices)
+        assert [offsets.query(f"g{group}", "T", 0) for group in range(groups)] == [1] * groups
+
+
 def test_a_topic_of_few_queues_is_removed_all_at_once() -> None:
     offsets = OffsetTable(None, resets=Resets(None, lambda: 1000))
     for number in range(500):
