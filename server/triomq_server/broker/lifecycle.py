@@ -49,7 +49,7 @@ from triomq_server.broker.tables.clients import ClientTable
 from triomq_server.broker.tables.consumer_filters import ConsumerFilters
 from triomq_server.broker.tables.groups import GroupTable
 from triomq_server.broker.tables.held_pulls import SCAN_S, HeldPulls
-from triomq_server.broker.tables.offsets.committed import OffsetTable
+from triomq_server.broker.tables.offsets.committed import MOST_UNEXPECTED, OffsetTable
 from triomq_server.broker.tables.offsets.delay_levels import DelayOffsets
 from triomq_server.broker.tables.offsets.resets import UNLIMITED_BYTES, Resets
 from triomq_server.broker.tables.stats import BrokerStats
@@ -79,11 +79,13 @@ from triomq_server.wire import (
     accept_tls,
     counted_host,
     dial_tcp,
+    in_turns,
     incomplete_budget,
     listen_tcp,
     open_link,
     serve,
     tls_dial,
+    to_the_end,
     unsent_budget,
 )
 
@@ -317,7 +319,7 @@ class _Run:
             clock_waits=self._clock_waits,
         )
         broker.set_members.load()
-        count_unexpected(broker)
+        to_the_end(count_unexpected(broker))
         broker.on_config_change.append(registration.read_config)
         if broker.acl is not None:
             # Held pulls were allowed by the accounts of before: their readers ask again, and are checked again.
@@ -501,6 +503,9 @@ async def _persist_offsets(broker: Broker) -> NoReturn:
         await trio.sleep(broker.config.flush_consumer_offset_interval / 1000)
         # A slave's offsets may be beyond its log in any case.
         await broker.offsets.persist_in_background(None if broker.is_slave else broker.store.flush)
+        if broker.offsets.unexpected > MOST_UNEXPECTED // 2:
+            # An operator may have removed some, or made their groups and topics known.
+            await in_turns(count_unexpected(broker))
         broker.topics.retry_if_unsaved()
         broker.groups.retry_if_unsaved()
 

@@ -13,15 +13,18 @@ from triomq_protocol.codes import RequestCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.java_text import java_hash
 from triomq_protocol.requests import HeartbeatData, LockBatchRequestBody, MessageQueue, SubscriptionGroupConfig
+from triomq_protocol.requests.admin import DeleteSubscriptionGroupRequest
 from triomq_protocol.requests.heartbeat import ConsumerData, ProducerData, SubscriptionData
 from triomq_protocol.requests.offset import UpdateConsumerOffsetRequest
 from triomq_protocol.requests.registration import TopicConfig
 from triomq_protocol.wire.command import Command
 from triomq_protocol.wire.fastjson import SLICE_WEIGHT
+from triomq_server.broker import lifecycle
 from triomq_server.broker.requests import offsets as offset_requests
 from triomq_server.broker.requests.clients import CHARACTERS_PER_FILTER, MOST_FILTER_CHARACTERS, MOST_LINK_BYTES
 from triomq_server.broker.tables.versioned_table import SMALL_TABLE
 from triomq_server.store.reading.queue_reads import _MOST_SCANNED
+from triomq_server.wire import to_the_end
 
 
 async def test_a_pull_looks_at_a_limited_number_of_entries(open_broker: Any) -> None:
@@ -97,7 +100,7 @@ async def test_a_start_takes_no_further_offsets_of_what_is_not_known(desk: Any) 
         ("CG", "T", 4), ("CG", "Nope", 0), ("CG", "Nope", 1), ("Other", "T", 0), ("Other", "Deleted", 0),
     ):  # fmt: skip
         broker.offsets.commit(group, topic, queue_id, 1)
-    offset_requests.count_unexpected(broker)
+    to_the_end(offset_requests.count_unexpected(broker))
     assert broker.offsets.unexpected == 5
 
 
@@ -116,6 +119,26 @@ async def test_a_restart_takes_no_further_offsets_of_what_is_not_known(
                 )
                 answers.append((await peer.ask(Command.request(15, header))).code)
     assert answers == [0, 0, 0, 1, 1] * 2
+
+
+async def test_removed_offsets_of_what_is_not_known_make_room(
+    open_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (offset_requests, lifecycle):
+        monkeypatch.setattr(module, "MOST_UNEXPECTED", 3)
+    async with open_broker() as running:
+        peer = await running.peer()
+
+        async def commit(group: str) -> int:
+            header = UpdateConsumerOffsetRequest(consumer_group=group, topic="Nope", queue_id=0, commit_offset=7)
+            return int((await peer.ask(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header))).code)
+
+        assert [await commit(f"G{number}") for number in range(4)] == [0, 0, 0, 1]
+        for number in range(2):
+            header = DeleteSubscriptionGroupRequest(group_name=f"G{number}", remove_offset=True)
+            assert (await peer.ask(Command.request(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))).code == 0
+        await trio.sleep(6)
+        assert [await commit(f"H{number}") for number in range(3)] == [0, 0, 1]
 
 
 async def test_offsets_of_what_is_known_are_limited_by_their_memory(desk: Any) -> None:

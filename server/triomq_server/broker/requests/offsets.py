@@ -30,7 +30,7 @@ from triomq_protocol.wire.fastjson import SMALL_KEY_MOST
 from triomq_protocol.wire.header import Header
 from triomq_server.broker.broker import Broker
 from triomq_server.broker.tables.offsets.committed import FULL_REMARK, MOST_UNEXPECTED, UNKNOWN_OFFSET
-from triomq_server.broker.tables.offsets.resets import FIELD
+from triomq_server.broker.tables.offsets.resets import FIELD, KEYS_PER_SLICE
 from triomq_server.replication.metadata import LOG_END_FIELD
 from triomq_server.wire import Handlers, Link
 
@@ -107,21 +107,27 @@ def _queues(broker: Broker, topic: str) -> int:
     return 0 if config is None else max(config.read_queue_nums, config.write_queue_nums)
 
 
-def count_unexpected(broker: Broker) -> None:
-    """Count the offsets in the file of what the broker does not know, or each start would take further ones.
+def count_unexpected(broker: Broker) -> Generator[None, None, None]:
+    """Count the offsets of what the broker does not know, or each start would take further ones; in slices.
 
     Those in deleted topics are not counted, as long as their removed queues are remembered.
     """
-    offsets, groups = broker.offsets, broker.groups.table
+    offsets = broker.offsets
+    before, total, count = offsets.unexpected, 0, 0
     deleted = {topic for topic, *_ in broker.store.queue_removal.removed()}
-    offsets.unexpected = 0
-    for key, queues in offsets.table.items():
+    for key in list(offsets.table):
         topic, _, group = key.partition("@")
-        if group not in groups:
-            offsets.unexpected += len(queues)
+        queues = offsets.table.get(key, {})
+        if group not in broker.groups.table:
+            total += len(queues)
         elif topic not in deleted:
             known = _queues(broker, topic)
-            offsets.unexpected += sum(not 0 <= queue_id < known for queue_id in queues)
+            total += sum(not 0 <= queue_id < known for queue_id in queues)
+        count += 1 + len(queues)
+        if count > KEYS_PER_SLICE:
+            count = 0
+            yield
+    offsets.unexpected = total + offsets.unexpected - before  # with those taken in the meantime
 
 
 def search_offset(broker: Broker, _link: Link, command: Command) -> Command:
