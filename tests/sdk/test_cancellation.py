@@ -146,6 +146,31 @@ async def test_a_cancel_while_a_queue_is_being_taken_is_no_failure(autojump_cloc
     assert "failed" not in caplog.text
 
 
+async def test_a_handler_that_fails_while_its_consumer_is_cancelled_is_no_failure(autojump_clock, make_group_cluster):
+    """Whatever the steps of the consumer's tasks, after which no more can be started, and of the handler's."""
+    for steps in range(30):
+        async with make_group_cluster() as cluster:
+            fill(cluster)
+            with trio.CancelScope() as scope:
+
+                async def handler(_message, scope=scope, steps=steps):
+                    scope.cancel()
+                    with trio.CancelScope(shield=True):
+                        for _ in range(steps % 5):
+                            await trio.lowlevel.checkpoint()
+                    raise triomq.Later  # of an ordered consumer: its queue is to rest, which takes a task
+
+                async with (
+                    trio.open_nursery() as nursery,
+                    cluster.client() as client,
+                    client.push_consumer("G", ordered=True, start_from="earliest") as consumer,
+                ):
+                    await consumer.subscribe("T")
+                    nursery.start_soon(consumer.run, handler)
+                    await trio.sleep_forever()
+            assert scope.cancelled_caught
+
+
 async def test_a_cancelled_share_may_commit_in_on_revoked(autojump_clock, group_cluster):
     fill(group_cluster)
     async with group_cluster.client() as client:

@@ -177,6 +177,7 @@ class Membership(ABC):
         self._left = left
         self._filter_hooks = tuple(options.filter_hooks)
         self._nursery: trio.Nursery | None = None
+        self._starts_tasks = False
         self._starting = trio.Lock()
         self._tasks = trio.CancelScope()
         self._tasks_ended = trio.Event()
@@ -377,8 +378,8 @@ class Membership(ABC):
         """Raise this error to all who wait for messages: the consumer cannot continue."""
 
     def spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
-        """Start a task in the member's nursery; does nothing if that has ended."""
-        if self._nursery is not None:
+        """Start a task in the member's nursery; does nothing if that has been cancelled or has ended."""
+        if self._nursery is not None and self._starts_tasks:
             self._nursery.start_soon(function, *args)
 
     @trio.lowlevel.enable_ki_protection
@@ -386,7 +387,7 @@ class Membership(ABC):
         try:
             with self._tasks:
                 async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
+                    self._nursery, self._starts_tasks = nursery, True
                     await nursery.start(self.engine.run)
                     nursery.start_soon(self._keep_rebalancing)
                     if not self.broadcasts:
@@ -394,6 +395,10 @@ class Membership(ABC):
                     self._start_tasks(nursery)
                     self.started = True
                     task_status.started()
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        self._starts_tasks = False  # a handler may ask for one yet, when the nursery has closed
         except Exception as error:
             if not self.started:
                 raise _plain(error) from None
