@@ -106,8 +106,10 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
     if not as_json:
         click.echo(f"{'GROUP':<32} {'MEMBERS':>7} {'LAG':>12} {'MODEL':<13} TOPICS")
     for name in names:
+        progress = known[name][0]
         _print_group(name, *known[name], as_json=as_json)
-        refused |= known[name][0].refused
+        refused |= progress.refused
+        outage = progress.without_master | outage  # a broker may have ended meanwhile
     check_outage(outage, refused)
 
 

@@ -280,6 +280,32 @@ def test_the_list_of_many_groups_waits_once_for_brokers_that_hang(command_line):
     assert command_line.passed_s == pytest.approx(2 * ADMIN_TIMEOUT_S, abs=0.5)
 
 
+def list_groups(command_line, count, stats):
+    """The code, the rows and the errors of the list of groups, one of whose two masters answers to `stats` so."""
+    cluster = command_line.cluster
+    names = [f"G{n:03}" for n in range(count)]
+    table = SubscriptionGroupTable(subscription_group_table={name: SubscriptionGroupConfig() for name in names})
+    for broker in (cluster.broker, cluster.add_master("broker-b")):
+        answers = {
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: answering(table.encode()),
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: lambda command: command.answer(206, "not online"),
+            RequestCode.GET_CONSUME_STATS: stats
+            if broker is not cluster.broker
+            else answering(progress(3, 7).encode()),
+            RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
+        }
+        broker.answer_to = lambda command, answers=answers: answers[command.code](command)
+    code, out, err = command_line("groups", "--json")
+    return code, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_a_master_that_goes_while_groups_are_listed_is_named(command_line):
+    """Their lag is unknown, and the list so incomplete."""
+    code, rows, err = list_groups(command_line, 2, lambda command: command.answer(1, "out of memory"))
+    assert (code, [row["lag"] for row in rows]) == (1, [None, None])
+    assert "broker broker-b: the master broker-b-0:10911 answers with a fault: out of memory" in err
+
+
 def test_a_master_that_goes_while_its_traffic_is_asked_for_is_named(command_line):
     cluster = command_line.cluster
     other = cluster.add_master("broker-b")
