@@ -19,6 +19,7 @@ from triomq._transport.links import NO_ANSWER, Links
 from triomq.errors import (
     AccessRefused,
     BrokerNotFound,
+    LinkLost,
     MQError,
     Overloaded,
     PermissionDenied,
@@ -133,7 +134,8 @@ async def ask_sets(
         make_request: creates the request for one broker.
         timeout_s: how long a broker may take.
         slaves: whether to ask slaves in place of a master that does not answer.
-        silent: the brokers that are not asked; those that do not answer are added.
+        silent: the brokers that are not asked; those that do not answer are added, except where only the connection was
+            lost: it may have been for this request, or the broker may be back.
 
     Raises:
         BrokerNotFound: no set is registered at all.
@@ -151,14 +153,10 @@ async def ask_sets(
         for broker_id, address in addresses.items():
             if broker_id != MASTER_ID and not slaves:
                 continue
-            try:
-                answer = None if address in silent else await answer_of(links, address, make_request(), timeout_s)
-            except (*NO_ANSWER, ProtocolViolation) as error:
-                silent[address] = _why(error)
-                answer = None
-            if answer is None:
+            answer = await _answer_or_why(links, address, make_request(), timeout_s, silent)
+            if isinstance(answer, str):
                 if broker_id == MASTER_ID:
-                    found.without_master[name] = f"the master {address} does not answer: {silent[address]}"
+                    found.without_master[name] = f"the master {address} does not answer: {answer}"
                 continue
             if broker_id != MASTER_ID and answer.code != ResponseCode.SUCCESS:
                 continue
@@ -168,6 +166,21 @@ async def ask_sets(
     await side_by_side(*(partial(ask, name, addresses) for name, addresses in sets.items()))
     found.answers.sort(key=lambda each: each.broker_name)
     return found
+
+
+async def _answer_or_why(
+    links: Links, address: str, request: Command, timeout_s: float, silent: Silent
+) -> Command | str:
+    """The answer of one broker, or why there is none."""
+    if address in silent:
+        return silent[address]
+    try:
+        return await answer_of(links, address, request, timeout_s)
+    except (LinkLost, ProtocolViolation) as error:
+        return _why(error)
+    except NO_ANSWER as error:
+        silent[address] = _why(error)
+        return silent[address]
 
 
 async def answer_of(links: Links, address: str, request: Command, timeout_s: float) -> Command:

@@ -40,6 +40,7 @@ from triomq.errors import (
     BrokerNotFound,
     GroupNotFound,
     InvalidCall,
+    LinkLost,
     MQError,
     NotFound,
     code_name,
@@ -183,12 +184,12 @@ class TopicTraffic:
     without_master: Mapping[str, str] = attrs.field(factory=dict)
 
 
-def _unanswered(masters: Mapping[str, str], silent: Silent) -> dict[str, str]:
-    """The sets whose masters do not answer: broker name -> why."""
+def _unanswered(masters: Mapping[str, str], missing: Silent) -> dict[str, str]:
+    """The sets whose masters did not answer: broker name -> why."""
     return {
-        name: f"the master {address} does not answer: {silent[address]}"
+        name: f"the master {address} does not answer: {missing[address]}"
         for name, address in masters.items()
-        if address in silent
+        if address in missing
     }
 
 
@@ -535,6 +536,7 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             MQError: a broker refused.
         """
         silent = {} if silent is None else silent
+        missing: Silent = {}  # of this topic; others may find more masters that are silent, whose figures are known here
         masters, lacking = await self._masters_of(topic)
         wrapped = self._wrap(topic)
         groups: set[str] = set()
@@ -544,16 +546,16 @@ class GroupAdmin(metaclass=NoPublicConstructor):
             groups.update(await self._groups_of(topic, address))
             await self._add_traffic(arrived, address, "TOPIC_PUT_NUMS", wrapped)
 
-        await self._ask_masters(masters, silent, look)
-        without_master = dict.fromkeys(lacking, "no master is registered") | _unanswered(masters, silent)
-        if not set(masters.values()) - silent.keys():
+        await self._ask_masters(masters, silent, missing, look)
+        without_master = dict.fromkeys(lacking, "no master is registered") | _unanswered(masters, missing)
+        if not set(masters.values()) - missing.keys():
             raise BrokerNotFound(f"the traffic of topic {topic} is unknown: {outage_text(without_master)}")
         found = []
         for group in sorted(groups):
             taken = [0.0, 0]
             add = partial(self._add_traffic, taken, name="GROUP_GET_NUMS", key=f"{wrapped}@{group}")
-            await self._ask_masters(masters, silent, add)
-            without_master |= _unanswered(masters, silent)
+            await self._ask_masters(masters, silent, missing, add)
+            without_master |= _unanswered(masters, missing)
             name = self._routes.namespace.unwrap(group)
             progress = await self.progress(name, topic, silent=silent)
             unknown = {**progress.without_master, **progress.refused, **without_master}
@@ -568,17 +570,23 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         return [TopicTraffic(topic=topic, in_per_s=arrived[0], in_day=int(arrived[1]), without_master=without_master)]
 
     async def _ask_masters(
-        self, masters: Mapping[str, str], silent: Silent, ask: Callable[[str], Awaitable[None]]
+        self, masters: Mapping[str, str], silent: Silent, missing: Silent, ask: Callable[[str], Awaitable[None]]
     ) -> None:
-        """Call `ask` with the address of each master that is not `silent`, all at once; adds those that do not answer."""
+        """Call `ask` with the address of each master that is neither `silent` nor `missing`, all at once.
+
+        Those that do not answer are added to `missing`, and to `silent` unless only the connection was lost.
+        """
+        missing |= {address: silent[address] for address in masters.values() if address in silent}
 
         async def ask_one(address: str) -> None:
             try:
                 await ask(address)
             except NO_ANSWER as error:
-                silent[address] = error.remark or error.what
+                missing[address] = error.remark or error.what
+                if not isinstance(error, LinkLost):
+                    silent[address] = missing[address]
 
-        await side_by_side(*(partial(ask_one, address) for address in masters.values() if address not in silent))
+        await side_by_side(*(partial(ask_one, address) for address in masters.values() if address not in missing))
 
     async def _groups_of(self, topic: str, address: str) -> list[str]:
         """The groups of a topic at one broker, named as there."""

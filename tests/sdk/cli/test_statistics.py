@@ -306,6 +306,41 @@ def test_a_master_that_goes_while_groups_are_listed_is_named(command_line):
     assert "broker broker-b: the master broker-b-0:10911 answers with a fault: out of memory" in err
 
 
+def test_a_connection_that_is_lost_once_leaves_no_later_group_unknown(command_line):
+    """The broker was restarted, or its answer about one group cannot be read."""
+    asked = []
+
+    def stats(command):
+        asked.append(command)
+        whole = answering(progress(3, 7).encode())(command)
+        return command_line.cluster.network.nodes["broker-b-0:10911"].cut() if len(asked) == 1 else whole
+
+    code, rows, err = list_groups(command_line, 3 * GROUPS_AT_ONCE, stats)
+    lags = [row["lag"] for row in rows]
+    assert (None in lags[:GROUPS_AT_ONCE], None in lags[GROUPS_AT_ONCE:]) == (True, False)
+    assert (code, "broker broker-b: the master broker-b-0:10911 does not answer" in err) == (1, True)
+
+
+def test_a_connection_that_is_lost_once_leaves_no_later_topic_without_traffic(command_line):
+    cluster = command_line.cluster
+    other = cluster.add_master("broker-b")
+    names = sorted(["T", *(f"T{n}" for n in range(3 * TOPICS_AT_ONCE))])
+    for name in names:
+        cluster.name_server.add_route(name, cluster.broker, other)
+    answers = {
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: answering(GroupList(group_list=["G"]).encode()),
+        RequestCode.VIEW_BROKER_STATS_DATA: lambda command: command.answer(1, "do not exist"),
+        RequestCode.GET_CONSUME_STATS: answering(progress(3, 7).encode()),
+        RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
+    }
+    cluster.broker.answer_to = lambda command: answers[command.code](command)
+    other.answer_to = lambda command: other.cut() if len(other.seen) == 1 else answers[command.code](command)
+    code, out, _ = command_line("traffic", "--json")
+    lags = [json.loads(line)["lag"] for line in out.splitlines()]
+    assert (code, len(lags)) == (1, len(names))
+    assert (None in lags[:TOPICS_AT_ONCE], None in lags[TOPICS_AT_ONCE:]) == (True, False)
+
+
 def test_a_master_that_goes_while_its_traffic_is_asked_for_is_named(command_line):
     cluster = command_line.cluster
     other = cluster.add_master("broker-b")
