@@ -188,7 +188,8 @@ class Link:
         self._lost: MQError | None = None
         self._scope = trio.CancelScope()
         self._capacity: trio.Event | None = None
-        self._received_frames = 0
+        self._heard = False
+        """Whether bytes have arrived since the last requests that timed out; a long answer may take long to arrive."""
         self._silent_timeouts = 0
 
     @property
@@ -381,6 +382,7 @@ class Link:
         try:
             while data := await receive_some(max_bytes):
                 self.received_s = trio.current_time()
+                self._heard = True
                 if not first:
                     self.has_received, first = True, bytes(data[:8])
                 for command in decoder.feed(bytes(data)):
@@ -416,7 +418,6 @@ class Link:
         self.close(LinkLost("the connection broke", address=self.address, remark=named_error(error)))
 
     def _take(self, command: Command) -> None:
-        self._received_frames += 1
         if command.is_response:
             if command.code:
                 self._on_code(command.code)
@@ -534,8 +535,8 @@ class Link:
             self._wake_waiting_senders()
 
     def _check_silence(self) -> None:
-        if self._received_frames:
-            self._received_frames = self._silent_timeouts = 0
+        if self._heard:
+            self._heard, self._silent_timeouts = False, 0
             return
         self._silent_timeouts += 1
         if self._silent_timeouts >= SILENT_TIMEOUTS_MAX:

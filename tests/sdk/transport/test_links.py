@@ -259,6 +259,17 @@ async def test_a_silent_peer_is_given_up_after_two_timeouts(autojump_clock, link
     assert isinstance(await outcome(link), errors.LinkLost)
 
 
+async def test_a_peer_whose_long_answer_arrives_slowly_is_not_given_up(autojump_clock, link_pair, nursery):
+    """Short requests time out meanwhile, since their answers come after it on the connection."""
+    link, peer = link_pair
+    nursery.start_soon(outcome, link, 1.0)
+    frame = (await peer.next()).answer(0, body=bytes(100)).encode()
+    for begin in range(0, len(frame), 20):
+        await peer.stream.send_all(frame[begin : begin + 20])
+        assert isinstance(await outcome(link, 1.0), errors.RequestTimeout)
+        assert link.is_open
+
+
 async def test_a_proxy_is_not_given_up_for_a_broker_that_it_does_not_answer_for(autojump_clock, link_pair, nursery):
     """Its client would leave its groups, and their other members would share the queues again."""
     link, peer = link_pair
