@@ -24,6 +24,7 @@ from triomq.errors import (
     Overloaded,
     PermissionDenied,
     ProtocolViolation,
+    RequestTimeout,
     error_for_code,
 )
 from triomq_protocol.codes import RequestCode, ResponseCode
@@ -207,11 +208,15 @@ async def answer_on(link: Link, request: Command, timeout_s: float) -> Command:
     async def probe() -> None:
         nonlocal failure
         await trio.sleep(PATIENCE_S)
+        asked_s = trio.current_time()
         try:
             await link.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO), PROBE_S)
         except Overloaded:
             pass  # it was not asked
         except MQError as error:
+            if isinstance(error, RequestTimeout) and link.received_s > asked_s:
+                nursery.start_soon(probe)  # the long answer arrives on a slow connection, and the short one behind it
+                return
             failure = error
             nursery.cancel_scope.cancel()
 

@@ -325,6 +325,28 @@ async def test_a_broker_that_hangs_is_given_up_before_its_one_long_answer_is_due
         assert trio.current_time() - began == pytest.approx(PATIENCE_S + PROBE_S)
 
 
+async def test_a_long_answer_on_a_slow_connection_is_waited_for(autojump_clock, cluster):
+    """A short request is answered only after it."""
+    broker = cluster.broker
+    broker.store("T", 0, bytes(1000))
+
+    async def slowly(command):
+        answer = broker.serve(command)
+        answer.opaque = command.opaque
+        frame, stream = answer.encode(), broker.asking
+        async with broker.writing[stream]:
+            for begin in range(0, len(frame), 100):
+                await stream.send_all(frame[begin : begin + 100])
+                await trio.sleep(1)
+
+    broker.script(RequestCode.PULL_MESSAGE, slowly)
+    async with cluster.client() as client:
+        began = trio.current_time()
+        page, _ = await client.messages.page(QUEUE, 0)
+        assert trio.current_time() - began > 2 * PATIENCE_S + PROBE_S
+    assert [message.body for message in page] == [bytes(1000)]
+
+
 async def test_answers_without_their_fields_are_violations_of_the_protocol(autojump_clock, cluster):
     """And no errors of the header's reader, nor groups of them."""
     cluster.name_server.script(RequestCode.GET_KV_CONFIG, lambda command: _WithoutFields(command))
