@@ -194,21 +194,21 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
         check_callback("report", report, plain=True)
         sent = 0
 
-        def note_sent(letter: DeadLetter, result: SendResult) -> bool:
-            nonlocal sent
-            sent += 1
-            if report is not None:
-                report(Redriven(letter, result))
-            return limit is None or sent < limit
-
         sending = False
+        """Whether an error is that of a send, or of `report`."""
 
         async def send(letter: DeadLetter) -> SendResult:
             nonlocal sending
             sending = True
-            result = await self._send(letter, group, to)
+            return await self._send(letter, group, to)
+
+        def note_sent(letter: DeadLetter, result: SendResult) -> bool:
+            nonlocal sent, sending
+            sent += 1
+            if report is not None:
+                report(Redriven(letter, result))
             sending = False
-            return result
+            return limit is None or sent < limit
 
         failure: MQError | None = None
         for queue in await self.queues(group):
