@@ -116,11 +116,23 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             return []
         return list(route.subscribe_queues)
 
-    async def count(self, group: str, *, again: bool = False) -> int:
-        """The number of dead letters that a redrive would send: those that none has passed, or with `again` all."""
+    async def count(self, group: str, *, again: bool = False, without_answer: dict[str, str] | None = None) -> int:
+        """The number of dead letters that a redrive would send: those that none has passed, or with `again` all.
+
+        Args:
+            group: the group's name.
+            again: whether to include those that a redrive has passed.
+            without_answer: the broker sets that do not answer are added to it, with the reason, and those of the others
+                are counted; by default one that does not answer is an error.
+        """
         total = 0
         for queue in await self.queues(group):
-            total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
+            try:
+                total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
+            except OUT_OF_REACH as error:
+                if without_answer is None:
+                    raise
+                without_answer[queue.broker_name] = error.reason
         return total
 
     async def read(self, group: str, *, limit: int = 100, again: bool = True) -> Found[DeadLetter]:

@@ -146,6 +146,8 @@ def redrive(
     if not yes:
         check_can_ask(f"sends dead letters of group {group} again")
         with_client(name_servers, redriving.look, route_wait_s=0)
+        for broker, why in sorted(redriving.without_answer.items()):
+            click.echo(printable_line(f"broker {broker}: {why}; its dead letters are not counted"), err=True)
         if redriving.waiting:
             where = "the topics they come from" if to == "origin" else f"group {group}"
             ask(f"Send {redriving.waiting} dead letters of group {group} to {where}?", "Nothing was sent.")
@@ -162,6 +164,7 @@ class _Redrive:
         self, group: str, to: Literal["origin", "group"], limit: int | None, again: bool, as_json: bool
     ) -> None:
         self.waiting = 0
+        self.without_answer: dict[str, str] = {}
         self._group = group
         self._to = to
         self._limit = limit
@@ -170,10 +173,15 @@ class _Redrive:
         self._sent: Counter[str] = Counter()
 
     async def look(self, client: Client) -> None:
-        """Count the letters to be sent."""
+        """Count the letters to be sent. Raises ClickException if there may be some only at brokers that do not answer."""
         await _check_group(client, self._group)
-        waiting = await client.dead_letters.count(self._group, again=self._again)
+        waiting = await client.dead_letters.count(self._group, again=self._again, without_answer=self.without_answer)
         self.waiting = waiting if self._limit is None else min(waiting, self._limit)
+        if not waiting:
+            self._check_all_counted()
+
+    def _check_all_counted(self) -> None:
+        check_outage(self.without_answer, incomplete="its dead letters are not counted")
 
     async def show_plan(self, client: Client) -> None:
         """Print how many would be sent where."""
@@ -187,6 +195,7 @@ class _Redrive:
             say(row, f"{number} would go to {topic}", as_json=self._as_json)
         if not where and not self._as_json:
             click.echo(f"group {self._group} has no dead letters to redrive")
+        self._check_all_counted()
 
     def _aim(self, letter: DeadLetter) -> str:
         if self._to == "group":

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from triomq import MessageQueue
-from triomq._cli import consume, messages
+from triomq._cli import consume, messages, options
 from triomq._cli.topics import order_warning
 from triomq.admin import OffsetWrapper
 from triomq_command import running
@@ -114,6 +114,26 @@ def test_the_dead_letters_at_the_other_brokers_are_redriven(letters_at_two):
     assert (code, json.loads(out)["topic"]) == (1, "T")
     assert "a-broker" in err
     assert letters_at_two.cluster.broker.bodies("T") == [b"dead"]
+
+
+def test_the_plan_of_a_redrive_leaves_out_a_broker_that_is_down(letters_at_two):
+    code, out, err = letters_at_two("dlq", "redrive", "A", "--dry-run")
+    assert (code, out) == (1, "1 would go to T\n")
+    assert "broker a-broker: ConnectFailed" in err
+    assert "its dead letters are not counted" in err
+
+
+def test_a_redrive_beside_a_broker_that_is_down_asks_for_the_others(letters_at_two, monkeypatch):
+    asked = []
+    monkeypatch.setattr(options, "has_terminal", lambda: True)
+    monkeypatch.setattr(options.click, "confirm", lambda question: asked.append(question) or True)
+    code, out, err = letters_at_two("dlq", "redrive", "A", "--json")
+    assert (code, json.loads(out)["topic"]) == (1, "T")
+    assert asked == ["Send 1 dead letters of group A to the topics they come from?"]
+    assert "; its dead letters are not counted\n" in err
+    code, out, err = letters_at_two("dlq", "redrive", "A", "--json")
+    assert (code, out, len(asked)) == (1, "", 1)
+    assert "broker a-broker: ConnectFailed" in err
 
 
 def test_a_redrive_ends_where_a_letter_cannot_be_sent(letters_at_two):
