@@ -5,6 +5,7 @@ A cluster may have a hundred thousand topics. Those shown on a page are watched 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -15,6 +16,8 @@ import trio
 from cachetools import TTLCache
 
 from triomq import MQError
+
+log = logging.getLogger("triomq.dashboard")
 
 SAMPLE_EVERY_S: Final = 5.0
 POINTS_MAX: Final = 360
@@ -92,6 +95,7 @@ class History:
     def __init__(self, read: Callable[[str], Awaitable[Figure | None]]) -> None:
         self._read = read
         self._series: TTLCache[str, Series] = TTLCache(WATCHED_MAX, WATCHED_S, timer=trio.current_time)
+        self._failing = False
 
     def seen(self, name: str, figure: Figure | None) -> Series:
         """Record that a page shows a name, watch it from now on, and return its figures so far."""
@@ -108,8 +112,9 @@ class History:
             await self.sample()
 
     async def sample(self) -> None:
-        """Query the watched names once."""
+        """Query the watched names once. Errors other than the cluster's are logged, the first of those in a row."""
         limit = trio.CapacityLimiter(AT_ONCE)
+        failures: list[Exception] = []
 
         async def look(name: str, series: Series) -> None:
             async with limit:
@@ -117,9 +122,15 @@ class History:
                     figure = await self._read(name)
                 except MQError:
                     return  # a page that shows it states why
+                except Exception as error:  # noqa: BLE001 - the pages work without figures over time; it is logged
+                    failures.append(error)
+                    return
                 if figure is not None:
                     series.add(trio.current_time(), figure.value, figure.brokers)
 
         async with trio.open_nursery() as nursery:
             for name, series in list(self._series.items()):
                 nursery.start_soon(look, name, series)
+        if failures and not self._failing:
+            log.error("figures over time cannot be read for %d names", len(failures), exc_info=failures[0])
+        self._failing = bool(failures)

@@ -76,6 +76,36 @@ async def test_what_was_shown_is_watched(autojump_clock):
     assert asked == [], "nobody has looked for a long time"
 
 
+async def test_an_error_of_the_dashboard_itself_is_logged_once(autojump_clock, caplog):
+    """The pages go on, and so do the figures of other names."""
+    failing = {"a", "b"}
+
+    async def read(name):
+        if name in failing:
+            raise ValueError(f"no figure of {name}")
+        return Figure(7.0)
+
+    history = History(read)
+    for name in "abc":
+        history.seen(name, None)
+
+    def logged():
+        return [(record.getMessage(), type(record.exc_info[1])) for record in caplog.records]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(history.run)
+        await trio.sleep(SAMPLE_EVERY_S * 4)
+        assert logged() == [("figures over time cannot be read for 2 names", ValueError)]
+        assert len(history.seen("c", None).points) >= 3
+        failing.clear()
+        await trio.sleep(SAMPLE_EVERY_S * 2)
+        assert history.seen("a", None).points
+        failing.add("c")
+        await trio.sleep(SAMPLE_EVERY_S * 2)
+        assert len(logged()) == 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_kept_is_bounded(autojump_clock):
     history = History(None)  # type: ignore[arg-type]
     for number in range(WATCHED_MAX + 50):
