@@ -89,10 +89,10 @@ class History:
     """The figures of all watched names.
 
     Args:
-        read: queries the cluster for the current figure of a name.
+        read: queries the cluster for the current figure of a name; its second argument is what `topic_stats` calls `silent`.
     """
 
-    def __init__(self, read: Callable[[str], Awaitable[Figure | None]]) -> None:
+    def __init__(self, read: Callable[[str, dict[str, str]], Awaitable[Figure | None]]) -> None:
         self._read = read
         self._series: TTLCache[str, Series] = TTLCache(WATCHED_MAX, WATCHED_S, timer=trio.current_time)
         self._failing = False
@@ -115,11 +115,12 @@ class History:
         """Query the watched names once. Errors other than the cluster's are logged, the first of those in a row."""
         limit = trio.CapacityLimiter(AT_ONCE)
         failures: list[Exception] = []
+        silent: dict[str, str] = {}  # else each name would wait for a broker that hangs
 
         async def look(name: str, series: Series) -> None:
             async with limit:
                 try:
-                    figure = await self._read(name)
+                    figure = await self._read(name, silent)
                 except MQError:
                     return  # a page that shows it states why
                 except Exception as error:  # noqa: BLE001 - the pages work without figures over time; it is logged

@@ -129,11 +129,11 @@ class Pages:
             nursery.start_soon(self.topic_history.run)
             nursery.start_soon(self.lag_history.run)
 
-    async def _topic_ends(self, name: str) -> Figure:
-        return (await looking.topic(self._client, name)).ends
+    async def _topic_ends(self, name: str, silent: dict[str, str]) -> Figure:
+        return (await looking.topic(self._client, name, silent)).ends
 
-    async def _lag(self, name: str) -> Figure | None:
-        return _lag_figure((await self._client.groups.progress(name)).lag)
+    async def _lag(self, name: str, silent: dict[str, str]) -> Figure | None:
+        return _lag_figure((await self._client.groups.progress(name, silent=silent)).lag)
 
     # --- the cluster ---------------------------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import trio
 
 from triomq import MessageQueue, MQError
-from triomq.admin import TopicOffset
+from triomq.admin import GroupProgress, TopicOffset, TopicStats
 from triomq_dashboard.history import POINTS_MAX, SAMPLE_EVERY_S, WATCHED_MAX, WATCHED_S, Figure, History, Series
 from triomq_dashboard.looking import TopicFigures
+from triomq_dashboard.pages import Pages
 
 
 async def test_a_rate_needs_two_figures():
@@ -53,7 +56,7 @@ async def test_what_was_shown_is_watched(autojump_clock):
     values = {"a": 0.0, "b": 0.0}
     asked = []
 
-    async def read(name):
+    async def read(name, _silent):
         asked.append(name)
         if name == "b":
             raise MQError("gone")
@@ -76,11 +79,35 @@ async def test_what_was_shown_is_watched(autojump_clock):
     assert asked == [], "nobody has looked for a long time"
 
 
+async def test_figures_wait_once_for_a_broker_that_hangs(autojump_clock):
+    async def ask(silent):
+        if silent is None or "b:1" not in silent:
+            await trio.sleep(5)
+            (silent if silent is not None else {})["b:1"] = "no answer in time"
+
+    async def topic_stats(_name, *, silent=None):
+        await ask(silent)
+        return TopicStats({}, {"b": "it does not answer"})
+
+    async def progress(_name, *, silent=None):
+        await ask(silent)
+        return GroupProgress({}, {"b": "it does not answer"})
+
+    client = SimpleNamespace(admin=SimpleNamespace(topic_stats=topic_stats), groups=SimpleNamespace(progress=progress))
+    pages = Pages(client, None)  # type: ignore[arg-type]
+    for history in (pages.topic_history, pages.lag_history):
+        for number in range(WATCHED_MAX):
+            history.seen(f"name-{number}", None)
+        began = trio.current_time()
+        await history.sample()
+        assert trio.current_time() - began == 5
+
+
 async def test_an_error_of_the_dashboard_itself_is_logged_once(autojump_clock, caplog):
     """The pages go on, and so do the figures of other names."""
     failing = {"a", "b"}
 
-    async def read(name):
+    async def read(name, _silent):
         if name in failing:
             raise ValueError(f"no figure of {name}")
         return Figure(7.0)
