@@ -151,11 +151,18 @@ class SettingsBySet(dict[str, GroupSettings]):
 
     Attributes:
         unknown: broker name -> why nothing is known about the set; it may have the group, with any settings.
+        of_slaves: broker name -> why the master of the set does not answer; its settings are those that a slave has.
     """
 
-    def __init__(self, settings: Mapping[str, GroupSettings], unknown: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, GroupSettings],
+        unknown: Mapping[str, str],
+        of_slaves: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(settings)
         self.unknown: dict[str, str] = dict(unknown)
+        self.of_slaves: dict[str, str] = dict(of_slaves or {})
 
 
 @attrs.frozen(kw_only=True)
@@ -247,7 +254,8 @@ class GroupAdmin(metaclass=NoPublicConstructor):
     async def settings(self, group: str) -> SettingsBySet:
         """The settings of a group at brokers: broker name -> settings; sets that do not know the group are missing.
 
-        Sets of which no broker answers are missing too; see ``SettingsBySet.unknown``.
+        Sets of which no broker answers are missing too; see ``SettingsBySet.unknown``. A slave is asked while its master
+        does not answer; see ``SettingsBySet.of_slaves``.
 
         Raises:
             BrokerNotFound: no broker answers.
@@ -258,7 +266,9 @@ class GroupAdmin(metaclass=NoPublicConstructor):
         found = await self._ask_sets(lambda: Command.request(request), ADMIN_TIMEOUT_S)
         if not found.answers:
             raise BrokerNotFound(f"{what}: no broker answers: {outage_text(found.without_master)}")
-        settings = SettingsBySet({}, {name: found.without_master[name] for name in found.silent})
+        unknown = {name: found.without_master[name] for name in found.silent}
+        of_slaves = {name: why for name, why in found.without_master.items() if name not in unknown}
+        settings = SettingsBySet({}, unknown, of_slaves)
         for each in found.answers:
             answer = checked(each.answer, what, each.address)
             table = (await body_of(SubscriptionGroupTable, answer, each.address)).subscription_group_table

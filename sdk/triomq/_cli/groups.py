@@ -196,14 +196,15 @@ def _show_members(group: str, online: ConsumerConnection, *, as_json: bool) -> N
 async def _change_settings(client: Client, group: str, changes: Mapping[str, Any]) -> None:
     """Change settings set by set: settings that are not given stay as each set has them."""
     now = await client.groups.settings(group)
+    unknown = now.unknown | now.of_slaves  # a slave may lack the latest change
     done: list[str] = []
     failures: dict[str, MQError] = {}
     for name in sorted(await client.admin.broker_sets()):
         try:
-            if name in now.unknown:
+            if name in unknown:
                 # Settings created from the defaults could replace others.
                 raise BrokerNotFound(
-                    f"nothing was changed on broker {name}, whose settings of group {group} are unknown: {now.unknown[name]}"
+                    f"nothing was changed on broker {name}, whose settings of group {group} are unknown: {unknown[name]}"
                 )
             changed = attrs.evolve(now.get(name, GroupSettings()), **changes)
             if changed != now.get(name):
@@ -235,7 +236,8 @@ def _settings_of(group: str, name_servers: str, changes: dict[str, Any] | None, 
                 f"{each.broker_when_slow:>7} {_yes(each.notify_members)}"
             )
             say(row, text, as_json=as_json)
-        check_outage(found.unknown, incomplete="its settings are unknown")
+        missing = "its settings are unknown" + (", or as a slave has them" if found.of_slaves else "")
+        check_outage(found.unknown | found.of_slaves, incomplete=missing)
 
     with_client(name_servers, work, route_wait_s=0)
 

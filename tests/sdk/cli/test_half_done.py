@@ -69,6 +69,19 @@ def test_a_set_whose_settings_are_unknown_is_named(two):
     assert "its settings are unknown" in err
 
 
+def test_settings_that_a_slave_has_are_not_called_its_masters(command_line):
+    """It may lack the latest change, and is not changed."""
+    slave = command_line.cluster.add_slave()
+    command_line.cluster.broker.script(LIST, None, None, None)
+    slave.script(LIST, *[group_of(consume_enable=False)] * 3)
+    code, out, err = command_line("groups", "G", "--settings", "--json")
+    assert (code, json.loads(out)["consume"]) == (1, False)
+    assert "broker broker-a: the master broker-a-0:10911 does not answer" in err
+    assert "as a slave has them" in err
+    code, _, err = command_line("groups", "G", "--create", "--no-consume")
+    assert (code, "nothing was changed on broker broker-a" in err) == (1, True)
+
+
 def test_a_group_is_changed_at_the_others(two):
     command_line, refusing, other = two
     for broker in (refusing, other):
