@@ -10,12 +10,15 @@ import click
 
 from triomq import Client, LitePullConsumer, MessageQueue, QueueBounds, ReceivedMessage, StartFrom
 from triomq._cli.options import (
+    UNREAD,
     body_text,
+    check_outage,
     checked_queue,
     filter_of,
     json_option,
     moment,
     name_servers_option,
+    noting_outage,
     offset_of,
     print_received,
     queue_of,
@@ -25,7 +28,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq.errors import BrokerNotFound, RouteNotFound
-from triomq_command.running import printable
+from triomq_command.running import printable, printable_line
 from triomq_protocol.names import TOOLS_GROUP
 
 TAIL_GROUP = TOOLS_GROUP
@@ -115,14 +118,16 @@ def consume(
             queues = await looker.fetch_queues(topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
-        starts = await _starts(client.bounds, queues, start)
+        without_answer: dict[str, str] = {}
+        starts = await _starts(client.bounds, queues, start, without_answer)
         async with client.lite_pull_consumer(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
         ) as consumer:
-            await consumer.assign(queues, expression)
+            await consumer.assign(list(starts), expression)
             printed = await _print_all(consumer, show, most, client.bounds if until_end else None, since_ms=since_ms)
         if not printed:
             _say_nothing_came(topic, f"from {start} on")
+        check_outage(without_answer, incomplete=UNREAD)
 
     until_signal(lambda: with_client(name_servers, work))
 
@@ -138,7 +143,8 @@ async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
         click.echo(f"waiting for topic {topic}: {error.reason}", err=True)
         return
     if until_end:
-        await _starts(client.bounds, queues, "latest")
+        for queue in queues:
+            await client.bounds.max_offset(queue)
 
 
 async def _print_all(
@@ -255,15 +261,31 @@ def _since_ms(start: str) -> int:
     return time_of(start) if is_time else 0
 
 
-async def _starts(bounds: QueueBounds, queues: list[MessageQueue], start: str) -> dict[MessageQueue, int]:
+async def _starts(
+    bounds: QueueBounds, queues: list[MessageQueue], start: str, without_answer: dict[str, str]
+) -> dict[MessageQueue, int]:
+    """The offset at which each queue starts; those of brokers that do not answer are missing, and added with the reason.
+
+    Raises:
+        click.ClickException: no broker answers.
+    """
     found: dict[MessageQueue, int] = {}
     for queue in queues:
-        if start == "earliest":
-            found[queue] = await bounds.min_offset(queue)
-        elif start == "latest":
-            found[queue] = await bounds.max_offset(queue)
-        elif (offset := offset_of(start)) is not None:
-            found[queue] = offset
-        else:
-            found[queue] = await bounds.offset_by_time(queue, time_of(start))
+        if queue.broker_name not in without_answer:
+            with noting_outage(queue, without_answer):
+                found[queue] = await _start(bounds, queue, start)
+    if not found:
+        check_outage(without_answer, incomplete=UNREAD)
+    for broker, why in sorted(without_answer.items()):
+        click.echo(printable_line(f"broker {broker}: {why}; its queues are not read"), err=True)
     return found
+
+
+async def _start(bounds: QueueBounds, queue: MessageQueue, start: str) -> int:
+    if start == "earliest":
+        return await bounds.min_offset(queue)
+    if start == "latest":
+        return await bounds.max_offset(queue)
+    if (offset := offset_of(start)) is not None:
+        return offset
+    return await bounds.offset_by_time(queue, time_of(start))

@@ -21,10 +21,13 @@ from triomq._cli.doctor import doctor
 from triomq._cli.groups import groups
 from triomq._cli.offsets import offsets
 from triomq._cli.options import (
+    UNREAD,
+    check_outage,
     checked_queue,
     filter_of,
     json_option,
     name_servers_option,
+    noting_outage,
     positive,
     print_received,
     queue_of,
@@ -219,15 +222,18 @@ def pull(
             queues = await consumer.fetch_queues(topic)
             if only is not None:
                 queues = [checked_queue(only, queues)]
+            without_answer: dict[str, str] = {}
             for each in queues:
-                await _seek(consumer, each, start, offset)
+                if each.broker_name not in without_answer:
+                    with noting_outage(each, without_answer):
+                        await _seek(consumer, each, start, offset)
             printed: dict[MessageQueue, int] = {}
+            drain = partial(_drain, consumer, queues, tags, sql, printed, without_answer, as_json=as_json)
             try:
-                left = max_messages if max_messages is not None else sys.maxsize
-                left = await _drain(consumer, queues, tags, sql, left, printed, as_json=as_json)
+                left = await drain(max_messages if max_messages is not None else sys.maxsize)
                 while follow and left > 0:
                     await trio.sleep(0.2)
-                    left = await _drain(consumer, queues, tags, sql, left, printed, as_json=as_json)
+                    left = await drain(left)
             except BaseException:
                 # Ctrl-C, a reader that closes the output, an outage: what was printed is consumed.
                 with trio.move_on_after(COMMIT_S, shield=True) as scope:
@@ -254,22 +260,34 @@ async def _drain(
     queues: Iterable[MessageQueue],
     tags: str | None,
     sql: str | None,
-    left: int,
     printed: dict[MessageQueue, int],
+    without_answer: dict[str, str],
+    left: int,
     *,
     as_json: bool,
 ) -> int:
-    """Print the messages of the queues up to `left`, and note the offsets behind them in `printed`."""
+    """Print the messages of the queues up to `left`, and note the offsets behind them in `printed`.
+
+    Returns:
+        How many of `left` were not there.
+
+    Raises:
+        click.ClickException: brokers do not answer; the queues of the others have been printed.
+    """
     for queue in queues:
-        while left > 0:
-            result = await consumer.pull(queue, tags=tags, sql=sql, max_messages=min(32, left))
-            for message in result:
-                print_received(message, as_json=as_json)
-                printed[queue] = message.queue_offset + 1
-            printed[queue] = result.next_offset
-            left -= len(result)
-            if result.status is PullStatus.NO_NEW_MESSAGE:
-                break
+        if queue.broker_name in without_answer:
+            continue
+        with noting_outage(queue, without_answer):
+            while left > 0:
+                result = await consumer.pull(queue, tags=tags, sql=sql, max_messages=min(32, left))
+                for message in result:
+                    print_received(message, as_json=as_json)
+                    printed[queue] = message.queue_offset + 1
+                printed[queue] = result.next_offset
+                left -= len(result)
+                if result.status is PullStatus.NO_NEW_MESSAGE:
+                    break
+    check_outage(without_answer, incomplete=UNREAD)
     return left
 
 

@@ -7,8 +7,8 @@ import codecs
 import json
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from triomq import Client, ClientOptions, Credentials, MessageQueue, ReceivedMes
 from triomq._cli.tls import dialer_given
 from triomq._error_text import shown
 from triomq.admin import OffsetWrapper
+from triomq.errors import BrokerNotFound, ConnectFailed, LinkLost, RequestTimeout
 from triomq_command.connection_options import account_given, with_connection_options
 from triomq_command.ending_signals import interrupted_by_signals
 from triomq_command.running import has_terminal, printable, printable_line
@@ -265,6 +266,19 @@ def check_outage(
         raise click.ClickException("; ".join(filter(None, [refusals, sets, incomplete])) + f" ({cure})")
     if refused:
         raise click.ClickException(refusals)
+
+
+UNREAD = "its messages are missing above"
+"""The effect of an outage on the messages of a topic."""
+
+
+@contextmanager
+def noting_outage(queue: MessageQueue, without_answer: dict[str, str]) -> Iterator[None]:
+    """End the block where the queue's broker does not answer, and add the broker and why: queues of others are read."""
+    try:
+        yield
+    except (BrokerNotFound, ConnectFailed, LinkLost, RequestTimeout) as error:
+        without_answer[queue.broker_name] = error.reason
 
 
 def check_contests(contested: Mapping[str, str]) -> None:

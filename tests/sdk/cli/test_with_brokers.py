@@ -252,6 +252,44 @@ def test_pulls_that_are_refused_are_not_taken_for_the_end(command_line):
     assert "not all was read: nothing came for 2 s from queues that have more: broker-a:1; see" in err
 
 
+@pytest.fixture(params=["down", "hangs"])
+def one_away(request, command_line):
+    """The first of the two brokers of topic T does not answer; the other one has a message."""
+    away = command_line.cluster.add_master("a-broker")
+    command_line.cluster.name_server.add_route("T", away, command_line.cluster.broker)
+    command_line.cluster.broker.store("T", 1, b"m")
+    away.up = request.param != "down"
+    away.answer_to = lambda command: None
+    return command_line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pull", "T"],
+        ["pull", "T", "--from", "committed"],
+        ["pull", "T", "--offset", "0", "--commit"],
+        ["pull", "T", "--follow"],
+        ["consume", "T", "--until-end"],
+        ["consume", "T", "--from", "earliest", "-m", "1"],
+    ],
+)
+def test_the_queues_of_the_other_brokers_are_read(one_away, arguments):
+    code, out, err = one_away(*arguments)
+    assert (code, out) == (1, "m\n")
+    assert "broker a-broker: " in err
+    assert "; its messages are missing above (" in err
+    assert one_away.passed_s < 20, "each of its queues would take as long"
+    if "--commit" in arguments:
+        assert one_away.cluster.broker.offsets["triomq-cli-pull", "T", 1] == 1
+
+
+@pytest.mark.parametrize("command", ["pull", "consume"])
+def test_a_queue_whose_broker_is_away_is_not_read(one_away, command):
+    code, out, err = one_away(command, "T", "--queue", "a-broker:0")
+    assert (code, out, err.count("broker a-broker: ")) == (1, "", 1)
+
+
 def test_a_message_that_comes_late_is_printed_before_the_end(command_line):
     broker = command_line.cluster.broker
     for queue_id in (0, 1):
