@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from triomq_command.ending_signals import interrupted_by_signals
+from triomq_command.garbage import importing
 from triomq_command.running import missing_package
 
 COMMANDS: Final = {
@@ -69,7 +70,8 @@ class _Loaded(click.Group):
         if cmd_name not in COMMANDS:
             return None
         try:
-            module = import_module(_module_of(cmd_name))
+            with importing():
+                module = import_module(_module_of(cmd_name))
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("triomq"):
                 raise

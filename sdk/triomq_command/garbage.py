@@ -26,7 +26,8 @@ def without_collections() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Exclude the imports in the block from all garbage collections, and from Ctrl-C, in the process of a command.
+    """Exclude the imports in the block from all garbage collections, and from Ctrl-C and other signals that raise
+    KeyboardInterrupt, in the process of a command.
 
     The full collections at the interpreter's end, too, otherwise visit the 100,000 objects of the imports: that took a
     quarter of the processor time of short commands. A KeyboardInterrupt within an import may be lost, since Python's
@@ -42,7 +43,9 @@ def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    raising = {number for number in ending if callable(signal.getsignal(number))}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, raising)
     try:
         yield
     finally:

@@ -40,6 +40,7 @@ from triomq._cli.stored import message as message_command
 from triomq._cli.topics import cluster_status, topics, traffic
 from triomq._side_by_side import side_by_side
 from triomq.errors import InvalidCall
+from triomq_command.garbage import importing
 from triomq_command.overview import must_print
 from triomq_command.running import QuietGroup, exit_code_of, printable
 
@@ -88,7 +89,8 @@ class Commands(QuietGroup):
         if entry is None:
             return None
         try:
-            command = entry.load()
+            with importing():
+                command = entry.load()
         except (ImportError, AttributeError) as error:
             return _missing(cmd_name, entry, error)
         return command if isinstance(command, click.Command) else None

@@ -125,6 +125,43 @@ except KeyboardInterrupt:
 """
 
 
+WITHIN_A_COMMAND = """
+import os, signal, sys
+from types import SimpleNamespace
+from triomq._cli import messages
+from triomq_benchmarks import __main__ as bench
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def load(*_name):
+    for number in {signals}:
+        os.kill(os.getpid(), number)
+    print("imported")
+    return SimpleNamespace(run=None)
+
+bench.import_module = load
+if "{command}" == "other":
+    messages._found = lambda: dict(other=SimpleNamespace(load=load, value="other"))
+sys.exit(messages.run({arguments}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "signals", "code"),
+    [
+        (["other"], [signal.SIGINT], 130),
+        (["bench", "run"], [signal.SIGINT], 130),
+        (["bench", "run"], [signal.SIGTERM], 143),
+    ],
+)
+def test_a_signal_waits_for_the_import_of_a_command(arguments: list[str], signals: list[int], code: int) -> None:
+    program = WITHIN_A_COMMAND.format(
+        arguments=arguments, signals=[int(each) for each in signals], command=arguments[0]
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "imported\n", "")
+
+
 def test_ctrl_c_waits_for_the_end_of_an_import() -> None:
     """msgspec crashes at a KeyboardInterrupt while it prepares a decoder, and import locks drop one."""
     done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, check=True)
