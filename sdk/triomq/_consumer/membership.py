@@ -316,6 +316,7 @@ class Membership(ABC):
             look_up: as for :meth:`announce`.
         """
         self.announced.pop(topic, None)
+        self.positions.forget_left(of_topic=topic)
         await self._announce_all(look_up=look_up)
 
     async def _announce_all(self, *, look_up: bool) -> None:
@@ -682,6 +683,17 @@ class Membership(ABC):
     @abstractmethod
     async def revoked(self, queues: Sequence[MessageQueue], /) -> Collection[MessageQueue]:
         """Give queues up: stop pulling, persist their offsets.  Those that are not returned cannot be now."""
+
+    def let_go(self, queue: MessageQueue) -> None:
+        """Drop the position in a queue that was given up, unless it may come back to this member."""
+        if queue.topic in self.shared_topics():
+            self.positions.leave(queue)
+        else:
+            self.positions.forget(queue)
+
+    def left_to_others(self, queues: Collection[MessageQueue], /) -> None:
+        """These queues are other members': where this one was in them no longer counts."""
+        self.positions.forget_left(queues)
 
     @abstractmethod
     async def topic_changed(self, topic: str, /) -> None:

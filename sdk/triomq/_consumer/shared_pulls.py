@@ -298,6 +298,9 @@ class Share:
     async def topic_changed(self, _topic: str, /) -> None:
         """Does nothing: pulls carry their expression."""
 
+    def left_to_others(self, _queues: Collection[MessageQueue], /) -> None:
+        """Does nothing: positions in queues that were given up are not kept."""
+
     def is_stuck(self, _queue: MessageQueue, /) -> bool:
         """Always false: no queue has a task that could end."""
         return False

@@ -186,3 +186,94 @@ async def test_assigned_queues_belong_to_no_other_member(autojump_clock, group_c
         assert not consumer._member.positions.in_doubt(Q0)
         await consumer.commit()
         assert group_cluster.broker.offsets["H", "T", 0] == 1
+
+
+@asynccontextmanager
+async def without_broker(cluster: Any, consumer: Any) -> AsyncIterator[None]:
+    """Broker-a restarts with older offsets, as after a crash, and is not in the route meanwhile."""
+    other = cluster.network.nodes["broker-b-0:10911"]
+    await cluster.broker.stop()
+    cluster.name_server.add_route("T", other)
+    await until(lambda: Q0 not in consumer._member.engine.queues)
+    await trio.sleep(30)  # what handlers have begun has ended
+    cluster.broker.offsets["G", "T", 0] = cluster.broker.offsets["G", "T", 1] = 2
+    cluster.broker.consumers.commits.clear()
+    yield
+    cluster.broker.up = True
+    cluster.name_server.add_route("T", cluster.broker, other)
+
+
+@pytest.fixture
+def two_masters(group_cluster: Any) -> Any:
+    """The cluster with a second master of the topic."""
+    group_cluster.add_master("broker-b").consumers.serves_groups = True
+    return group_cluster
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_queue_is_continued_when_its_broker_comes_back(autojump_clock, two_masters, at_work, kind):
+    async with at_work(kind) as member:
+        async with without_broker(two_masters, member.consumer):
+            before = len(member.seen[0])
+            member.seen[0].clear()
+        await until(lambda: 99 in member.seen[0])
+        assert before - 2 <= min(member.seen[0]) <= before, "only what was being handled comes again"
+        await until(lambda: 100 in member.commits())
+        assert min(member.commits()) >= before - 2, "the group's offset never goes back"
+
+
+async def test_what_was_not_committed_by_hand_comes_again_when_the_broker_comes_back(
+    autojump_clock, two_masters, open_consumer
+):
+    for number in range(10):
+        two_masters.broker.store("T", 0, b"%d" % number)
+    async with open_consumer("lite", auto_commit=False) as consumer:
+        while len(await consumer.poll()) < 10:
+            pass
+        assert await consumer.poll(0.5) == []
+        async with without_broker(two_masters, consumer):
+            pass
+        assert [message.queue_offset for message in await consumer.poll()] == list(range(2, 10))
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_queue_that_another_member_has_had_since_starts_at_the_committed_offset(
+    autojump_clock, two_masters, at_work, kind
+):
+    brokers = two_masters.broker, two_masters.network.nodes["broker-b-0:10911"]
+    async with at_work(kind) as member:
+        rebalance = member.consumer._member.rebalance
+        async with without_broker(two_masters, member.consumer):
+            for broker in brokers:
+                broker.consumers.members["G"] = {"!other": object(), **broker.consumers.members["G"]}
+        await trio.sleep(60)
+        assert Q0 not in rebalance.owned
+        # It went back, and ends.
+        for broker in brokers:
+            del broker.consumers.members["G"]["!other"]
+        two_masters.broker.offsets["G", "T", 0] = 3
+        member.seen[0].clear()
+        rebalance.wake()
+        await until(lambda: 99 in member.seen[0])
+        assert min(member.seen[0]) == 3
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_new_subscription_starts_at_the_committed_offset(autojump_clock, two_masters, at_work, kind):
+    async with at_work(kind) as member:
+        async with without_broker(two_masters, member.consumer):
+            await member.consumer.unsubscribe("T")
+            member.seen[0].clear()
+            await member.consumer.subscribe("T")
+        await until(lambda: 99 in member.seen[0])
+        assert min(member.seen[0]) == 2
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_reset_counts_more_than_where_a_member_was(autojump_clock, two_masters, at_work, kind):
+    async with at_work(kind) as member:
+        async with without_broker(two_masters, member.consumer):
+            member.seen[0].clear()
+            await member.consumer._member.reset("T", {Q0: 2})
+        await until(lambda: 99 in member.seen[0])
+        assert min(member.seen[0]) == 2

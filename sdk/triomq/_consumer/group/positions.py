@@ -50,6 +50,9 @@ PERSIST_FIRST_S: Final = 10.0
 PERSIST_ALL_S: Final = 30.0
 """How often offsets that have not moved are persisted again: a broker may have lost them in a crash."""
 
+LEFT_MAX: Final = 10_000
+"""The most queues whose position is kept after they were given up, as their broker is gone; it may never return."""
+
 END_TIMEOUT_S: Final = 3.0
 """How long the last commit of a queue or a consumer, and unlocking, may take in any case."""
 
@@ -232,6 +235,8 @@ class Positions:
         """Queue that was moved, of which no later offset has been written -> whether one is being written."""
         self._lowest: dict[MessageQueue, int] = {}
         """Queue that another member has taken over -> the lowest offset that may be committed."""
+        self._left: dict[MessageQueue, tuple[int, bool]] = {}
+        """Queue that was given up and is no other member's -> the position, and whether a seek or a reset has set it."""
         self._doubted: set[MessageQueue] = set()
         self._certain = trio.Event()
         self._silent_until: dict[str, float] = {}
@@ -315,6 +320,24 @@ class Positions:
         self._moved.pop(queue, None)
         self._lowest.pop(queue, None)
         self._end_doubt(queue)
+
+    def leave(self, queue: MessageQueue) -> None:
+        """:meth:`forget` a queue that may be no other member's, as its broker has left the route: unless
+        :meth:`forget_left` is called, :meth:`start` continues here, not at an older offset in the store."""
+        offset, moved = self._offsets.get(queue), queue in self._moved
+        self.forget(queue)
+        if offset is not None:
+            self._left[queue] = offset, moved
+            if len(self._left) > LEFT_MAX:
+                del self._left[next(iter(self._left))]
+
+    def forget_left(self, queues: Collection[MessageQueue] = (), *, of_topic: str | None = None) -> None:
+        """Drop the positions in queues that were given up: they are other members', or a reset, or the topic's end,
+        overrules them."""
+        for queue in self._left.keys() & set(queues):
+            del self._left[queue]
+        if of_topic is not None:
+            self._left = {queue: left for queue, left in self._left.items() if queue.topic != of_topic}
 
     # --- doubt -----------------------------------------------------------------------------------------------
 
@@ -475,7 +498,8 @@ class Positions:
     async def start(self, queue: MessageQueue) -> int:
         """The offset to start at in a queue that has just been assigned (docs/protocol/consumer.md §12.4).
 
-        A committed offset always wins.  The start of a new group is committed at once: the next owner of the queue
+        A committed offset wins, except over a later position of this member in a queue that no other one has had since.
+        The start of a new group is committed at once: the next owner of the queue
         starts there too, even if this member dies before it has consumed anything.
 
         Raises:
@@ -483,6 +507,9 @@ class Positions:
         """
         self.forget(queue)
         committed = await self._store.read(queue)
+        left = await self._position_left(queue, committed)
+        if left is not None:
+            return left
         if committed is not None and committed > 0:
             self._offsets[queue] = self._persisted[queue] = committed
             return committed
@@ -492,6 +519,26 @@ class Positions:
             offset = await self._resolve(queue, start_of_new_group(self.start_from, queue.topic))
         self._offsets[queue] = self._starts[queue] = offset
         await self._persist_start(queue)
+        return offset
+
+    async def _position_left(self, queue: MessageQueue, committed: int | None) -> int | None:
+        """Where this member was in a queue before it had to be given up, and continues."""
+        if queue not in self._left:
+            return None
+        offset, moved = self._left[queue]
+        is_ours = moved or committed is None or offset > committed
+        # A broker may have come back without its messages.
+        if is_ours and offset > await self._bounds.max_offset(queue, only_master=True):
+            is_ours = False
+        # A reset may have dropped it meanwhile.
+        if self._left.pop(queue, None) is None or not is_ours:
+            return None
+        log.info("%s is continued at %d, where this member was; %s is committed", queue, offset, committed)
+        self._offsets[queue] = offset
+        if committed is not None:
+            self._persisted[queue] = committed
+        if moved:
+            self._moved[queue] = False
         return offset
 
     async def _persist_start(self, queue: MessageQueue) -> None:

@@ -79,6 +79,9 @@ class Assignee(Protocol):
     async def topic_changed(self, topic: str, /) -> None:
         """Called after a round that moved queues of a topic."""
 
+    def left_to_others(self, queues: Collection[MessageQueue], /) -> None:
+        """Called in each round, after queues were given up: these queues of a topic are other members'."""
+
     def is_stuck(self, queue: MessageQueue, /) -> bool:
         """Whether an owned queue is not pulled any more, so that it should be given up and taken again."""
 
@@ -202,12 +205,14 @@ class _TopicShare:
         queues: the queues that should be ours; None: leave everything as it is.
         members: the number of members, for the log.
         done: whether nothing is missing that must be asked for soon.
+        others: the topic's other queues, which other members have.
     """
 
     topic: str
     queues: tuple[MessageQueue, ...] | None = ()
     members: int = 0
     done: bool = True
+    others: frozenset[MessageQueue] = frozenset()
 
 
 class Members:
@@ -410,7 +415,7 @@ class Rebalance:
             share = attrs.evolve(share, queues=tuple(map(namespace.unwrap_queue, share.queues)))
         if members:
             self._note_duplicates(members)
-        count = len(set(members or ()))
+        count, others = len(set(members or ())), frozenset(queues).difference(share.queues or ())
         if not share.is_member:
             given_up = share.queues is not None
             self._absent.add(topic)
@@ -421,10 +426,10 @@ class Rebalance:
             else:
                 log.debug("%s", text)  # it has just joined, and its heartbeat has not reached this broker yet
             await self._beat()
-            return _TopicShare(topic, share.queues, count, done=False)
+            return _TopicShare(topic, share.queues, count, done=False, others=others)
         self._absent.discard(topic)
         # If no broker listed the members: ask again soon.
-        return _TopicShare(topic, share.queues, count, done=share.queues is not None or not queues)
+        return _TopicShare(topic, share.queues, count, done=share.queues is not None or not queues, others=others)
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """A topic's queues, empty for an unknown topic; None if name servers or brokers cannot be reached."""
@@ -464,6 +469,7 @@ class Rebalance:
     async def _keep_and_take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
         topic, done = share.topic, True
         kept = before.difference(moves.revoke)
+        self._assignee.left_to_others(share.others)
         self._assignee.expect(topic, len(kept) + len(moves.assign))
         for queue in sorted_queues(kept):
             done &= await self._assignee.kept(queue)

@@ -211,7 +211,7 @@ class LiteMembership(Membership):
             source = self.engine.stop(queue)
             if self.positions.in_doubt(queue):
                 # A commit in on_revoked does not count either.
-                self.positions.forget(queue)
+                self.let_go(queue)
             elif source is not None:
                 self._revoking[queue] = source
         try:
@@ -222,8 +222,15 @@ class LiteMembership(Membership):
             if self.auto_commit:
                 await self.positions.persist_at_end(queues)
         for queue in queues:
-            self.positions.forget(queue)
+            self.let_go(queue)
         return queues
+
+    def let_go(self, queue: MessageQueue) -> None:
+        """As in other consumers, but a caller who commits by hand gets what was not committed again."""
+        if self.auto_commit:
+            super().let_go(queue)
+        else:
+            self.positions.forget(queue)
 
     async def topic_changed(self, _topic: str, /) -> None:
         """Nothing to do: pulls carry their expression."""
@@ -254,6 +261,7 @@ class LiteMembership(Membership):
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Go to the offsets that an operator has set. Java's lite consumers ignore them until they restart."""
+        self.positions.forget_left(offsets)
         queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
         for queue in queues:
             self.engine.note_position(self.engine.queues[queue])

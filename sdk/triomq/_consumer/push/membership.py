@@ -315,7 +315,7 @@ class PushMembership(Membership):
                 await self.positions.persist_at_once(owned)
             await at_each_broker(owned, self._hand_over)
         for queue in owned:
-            self.positions.forget(queue)
+            self.let_go(queue)
         return going
 
     @trio.lowlevel.enable_ki_protection
@@ -424,6 +424,7 @@ class PushMembership(Membership):
         self._resets += 1
         self.engine.suspend(True)
         self.rebalance.suspend()
+        self.positions.forget_left(offsets)
         queues = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
         try:
             for queue in queues:

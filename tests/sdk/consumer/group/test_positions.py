@@ -496,3 +496,62 @@ async def test_an_older_answer_does_not_end_a_move(autojump_clock, at_brokers, f
     await memory.persist([Q0])
     memory.doubt()
     assert memory.confirm(Q0, 900) == 900
+
+
+async def test_a_queue_that_was_left_is_continued(store):
+    memory = positions(store)
+    store.offsets[Q0] = 20
+    memory.update(Q0, 30, increase_only=True)
+    memory.leave(Q0)
+    assert memory.get(Q0) is None
+    assert await memory.start(Q0) == 30
+    assert await memory.persist([Q0])
+    assert store.offsets[Q0] == 30
+    memory.forget(Q0)
+    assert await memory.start(Q0) == 30
+
+
+@pytest.mark.parametrize(
+    ("left", "moved", "committed", "start"),
+    [(30, False, 40, 40), (30, True, 40, 30), (30, False, None, 30), (0, False, None, 0), (91, False, 20, 20)],
+)
+async def test_where_a_queue_that_was_left_starts(store, left, moved, committed, start):
+    memory = positions(store)
+    if moved:
+        memory.move(Q0, left)
+    memory.update(Q0, left, increase_only=False)
+    memory.leave(Q0)
+    if committed is not None:
+        store.offsets[Q0] = committed
+    assert await memory.start(Q0) == start
+
+
+async def test_a_queue_that_was_left_keeps_its_position_until_its_broker_answers(store):
+    memory = positions(store)
+    memory.update(Q0, 30, increase_only=True)
+    memory.leave(Q0)
+    store.down.add("broker-a")
+    with pytest.raises(triomq.errors.ConnectFailed):
+        await memory.start(Q0)
+    store.down.clear()
+    store.offsets[Q0] = 20
+    assert await memory.start(Q0) == 30
+
+
+@pytest.mark.parametrize("dropped", [{"queues": [Q0]}, {"of_topic": "T"}])
+async def test_a_queue_that_was_left_to_others(store, dropped):
+    memory = positions(store)
+    store.offsets[Q0] = 20
+    memory.update(Q0, 30, increase_only=True)
+    memory.leave(Q0)
+    memory.forget_left(**dropped)
+    assert await memory.start(Q0) == 20
+
+
+def test_positions_in_queues_that_were_left_are_limited(store, monkeypatch):
+    monkeypatch.setattr("triomq._consumer.group.positions.LEFT_MAX", 2)
+    memory = positions(store)
+    for queue in SAME:
+        memory.update(queue, 30, increase_only=True)
+        memory.leave(queue)
+    assert list(memory._left) == SAME[1:]

@@ -100,9 +100,13 @@ class Assignee:
         self.stuck: set[triomq.MessageQueue] = set()
         self.kept_queues: list[triomq.MessageQueue] = []
         self.expected: list[tuple[str, int]] = []
+        self.others: list[set[triomq.MessageQueue]] = []
 
     def expect(self, topic, queues, /):
         self.expected.append((topic, queues))
+
+    def left_to_others(self, queues, /):
+        self.others.append(set(queues))
 
     async def assigned(self, queue, /):
         await trio.lowlevel.checkpoint()
@@ -196,6 +200,7 @@ async def test_a_join_and_a_leave(autojump_clock) -> None:
     assert world.assignee.take_calls() == []
     assert world.rebalance.owned == set(Q[:2])
     assert world.assignee.expected == [("T", 4), ("T", 2), ("T", 2)]
+    assert world.assignee.others == [set(), {Q[2], Q[3]}, {Q[2], Q[3]}]
 
 
 async def test_queues_that_stay_are_named_after_those_that_go(autojump_clock) -> None:
