@@ -411,7 +411,7 @@ class Transport(virtual.Transport):
         """Make a message that was read the next one of its queue again, unless the queue was deleted."""
         transient = self._transient_queues.get(queue)
         if transient is not None:
-            transient.waiting.appendleft(message)
+            transient.put_back(message)
 
     def work_queue(self, queue: str) -> WorkQueue:
         """Become a member of a queue's group."""

@@ -13,8 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack, suppress
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Final
 
 import triomq
 import triomq.blocking
@@ -31,6 +31,13 @@ _REPLY_MARGIN_MS = 5_000
 
 _READ_AT_ONCE_S = 0.25
 """How long one attempt to take a message reads those of others, in seconds; the caller's timeout is checked in between."""
+
+WAITING_MAX: Final = 50_000
+"""The most messages that wait in a transient queue; when more arrive, the oldest ones are dropped. Each takes about 2 KB
+in addition to its bytes."""
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The most bytes of these messages, as they are stored."""
 
 Matches = Callable[[str], bool]
 """Returns whether a binding takes messages with a routing key."""
@@ -181,6 +188,11 @@ class TransientQueue:
     def __init__(self, since_ms: int, read: LastRead | None = None) -> None:
         self.since_ms = since_ms
         self.waiting: deque[dict[str, Any]] = deque()
+        self._sizes: deque[int] = deque()
+        """The stored size of each of these messages, in bytes; 0 if it was put back."""
+        self._size_bytes = 0
+        self._drops = False
+        """Whether messages were dropped."""
         self.declarations = 0
         """How many connections have declared it."""
         self._read: LastRead = {} if read is None else read
@@ -189,6 +201,41 @@ class TransientQueue:
     def unlock(self) -> None:
         """Let no thread hold its lock."""
         self._lock = threading.Lock()
+
+    def put(self, message: dict[str, Any], size_bytes: int) -> bool:
+        """Add a message; the oldest ones are dropped if there are too many.
+
+        Returns:
+            Whether one was dropped for the first time.
+        """
+        with self._lock:
+            self._sizes.append(size_bytes)
+            self.waiting.append(message)
+            self._size_bytes += size_bytes
+            dropped = False
+            while len(self.waiting) > WAITING_MAX or (self._size_bytes > WAITING_BYTES_MAX and len(self.waiting) > 1):
+                self._take()
+                dropped = True
+            is_first = dropped and not self._drops
+            self._drops = self._drops or dropped
+            return is_first
+
+    def put_back(self, message: dict[str, Any]) -> None:
+        """Make a message that was taken the next one again."""
+        with self._lock:
+            self._sizes.appendleft(0)
+            self.waiting.appendleft(message)
+
+    def take(self) -> dict[str, Any] | None:
+        """The next message; None if there is none."""
+        with self._lock:
+            return self._take() if self.waiting else None
+
+    def _take(self) -> dict[str, Any]:
+        # Whenever another thread forks, there is a size for each message.
+        message = self.waiting.popleft()
+        self._size_bytes -= self._sizes.popleft()
+        return message
 
     def last_read(self) -> LastRead:
         """What has been read for it."""
@@ -339,12 +386,9 @@ class ExchangeReader:
             new_tag: returns a delivery tag.
             wait_s: how long to wait for what arrived before this began to read.
         """
-        waiting = self._queues[name].waiting
+        queue = self._queues[name]
         begin = time.monotonic()
-        while True:
-            with suppress(IndexError):
-                message = waiting.popleft()
-                break
+        while (message := queue.take()) is None:
             spent_s = time.monotonic() - begin
             if spent_s > max(wait_s, _READ_AT_ONCE_S) or not self._read(wait_s - spent_s):
                 return None
@@ -372,14 +416,21 @@ class ExchangeReader:
     def _distribute(self, received: triomq.ReceivedMessage) -> None:
         interested = [name for name, queue in self._queues.items() if queue.is_new(received)]
         try:
-            message = unpack(_body_of(received))
+            body = _body_of(received)
+            message = unpack(body)
         except ValueError as error:
             log.error("%r is not a message of Kombu: %s", received, error)  # noqa: TRY400
             return
         key = routing_key(message)
         for name in interested:
-            if any(matches(key) for matches in self._bindings[name]):
-                self._queues[name].waiting.append(message)
+            if any(matches(key) for matches in self._bindings[name]) and self._queues[name].put(message, len(body)):
+                log.warning(
+                    "the transient queue %r is not read, and has as many messages as it can hold, %d or %d MiB: the oldest "
+                    "ones are dropped when others arrive",
+                    name,
+                    WAITING_MAX,
+                    WAITING_BYTES_MAX >> 20,
+                )
 
     def close(self) -> None:
         """Stop reading; a later :meth:`take` goes on."""

@@ -318,3 +318,36 @@ def test_the_caller_sees_its_timeout_while_messages_of_others_are_read(monkeypat
     while reader.take("r", lambda: "tag") is None:
         attempts += 1
     assert attempts > 3
+
+
+@pytest.mark.parametrize(("most", "most_bytes"), [(3, 10**9), (10**9, 250)])
+def test_a_queue_that_is_not_read_keeps_its_newest_messages(monkeypatch, caplog, most, most_bytes) -> None:
+    """Another queue of the exchange is read, and what arrives is distributed."""
+    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_MAX", most)
+    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_BYTES_MAX", most_bytes)
+    client: Any = Readers()
+    client.log = [reply(offset, NOW + offset, "left") for offset in range(10)]
+    assert 250 // 4 < len(client.log[0].body) <= 250 // 3
+    client.log.append(reply(10, NOW + 10, "read"))
+    reader = ExchangeReader(client, "exchange-", replies=True)
+    left = TransientQueue(NOW)
+    reader.bind("left", left, "left".__eq__)
+    reader.bind("read", TransientQueue(NOW), "read".__eq__)
+    assert read_all(reader, "read") == 1
+    assert len(left.waiting) == 3
+    assert caplog.text.count("the transient queue 'left' is not read") == 1
+    assert read_all(reader, "left") == 3
+    client.log.extend(reply(offset, NOW + offset, "left") for offset in range(11, 14))
+    reader.close()
+    assert read_all(reader, "left") == 3, "it has room again"
+
+
+def test_a_message_longer_than_a_queue_may_hold_is_kept_alone(monkeypatch) -> None:
+    monkeypatch.setattr("triomq_adapters.kombu_queues.WAITING_BYTES_MAX", 10)
+    queue = TransientQueue(NOW)
+    assert not queue.put({"body": "1"}, 100)
+    assert queue.put({"body": "2"}, 100)
+    assert not queue.put({"body": "3"}, 100), "reported once"
+    assert queue.take() == {"body": "3"}
+    queue.put_back({"body": "3"})
+    assert (queue.take(), queue.take()) == ({"body": "3"}, None)

@@ -74,8 +74,10 @@ def test_a_rejected_message_is_given_out_again_if_it_is_to_be() -> None:
     channel = transport.create_channel(transport)
     channel.queue_declare("replies", auto_delete=True)
     properties = {"delivery_info": {"exchange": "", "routing_key": "replies"}}
-    waiting = transport.declare_transient("replies").waiting
-    waiting.extend({"body": str(number), "headers": {}, "properties": properties} for number in range(4))
+    queue = transport.declare_transient("replies")
+    waiting = queue.waiting
+    for number in range(4):
+        queue.put({"body": str(number), "headers": {}, "properties": properties}, 100)
     got = [channel.basic_get("replies") for _ in range(4)]
     assert [message.body for message in got] == [b"0", b"1", b"2", b"3"]
     assert not any("redelivered" in message.delivery_info for message in got)
