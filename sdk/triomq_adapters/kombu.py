@@ -57,6 +57,9 @@ _GET_WAIT_S = 1.0
 _QUEUE = "queue"
 """The key of a taken message with the name of its transient queue."""
 
+_DELETED_MAX = 1000
+"""The most names of deleted transient queues that are known: a consumer that still asks for one must not create a topic."""
+
 _queues_of_process = TransientQueues()
 
 
@@ -275,7 +278,9 @@ class Transport(virtual.Transport):
         self.declared: set[str] = set()
         """Queues that workers share and that were declared here."""
         self.transient: set[str] = set()
-        """Names of queues of this process that were declared here."""
+        """Names of queues of this process that were declared here, also of the last ones that were deleted."""
+        self._deleted: dict[str, None] = {}
+        """Those that were deleted; the last one is the last."""
         self._client: triomq.blocking.Client | None = None
         self.sender: Sender
         self._transient_queues: dict[str, TransientQueue] = {}
@@ -347,6 +352,8 @@ class Transport(virtual.Transport):
 
     def declare(self, queue: str) -> None:
         """Create the topic of a queue that workers share, if it does not exist."""
+        if queue in self._deleted:
+            self._forget(queue)
         if queue not in self.declared:
             queues = self.client.transport_options.get("queues", 16)
             ensure_topic_blocking(self._opened.admin, self.topic(queue), queues)
@@ -356,6 +363,7 @@ class Transport(virtual.Transport):
         """Keep what comes for a queue of this process from now on, or since another connection has declared it."""
         queue = self._transient_queues.get(name)
         if queue is None:
+            self._deleted.pop(name, None)
             self.transient.add(name)
             queue = self._transient_queues[name] = _queues_of_process.declare(self._key(name), self.sender.clock())
         return queue
@@ -392,6 +400,13 @@ class Transport(virtual.Transport):
         for exchange in self._read_by.pop(queue, []):
             if self._readers[exchange].unbind(queue):
                 self._readers.pop(exchange).close()
+        self._deleted[queue] = None
+        if len(self._deleted) > _DELETED_MAX:
+            self._forget(next(iter(self._deleted)))
+
+    def _forget(self, deleted: str) -> None:
+        del self._deleted[deleted]
+        self.transient.discard(deleted)
 
     def read(self, queue: str, new_tag: Any, wait_s: float) -> dict[str, Any] | None:
         """The next message for a queue of this process; None if there is none now.

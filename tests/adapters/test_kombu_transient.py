@@ -95,3 +95,29 @@ def test_a_rejected_message_is_given_out_again_if_it_is_to_be() -> None:
     channel.queue_delete("replies")
     left.requeue()
     assert not waiting
+
+
+def test_names_of_deleted_queues_are_limited(monkeypatch) -> None:
+    monkeypatch.setattr(kombu, "_DELETED_MAX", 10)
+    transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
+    channel = transport.create_channel(transport)
+    channel.queue_declare("kept", auto_delete=True)
+    for number in range(100):
+        channel.queue_declare(str(number), auto_delete=True)
+        channel.queue_delete(str(number))
+    assert transport.transient == {"kept", *map(str, range(90, 100))}
+    channel.queue_declare("95", auto_delete=True)
+    for number in range(100, 120):
+        channel.queue_declare(str(number), auto_delete=True)
+        channel.queue_delete(str(number))
+    assert transport.transient == {"kept", "95", *map(str, range(110, 120))}, "it was declared again"
+
+
+def test_a_name_is_free_for_a_shared_queue_after_the_transient_one_is_deleted() -> None:
+    transport = transport_of(Connection("rocketmq://127.0.0.1:9876/"))
+    channel = transport.create_channel(transport)
+    channel.queue_declare("jobs", auto_delete=True)
+    channel.queue_delete("jobs")
+    assert "jobs" in transport.transient, "a consumer may still ask for it, and must not create its topic"
+    transport.declare("jobs")
+    assert "jobs" not in transport.transient
