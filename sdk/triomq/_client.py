@@ -250,7 +250,9 @@ class Client(metaclass=NoPublicConstructor):
         self._sink_every_s = options.get("statistics_every_s", SINK_EVERY_S)
         self._traces = options.get("trace", False)
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
-        self._tracers: dict[str, Tracer] = {}
+        self._tracers: weakref.WeakValueDictionary[str, Tracer] = weakref.WeakValueDictionary()
+        """Trace topic -> its tracer, as long as members use it or it has records."""
+        self._trace_sender: Sender | None = None
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._waited_for: weakref.WeakSet[OwnCallbacks] = weakref.WeakSet()
         """The callbacks that the ends of members wait for, also of those that have closed and whose callbacks still run."""
@@ -628,18 +630,19 @@ class Client(metaclass=NoPublicConstructor):
         self._namespace.plain.add(topic)
         tracer = self._tracers.get(topic)
         if tracer is None:
-            sender = Sender(
-                TRACE_GROUP,
-                self._routes,
-                self._links,
-                unique_keys=self._unique_keys,
-                clock=self._clock,
-                chance=self._chance,
-                settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
-                counters=self._counters,
-            )
-            tracer = self._tracers[topic] = Tracer(topic, sender, self._clock, self._namespace)
-            self._nursery.start_soon(tracer.run)
+            if self._trace_sender is None:
+                self._trace_sender = Sender(
+                    TRACE_GROUP,
+                    self._routes,
+                    self._links,
+                    unique_keys=self._unique_keys,
+                    clock=self._clock,
+                    chance=self._chance,
+                    settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
+                    counters=self._counters,
+                )
+            tracer = Tracer(topic, self._trace_sender, self._clock, self._namespace, self._nursery.start_soon)
+            self._tracers[topic] = tracer
         return tracer
 
     def _master_of(self, queue: MessageQueue) -> str | None:
@@ -712,7 +715,7 @@ class Client(metaclass=NoPublicConstructor):
                     await self._leavers.park()
             # After the members, whose ends are traced too.
             async with trio.open_nursery() as nursery:
-                for tracer in self._tracers.values():
+                for tracer in list(self._tracers.values()):
                     nursery.start_soon(tracer.flush)
         finally:
             self._closings -= 1

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from triomq._cluster.identity import Clock
+from triomq._cluster.spawn import Spawn
 from triomq._message.hooks import SendContext
 from triomq._message.message import Message, MessageQueue, check_keys
 from triomq._message.namespace import Namespace
@@ -63,16 +64,18 @@ class Tracer:
         sender: sends the messages that hold records.
         clock: wall clock.
         namespace: the namespace whose prefix the names of groups have; records omit it.
+        spawn: starts the task that sends; it ends when no record is left, and keeps this object until then.
     """
 
-    def __init__(self, topic: str, sender: Sender, clock: Clock, namespace: Namespace) -> None:
+    def __init__(self, topic: str, sender: Sender, clock: Clock, namespace: Namespace, spawn: Spawn) -> None:
         self.namespace = namespace
         self.topic = topic
         self.clock = clock
         self._sender = sender
         self._waiting: deque[tuple[bytes, tuple[str, ...]]] = deque()
         self._waiting_bytes = 0
-        self._some = trio.Event()
+        self._spawn = spawn
+        self._runs = False
         self._enough = trio.Event()
         self._sending = trio.Lock()
         self._dropped = 0
@@ -100,17 +103,21 @@ class Tracer:
         found_by = (message_id, *(keys.split() if keys else ()))
         self._waiting.append((encoded, tuple(key for key in found_by if _is_key(key))))
         self._waiting_bytes += len(encoded)
-        self._some.set()
+        if not self._runs:
+            self._runs = True
+            self._spawn(self._run)
         if self._waiting_bytes >= BODY_BYTES:
             self._enough.set()
 
-    async def run(self) -> None:
-        """Send records as they arrive, until cancelled."""
-        while True:
-            await self._some.wait()
-            with trio.move_on_after(INTERVAL_S):
-                await self._enough.wait()
-            await self._send_waiting()
+    async def _run(self) -> None:
+        """Send records as they arrive, until there are none."""
+        try:
+            while self._waiting:
+                with trio.move_on_after(INTERVAL_S):
+                    await self._enough.wait()
+                await self._send_waiting()
+        finally:
+            self._runs = False
 
     async def flush(self) -> None:
         """Send the waiting records, for at most :data:`FLUSH_S`; the rest is dropped, and all of them on a cancel."""
@@ -124,7 +131,7 @@ class Tracer:
             while self._waiting:
                 body, keys = self._take()
                 await self._send(Message(self.topic, body, keys=keys))
-            self._some, self._enough = trio.Event(), trio.Event()
+            self._enough = trio.Event()
             if self._dropped:
                 log.warning("%d trace records were dropped", self._dropped)
                 self._dropped = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import zlib
 from typing import Any
@@ -159,7 +160,7 @@ async def test_the_end_of_a_client_does_not_hang_on_traces(autojump_clock, clust
 
 def make_tracer() -> Tracer:
     unused: Any = None
-    return Tracer(TRACE_TOPIC, unused, lambda: 0, Namespace())
+    return Tracer(TRACE_TOPIC, unused, lambda: 0, Namespace(), lambda *_: None)
 
 
 @pytest.mark.parametrize(("size", "most"), [(10, WAITING_MAX), (10_000, WAITING_BYTES_MAX // 10_000)])
@@ -200,3 +201,25 @@ async def test_an_id_that_cannot_be_a_key_does_not_lose_the_records_of_others(
     (trace,) = traces(cluster.broker)
     assert properties_of(trace)["KEYS"] == f"{sent.message_id} own k1 k2"
     assert "lost" not in caplog.text
+
+
+async def test_members_that_have_closed_leave_no_tracer(autojump_clock, cluster):
+    """A producer for each tenant, with a trace topic of its own."""
+    async with cluster.client(trace=True) as client:
+        await client.producer("PG").send(triomq.Message("T", b"x"))
+        await trio.sleep(5)
+        tasks, followers = trio.lowlevel.current_statistics().tasks_living, len(client._routes.changed)
+        for number in range(50):
+            topic = f"Trace-{number}"
+            cluster.name_server.add_route(topic, cluster.broker, queues=1)
+            async with client.producer("G", trace_topic=topic) as producer:
+                await producer.send(triomq.Message("T", b"x"))
+            with pytest.raises(errors.InvalidCall, match="PG"):
+                client.producer("PG", trace_topic=f"{topic}-refused")
+        del producer
+        await trio.sleep(5)
+        gc.collect()
+        assert list(client._tracers) == [TRACE_TOPIC]
+        assert trio.lowlevel.current_statistics().tasks_living == tasks
+        assert len(client._routes.changed) == followers
+    assert all(len(records(cluster.broker, f"Trace-{number}")) == 1 for number in range(50)), "they were sent"
