@@ -10,9 +10,9 @@ import logging
 import random
 import ssl
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 import trio
 
@@ -641,9 +641,14 @@ class Client(metaclass=NoPublicConstructor):
                     settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
                     counters=self._counters,
                 )
-            tracer = Tracer(topic, self._trace_sender, self._clock, self._namespace, self._nursery.start_soon)
+            tracer = Tracer(topic, self._trace_sender, self._clock, self._namespace, self._spawn)
             self._tracers[topic] = tracer
         return tracer
+
+    def _spawn(self, function: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Start a task; does nothing once the client has ended, since handlers of the user's nursery may still run."""
+        if not self._closed and not self._nursery.cancel_scope.cancel_called:
+            self._nursery.start_soon(function, *args)
 
     def _master_of(self, queue: MessageQueue) -> str | None:
         route = self._routes.known(queue.topic)

@@ -223,3 +223,14 @@ async def test_members_that_have_closed_leave_no_tracer(autojump_clock, cluster)
         assert trio.lowlevel.current_statistics().tasks_living == tasks
         assert len(client._routes.changed) == followers
     assert all(len(records(cluster.broker, f"Trace-{number}")) == 1 for number in range(50)), "they were sent"
+
+
+async def test_what_is_traced_after_the_end_of_a_client_is_no_failure(autojump_clock, cluster):
+    """A handler may run longer in the user's nursery."""
+    async with cluster.client(trace=True) as client:
+        producer = client.producer("PG")
+        await producer.send(triomq.Message("T", b"x"))
+        [tracer] = client._tracers.values()
+    await trio.sleep(10)
+    tracer.add("late", "id", None)
+    assert len(tracer) == 1
