@@ -11,7 +11,7 @@ from consumer_broker import until
 import triomq
 from triomq._consumer.puller import _Pull
 from triomq._transport.link import Link
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.wire.command import Command
 
@@ -321,3 +321,22 @@ async def test_a_broker_that_ends_is_one_warning_for_all_queues_of_a_topic(autoj
             assert len(lines) < 15
             group_cluster.broker.up = True
             await trio.sleep(60)
+
+
+async def test_a_broker_that_ends_after_it_did_not_know_the_group_is_one_warning(autojump_clock, group_cluster, caplog):
+    group_cluster.name_server.add_route("T", group_cluster.broker, queues=1)
+    caplog.set_level(logging.INFO)
+    broker = group_cluster.broker
+    async with group_cluster.client(route_wait_s=0) as client, client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: consumer.assignment)
+        caplog.clear()
+        broker.script(
+            RequestCode.PULL_MESSAGE, lambda command: command.answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, "no")
+        )
+        await until(lambda: "SUBSCRIPTION_NOT_EXIST" in caplog.text, seconds=40)
+        await broker.stop()
+        await trio.sleep(60)
+    levels = [record.levelno for record in caplog.records if "a pull failed" in record.getMessage()]
+    assert levels.count(logging.WARNING) == 1
+    assert levels[0] == logging.INFO

@@ -530,7 +530,7 @@ class PullEngine:
         failures, unknown = source.failures, isinstance(error, SubscriptionRefused | NotFound)
         # A broker that is busy or has restarted may not know the group yet: warn only if one more heartbeat does not
         # help.
-        self._report_failure(source, error, is_new=failures == (2 if unknown else 1))
+        self._report_failure(source, error, is_new=source.reported is None and not (unknown and failures == 1))
         if isinstance(error, BrokerBusy):
             await trio.sleep(busy_pause_s(failures))
         elif unknown and failures == 1:
