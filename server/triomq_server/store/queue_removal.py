@@ -61,15 +61,23 @@ class QueueRemoval:
         """All removed queues as slaves fetch them: topic, queue id, next offset and log offset."""
         return list(self._queues.removed.table.values())
 
-    def take_forgotten(self, *more: str) -> set[str]:
-        """The topics of removed queues that have been forgotten since the last call, and `more`, without those that have
-        queues, or removed ones that are still remembered."""
-        removed = self._queues.removed
-        topics = removed.forgotten.union(more)
-        removed.forgotten.clear()
-        for known in (removed.table, self._queues.table):
-            topics.difference_update(topic for topic, _ in known)
-        return topics
+    def take_forgotten(self) -> set[str]:
+        """The topics of removed queues that have been forgotten since the last call."""
+        forgotten = set(self._queues.removed.forgotten)
+        self._queues.removed.forgotten.clear()
+        return forgotten
+
+    def without_numbers(self, topics: Iterable[str]) -> set[str]:
+        """Those of some topics that have neither queues, nor removed ones that are still remembered."""
+        found = set(topics)
+        for known in (self._queues.removed.table, self._queues.table):
+            found.difference_update(topic for topic, _ in known)
+        return found
+
+    def begins_anew(self, topic: str, queue_id: int) -> bool:
+        """Whether the next message of a queue gets the number 0."""
+        place = topic, queue_id
+        return place not in self._queues.table and place not in self._queues.removed.table
 
     async def follow(self, removed: Iterable[tuple[str, int, int, int]]) -> int:
         """Remove what the master has removed, as far as its log has been copied."""

@@ -205,9 +205,18 @@ async def _forget_offsets(broker: Broker, *deleted: str) -> None:
     As long as it continues, the groups continue as well. After that the offsets would be wrong, and stay for ever, while
     new ones are refused beyond `consumerOffsetsLimitBytes`. Slaves follow their master.
     """
-    topics, known = broker.store.queue_removal.take_forgotten(*deleted), broker.topics.table
-    if topics and not (broker.is_slave or broker.compat_49):
-        await in_turns(broker.offsets.remove_topics(lambda topic: topic in topics and topic not in known))
+    removal, offsets, known = broker.store.queue_removal, broker.offsets, broker.topics.table
+    forgotten = removal.take_forgotten()
+    if broker.is_slave or broker.compat_49:
+        return
+    if gone := removal.without_numbers({*forgotten, *deleted}):
+        await in_turns(offsets.remove_topics(lambda topic: topic in gone and topic not in known))
+    if made_again := forgotten.intersection(known):
+        # Nothing has been stored in these queues since then, and their numbering begins at 0.
+        def end_of(topic: str, queue_id: int) -> int | None:
+            return 0 if topic in made_again and removal.begins_anew(topic, queue_id) else None
+
+        await in_turns(offsets.lower_to_ends(end_of))
 
 
 def list_topic_configs(broker: Broker, _link: Link, command: Command) -> Generator[None, None, Command]:

@@ -181,6 +181,32 @@ async def test_offsets_in_a_deleted_topic_are_kept_as_long_as_its_numbering_is_r
         assert [store.queue_bounds(f"T{number}", 0)[1] for number in (4, 5)] == [0, 1]
 
 
+async def test_offsets_in_a_topic_made_again_follow_the_numbering_of_its_queues(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a group would not see the first messages of a queue whose numbering is forgotten before it has one again."""
+    monkeypatch.setattr(removed_queues, "QUEUES_REMEMBERED", 2)
+    offsets, store = desk.broker.offsets, desk.broker.store
+
+    async def deleted(name: str) -> None:
+        await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(name))
+        for queue_id in range(2):
+            desk.store(name, queue_id, 1000)
+            offsets.commit("G", name, queue_id, 1)
+        await desk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequest(topic=name))
+
+    await deleted("T")
+    await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic("T"))
+    desk.store("T", 0, 1000)
+    offsets.commit("H", "T", 0, 7)  # beyond its end, as a client has set it
+    offsets.commit("H", "T", 1, 0)
+    assert offsets.queues("G", "T") == {0: 1, 1: 1}
+    await deleted("Other")
+    assert [store.queue_bounds("T", queue_id)[1] for queue_id in range(2)] == [2, 0]
+    assert offsets.queues("G", "T") == {0: 1, 1: 0}
+    assert offsets.queues("H", "T") == {0: 7, 1: 0}
+
+
 async def test_offsets_in_a_deleted_topic_without_messages_are_not_kept(desk: Any) -> None:
     for name in ("Used", "Empty", "Other"):
         await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic(name))
