@@ -340,3 +340,29 @@ async def test_a_broker_that_ends_after_it_did_not_know_the_group_is_one_warning
     levels = [record.levelno for record in caplog.records if "a pull failed" in record.getMessage()]
     assert levels.count(logging.WARNING) == 1
     assert levels[0] == logging.INFO
+
+
+async def test_queues_that_fail_at_once_are_not_looked_through_for_each(autojump_clock, group_cluster, caplog):
+    class Counted(dict):
+        looks = 0
+
+        def values(self):
+            self.looks += 1
+            return super().values()
+
+    group_cluster.name_server.add_route("T", group_cluster.broker, queues=100)
+    async with group_cluster.client(route_wait_s=0) as client, client.lite_pull_consumer("G") as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: len(consumer.assignment) == 100)
+        engine = consumer._member.engine
+        queues = engine.queues = Counted(engine.queues)
+        failed = []
+        report = engine._report_failure
+        engine._report_failure = lambda source, *args, **more: (
+            failed.append(queues.looks),
+            report(source, *args, **more),
+        )
+        await group_cluster.broker.stop()
+        await until(lambda: len(failed) == 100)
+        assert failed[-1] - failed[0] < 10
+    assert caplog.text.count("WARNING  triomq.consumer") == 1

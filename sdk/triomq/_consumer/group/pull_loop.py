@@ -251,6 +251,8 @@ class PullEngine:
         self._held_back = held_back
         self._filter_hooks = filter_hooks
         self._lines = PeerLog(log)
+        self._reporters: dict[tuple[str, str, type[MQError]], MessageQueue] = {}
+        """Topic, broker and kind of failure -> the last queue that has reported it."""
         self._expected: dict[str, int] = {}
         """Topic -> how many of its queues this member should have."""
         self._nursery: trio.Nursery | None = None
@@ -542,16 +544,26 @@ class PullEngine:
     def _report_failure(self, source: PulledQueue, error: MQError, *, is_new: bool) -> None:
         """Warn of the first of a topic's queues at a broker; the others, and what follows, have the same cause."""
         queue, kind = source.queue, type(error)
-        is_first = is_new and not any(
-            each.reported is kind and (each.queue.topic, each.queue.broker_name) == (queue.topic, queue.broker_name)
-            for each in self.queues.values()
-        )
+        is_first = is_new and not self._is_reported(queue, kind)
         if is_new:
             source.reported = kind
+            self._reporters[queue.topic, queue.broker_name, kind] = queue
         if is_first:
             log.warning(PULL_FAILED, error)
         else:
             self._lines.write(logging.INFO, queue.broker_name, PULL_FAILED, error, kind=kind)
+
+    def _is_reported(self, queue: MessageQueue, kind: type[MQError]) -> bool:
+        """Whether another of the topic's queues at the broker has failed in this way, and goes on to fail."""
+        known = self._reporters.get((queue.topic, queue.broker_name, kind))
+        if known is None:
+            return False
+        source = self.queues.get(known)
+        # All are looked through only if that one has been given up or pulled again: thousands may fail at once.
+        return (source is not None and source.reported is kind) or any(
+            each.reported is kind and (each.queue.topic, each.queue.broker_name) == (queue.topic, queue.broker_name)
+            for each in self.queues.values()
+        )
 
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
         """Pause after an answer that made no progress: an immediate pull would get the same answer at once."""
