@@ -323,7 +323,8 @@ class Pages:
         groups = [name.removeprefix(DLQ_PREFIX) for name in names if name.startswith(DLQ_PREFIX)]
         search = request.query_params.get("search", "")
         page = looking.page_of(groups, search, _page_number(request))
-        found = await looking.rows(page.names, self._client.dead_letters.count)
+        silent: dict[str, str] = {}
+        found = await looking.rows(page.names, lambda name: self._client.dead_letters.count(name, silent=silent))
         return self._render(request, "dead_letters.html", page=page, rows=found, search=search)
 
     async def dead_letters_of(self, request: Request) -> Response:

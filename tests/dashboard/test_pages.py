@@ -407,10 +407,12 @@ async def test_a_hundred_thousand_topics_are_paged(autojump_clock: object) -> No
         checked(await web.get("/topics?system=1&page=²"))
 
 
-@pytest.mark.parametrize("address", ["/topics?system=1", "/groups"])
+@pytest.mark.parametrize("address", ["/topics?system=1", "/groups", "/dead-letters"])
 async def test_a_page_waits_once_for_a_broker_that_hangs(autojump_clock: object, address: str) -> None:
     async def names() -> triomq.admin.GroupNames:
-        return triomq.admin.GroupNames([f"name-{number:02}" for number in range(PAGE_ROWS)], {})
+        return triomq.admin.GroupNames([f"{prefix}name-{number:02}" for number in range(PAGE_ROWS)], {})
+
+    prefix = "%DLQ%" if address == "/dead-letters" else ""
 
     async def ask(silent: dict[str, str] | None) -> dict[str, str]:
         if silent is None or "b:1" not in silent:
@@ -427,9 +429,15 @@ async def test_a_page_waits_once_for_a_broker_that_hangs(autojump_clock: object,
     async def members(_name: str, *, silent: dict[str, str] | None = None) -> None:
         await ask(silent)
 
+    async def count(_name: str, *, silent: dict[str, str] | None = None) -> int:
+        await ask(silent)
+        raise triomq.errors.BrokerNotFound("broker-b: it does not answer")
+
     groups = SimpleNamespace(names=names, progress=progress, members=members, is_system_group=lambda _name: False)
     admin = SimpleNamespace(topics=names, topic_stats=topic_stats)
-    async with browser(SimpleNamespace(admin=admin, groups=groups, name_servers=[])) as web:  # type: ignore[arg-type]
+    letters = SimpleNamespace(count=count)
+    client = SimpleNamespace(admin=admin, groups=groups, dead_letters=letters, name_servers=[])
+    async with browser(client) as web:  # type: ignore[arg-type]
         began = trio.current_time()
         page = checked(await web.get(address))
     assert trio.current_time() - began == pytest.approx(5)

@@ -31,7 +31,15 @@ from triomq._message.received import ReceivedMessage
 from triomq._message.send_result import SendResult
 from triomq._message.subscription import retry_topic
 from triomq._transport.links import NO_ANSWER
-from triomq.errors import BrokerNotFound, GroupNotFound, InvalidCall, MQError, NotFound, RouteNotFound, TopicNotFound
+from triomq.errors import (
+    BrokerNotFound,
+    GroupNotFound,
+    InvalidCall,
+    MQError,
+    NotFound,
+    RouteNotFound,
+    TopicNotFound,
+)
 from triomq_protocol.codes import RequestCode
 from triomq_protocol.names import DLQ_PREFIX, ORIGIN_MESSAGE_ID
 from triomq_protocol.wire.command import Command
@@ -116,7 +124,14 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             return []
         return list(route.subscribe_queues)
 
-    async def count(self, group: str, *, again: bool = False, without_answer: dict[str, str] | None = None) -> int:
+    async def count(
+        self,
+        group: str,
+        *,
+        again: bool = False,
+        without_answer: dict[str, str] | None = None,
+        silent: dict[str, str] | None = None,
+    ) -> int:
         """The number of dead letters that a redrive would send: those that none has passed, or with `again` all.
 
         Args:
@@ -124,15 +139,24 @@ class DeadLetterAdmin(metaclass=NoPublicConstructor):
             again: whether to include those that a redrive has passed.
             without_answer: the broker sets that do not answer are added to it, with the reason, and those of the others
                 are counted; by default one that does not answer is an error.
+            silent: broker name -> why it does not answer. Such a broker is not asked, and those that do not answer now are
+                added: calls with the same dict wait only once for each.
         """
         total = 0
+        silent = {} if silent is None else silent
         for queue in await self.queues(group):
+            name = queue.broker_name
             try:
+                if name in silent:
+                    raise BrokerNotFound(
+                        f"dead letters of group {group} are unknown: {outage_text({name: silent[name]})}"
+                    )
                 total += max(0, await self._bounds.max_offset(queue) - await self._begin(queue, again=again))
             except OUT_OF_REACH as error:
+                silent.setdefault(name, error.reason)
                 if without_answer is None:
                     raise
-                without_answer[queue.broker_name] = error.reason
+                without_answer[name] = silent[name]
         return total
 
     async def read(self, group: str, *, limit: int = 100, again: bool = True) -> Found[DeadLetter]:

@@ -244,11 +244,13 @@ async def _list_groups(client: Client, *, as_json: bool) -> None:
     groups = [name.removeprefix(DLQ_PREFIX) for name in await client.admin.topics() if name.startswith(DLQ_PREFIX)]
     counts: dict[str, tuple[int | None, int | None]] = {}
     failures: list[MQError] = []
+    silent: dict[str, str] = {}
 
     async def look(group: str) -> None:
         try:
             counts[group] = (
-                await client.dead_letters.count(group, again=True), await client.dead_letters.count(group),
+                await client.dead_letters.count(group, again=True, silent=silent),
+                await client.dead_letters.count(group, silent=silent),
             )  # fmt: skip
         except MQError as error:
             counts[group] = None, None  # the others are listed

@@ -10,6 +10,7 @@ import trio
 
 from triomq import MessageQueue
 from triomq._cli import consume, messages, options
+from triomq._cli.dead_letters import GROUPS_AT_ONCE
 from triomq._cli.topics import order_warning
 from triomq.admin import OffsetWrapper
 from triomq_command import running
@@ -95,6 +96,19 @@ def letters_at_two(command_line):
     broker.store("%DLQ%A", 0, b"dead", b"RETRY_TOPIC\x01T\x02UNIQ_KEY\x01id\x02")
     dead.up = False
     return command_line
+
+
+def test_the_dead_letters_of_many_groups_wait_once_for_a_broker_that_hangs(command_line):
+    cluster = command_line.cluster
+    hangs = cluster.add_master("a-broker")
+    groups = [f"G{number:03}" for number in range(3 * GROUPS_AT_ONCE)]
+    for group in groups:
+        cluster.name_server.add_route(f"%DLQ%{group}", hangs, cluster.broker, queues=1)
+    hangs.answer_to = lambda command: None
+    code, out, err = command_line("dlq", "list", "--json")
+    assert (code, [row["group"] for row in map(json.loads, out.splitlines()) if row["dead"] is None]) == (1, groups)
+    assert "broker a-broker: the master a-broker-0:10911 does not answer" in err
+    assert command_line.passed_s < 15
 
 
 @pytest.mark.parametrize("arguments", [["list", "A"], ["list", "A", "--new"]])
