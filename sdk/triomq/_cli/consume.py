@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import click
 
@@ -161,7 +161,8 @@ async def _print_all(
         click.ClickException: nothing comes from queues that have more, and no pull of theirs makes progress.
     """
     printed = 0
-    unread: dict[str, int] = {}
+    unread: dict[MessageQueue, int] = {}
+    tried_again: set[MessageQueue] = set()
     left = most if most is not None else sys.maxsize
     while left > 0:
         batch = await consumer.poll(END_S)
@@ -182,11 +183,14 @@ async def _print_all(
             before, unread = unread, await _unread(consumer, until_end)
             if not unread:
                 return printed
-            if unread == before:  # a filter may let a queue pass without a message for long
+            # A filter may let a queue pass without a message for long.
+            if unread == before and not await _tried_again(consumer, until_end, unread.keys() - tried_again):
                 raise click.ClickException(
-                    f"not all was read: nothing came for {END_S:g} s from queues that have more: {', '.join(unread)}; see the "
+                    f"not all was read: nothing came for {END_S:g} s from queues that have more: {', '.join(map(_name_of, unread))}; see the "
                     "warnings above, and `triomq doctor`"
                 )
+            if unread == before:
+                tried_again |= unread.keys()
     if left < 0 and consumer.auto_commit:
         # The last answer had more messages than were printed: those are delivered again.
         last = batch[left - 1]
@@ -194,15 +198,29 @@ async def _print_all(
     return printed
 
 
-async def _unread(consumer: LitePullConsumer, bounds: QueueBounds) -> dict[str, int]:
+async def _tried_again(consumer: LitePullConsumer, bounds: QueueBounds, queues: Iterable[MessageQueue]) -> bool:
+    """Pull those of the queues again that are at their first message, and return whether there are any.
+
+    Their positions may have been deleted: the consumer goes on at the first message only after a pause of ten seconds.
+    """
+    found = False
+    for queue in queues:
+        first = await bounds.min_offset(queue)
+        if queue in consumer.assignment and consumer.position(queue) <= first:
+            await consumer.seek(queue, first)
+            found = True
+    return found
+
+
+def _name_of(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+async def _unread(consumer: LitePullConsumer, bounds: QueueBounds) -> dict[MessageQueue, int]:
     """The queues that have messages which were not pulled yet -> their positions; brokers may refuse pulls, or not answer
     them."""
     positions = {queue: consumer.position(queue) for queue in consumer.assignment}
-    return {
-        f"{queue.broker_name}:{queue.queue_id}": position
-        for queue, position in positions.items()
-        if position < await bounds.max_offset(queue)
-    }
+    return {queue: position for queue, position in positions.items() if position < await bounds.max_offset(queue)}
 
 
 def _say_nothing_came(topic: str, start: str) -> None:

@@ -16,7 +16,7 @@ from triomq.admin import OffsetWrapper
 from triomq_command import running
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.names import MASTER_ID
-from triomq_protocol.requests import ConsumeStats, GroupList, SubscriptionGroupTable
+from triomq_protocol.requests import ConsumeStats, GetMaxOffsetRequest, GroupList, SubscriptionGroupTable
 from triomq_protocol.requests.pull import PullMessageRequest, PullMessageResponse
 from triomq_protocol.trace import encode_consuming
 
@@ -333,6 +333,30 @@ def test_a_filter_may_let_a_queue_pass_for_long(command_line):
     broker.script(RequestCode.PULL_MESSAGE, *[skip] * 29)
     code, out, err = command_line("consume", "T", "--until-end", "--queue", "broker-a:0")
     assert (code, out.split(), err) == (0, ["29"], "")
+
+
+@pytest.mark.parametrize("start", [["--from", "0"], ["-g", "G"]])
+def test_a_queue_whose_position_was_deleted_is_read_from_its_first_message(command_line, start):
+    """The consumer pauses for longer than the time after which nothing more is expected."""
+    broker = command_line.cluster.broker
+    for number in range(5):
+        broker.store("T", 0, b"m%d" % number)
+    broker.offsets["G", "T", 0] = 1
+
+    def pull(command):
+        header = command.header(PullMessageRequest)
+        if header.queue_id or header.queue_offset >= 3:
+            return broker.serve(command)
+        bounds = PullMessageResponse(next_begin_offset=3, min_offset=3, max_offset=5)
+        return command.answer(ResponseCode.PULL_OFFSET_MOVED, header=bounds)
+
+    def first(command):
+        return command.answer(0, fields={"offset": "0" if command.header(GetMaxOffsetRequest).queue_id else "3"})
+
+    broker.script(RequestCode.PULL_MESSAGE, *[pull] * 99)
+    broker.script(RequestCode.GET_MIN_OFFSET, *[first] * 9)
+    code, out, err = command_line("consume", "T", "--until-end", *start)
+    assert (code, out.split(), err) == (0, ["m3", "m4"], "")
 
 
 def test_a_member_without_queues_has_not_read_to_the_end(command_line):
