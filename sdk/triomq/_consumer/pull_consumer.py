@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
@@ -119,6 +119,9 @@ class PullConsumer(metaclass=NoPublicConstructor):
         self._unheld: dict[MessageQueue, int] = {}
         # Queues that a share had, and that other members have now.
         self._lost: set[MessageQueue] = set()
+        self._committed: dict[MessageQueue, int] = {}
+        """Queue of a share -> what was committed here, unless the queue has been another member's since: a broker that is
+        killed may lose it."""
         self._closed = False
         self._shares: list[Share] = []
         try:
@@ -301,18 +304,27 @@ class PullConsumer(metaclass=NoPublicConstructor):
             pull=partial(self.pull, tags=tags, sql=sql, max_messages=max_messages),
             forget=self._gain,
             lose=self._lose,
+            left_to_others=self._leave_to_others,
             share_out=share_out,
             spawn=client.nursery.start_soon,
             interval_s=interval_s,
             callbacks=callbacks if callbacks is not None else ConsumerCallbacks(),
             begun=lambda: self._begin(share),
-            ended=lambda: self._shares.remove(share),
+            ended=lambda: self._end(share),
         )
         return construct(SharedPulls, share)
 
     def _begin(self, share: Share) -> None:
         self._check_open()
         self._shares.append(share)
+
+    def _end(self, share: Share) -> None:
+        self._shares.remove(share)
+        self._committed.clear()
+
+    def _leave_to_others(self, queues: Collection[MessageQueue]) -> None:
+        for queue in self._committed.keys() & set(queues):
+            del self._committed[queue]
 
     def _gain(self, queue: MessageQueue) -> None:
         self._positions.pop(queue, None)
@@ -331,6 +343,10 @@ class PullConsumer(metaclass=NoPublicConstructor):
         position = self._positions.get(queue)
         if position is None:
             committed = await self.committed(queue)
+            known = self._committed.get(queue, 0)
+            # A broker may have come back without its messages, too.
+            if known > (committed or 0) and known <= await self.max_offset(queue, only_master=True):
+                committed = known
             found = committed if committed is not None else await self.min_offset(queue)
             position = self._positions.setdefault(queue, found)  # a seek may have come meanwhile
         return position
@@ -379,6 +395,8 @@ class PullConsumer(metaclass=NoPublicConstructor):
                 raise InvalidCall(f"nothing was pulled from {queue} yet, so there is no position to commit")
         offsets, wait = {queue: offset}, self._client.route_wait
         await wait.until_there(lambda: self._commit(offsets), OFFSET_TIMEOUT_S, queue=queue)
+        if any(queue in share for share in self._shares):
+            self._committed[queue] = offset
 
     async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         try:
@@ -610,6 +628,8 @@ class _PullMembership:
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int], /) -> None:
         """Does nothing: the caller keeps the positions."""
         await trio.lowlevel.checkpoint()
+        for share in self._shares:
+            share.left_to_others(offsets)
         text = "leaves a reset of %d queues of %.255s to its caller"
         self._lines.write(logging.INFO, "a pull consumer", text, len(offsets), topic)
 

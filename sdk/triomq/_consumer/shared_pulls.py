@@ -84,6 +84,7 @@ class Share:
         pull: pulls one queue from the consumer's position.
         forget: called with an assigned queue: its position is the committed one again.
         lose: called with a queue that was given up to another member.
+        left_to_others: called in each round with queues of a topic that are other members'.
         share_out: creates the rebalance; it is given this object.
         spawn: starts the task that rebalances.
         interval_s: seconds that a queue without a new message rests.
@@ -98,6 +99,7 @@ class Share:
         pull: Callable[[MessageQueue], Awaitable[PullResult]],
         forget: Callable[[MessageQueue], object],
         lose: Callable[[MessageQueue], object],
+        left_to_others: Callable[[Collection[MessageQueue]], object],
         share_out: Callable[[Share], Rebalance],
         spawn: Spawn,
         interval_s: float,
@@ -108,6 +110,7 @@ class Share:
         self._pull = pull
         self._forget = forget
         self._lose = lose
+        self._left_to_others = left_to_others
         self._rebalance = share_out(self)
         self._spawn = spawn
         self._interval_s = interval_s
@@ -128,6 +131,10 @@ class Share:
         self._left = False
         self._own_callbacks = OwnCallbacks()
         self._failure: Exception | None = None
+
+    def __contains__(self, queue: MessageQueue) -> bool:
+        """Whether a queue is assigned to this member now."""
+        return queue in self._due
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are assigned to this member now."""
@@ -298,8 +305,9 @@ class Share:
     async def topic_changed(self, _topic: str, /) -> None:
         """Does nothing: pulls carry their expression."""
 
-    def left_to_others(self, _queues: Collection[MessageQueue], /) -> None:
-        """Does nothing: positions in queues that were given up are not kept."""
+    def left_to_others(self, queues: Collection[MessageQueue], /) -> None:
+        """These queues are other members', or an operator has moved the group in them."""
+        self._left_to_others(queues)
 
     def is_stuck(self, _queue: MessageQueue, /) -> bool:
         """Always false: no queue has a task that could end."""

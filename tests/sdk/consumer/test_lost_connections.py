@@ -277,3 +277,15 @@ async def test_a_reset_counts_more_than_where_a_member_was(autojump_clock, two_m
             await member.consumer._member.reset("T", {Q0: 2})
         await until(lambda: 99 in member.seen[0])
         assert min(member.seen[0]) == 2
+
+
+async def test_a_commit_by_hand_that_a_killed_broker_has_lost(autojump_clock, two_masters, open_consumer):
+    for number in range(10):
+        two_masters.broker.store("T", 0, b"%d" % number)
+    async with open_consumer("lite", auto_commit=False) as consumer:
+        while len(await consumer.poll()) < 10:
+            pass
+        await consumer.commit({Q0: 6})
+        async with without_broker(two_masters, consumer):
+            pass
+        assert [message.queue_offset for message in await consumer.poll()] == list(range(6, 10))

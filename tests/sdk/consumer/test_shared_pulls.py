@@ -385,3 +385,59 @@ async def test_a_share_is_left_twice_or_without_having_been_entered(autojump_clo
             async with consumer.share("T") as pulls:
                 await pulls.__aexit__(None, None, None)
             await consumer.share("T").__aexit__(None, None, None)
+
+
+async def restart_broker(cluster, pulls, offset):
+    """The broker is killed, is not in the route for a while, and comes back with an older offset of the group."""
+    other = cluster.network.nodes["broker-b-0:10911"]
+    await cluster.broker.stop()
+    cluster.name_server.add_route("T", other, queues=1)
+    await until(lambda: Q[0] not in pulls.assignment)
+    cluster.broker.offsets["G", "T", 0] = offset
+    cluster.broker.up = True
+
+
+@pytest.mark.parametrize("had_by", ["nobody", "another member", "a reset", "a new store"])
+async def test_commits_that_a_killed_broker_has_lost(autojump_clock, group_cluster, had_by):
+    broker, seen = group_cluster.broker, []
+    other = group_cluster.add_master("broker-b")
+    other.consumers.serves_groups = True
+    fill(group_cluster, *(b"%d" % number for number in range(10)))
+
+    def join(members):
+        for each in (broker, other):
+            each.consumers.members["G"] = {**members, **each.consumers.members["G"]}
+
+    async with (
+        group_cluster.client() as client,
+        client.pull_consumer("G") as consumer,
+        consumer.share("T") as pulls,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def take():
+            async for result in pulls:
+                seen.extend(message.queue_offset for message in result)
+                await consumer.commit(result.queue, min(result.next_offset, 6))
+
+        nursery.start_soon(take)
+        await until(lambda: len(seen) == 10 and broker.offsets.get(("G", "T", 0)) == 6)
+        seen.clear()
+        await restart_broker(group_cluster, pulls, 2)
+        if had_by == "another member":
+            join({"!other": object()})
+        group_cluster.name_server.add_route("T", broker, other, queues=1)
+        if had_by == "another member":
+            await trio.sleep(60)
+            assert Q[0] not in pulls.assignment
+            for each in (broker, other):
+                del each.consumers.members["G"]["!other"]
+            pulls._share.wake()
+        elif had_by == "a reset":
+            await client._requests.consumers["G"].reset("T", {Q[0]: 2})
+        elif had_by == "a new store":
+            del broker.queues["T", 0][4:]
+        await until(lambda: seen)
+        nursery.cancel_scope.cancel()
+    first = {"nobody": 6, "another member": 2, "a reset": 2, "a new store": 2}[had_by]
+    assert seen == [*range(first, 4 if had_by == "a new store" else 10)]

@@ -321,10 +321,16 @@ class Positions:
         self._lowest.pop(queue, None)
         self._end_doubt(queue)
 
-    def leave(self, queue: MessageQueue) -> None:
+    def leave(self, queue: MessageQueue, *, by_hand: bool = False) -> None:
         """:meth:`forget` a queue that may be no other member's, as its broker has left the route: unless
-        :meth:`forget_left` is called, :meth:`start` continues here, not at an older offset in the store."""
-        offset, moved = self._offsets.get(queue), queue in self._moved
+        :meth:`forget_left` is called, :meth:`start` continues here, not at an older offset in the store.
+
+        Args:
+            queue: the queue.
+            by_hand: continue after what was committed: a broker that was killed may have lost that.
+        """
+        offset = (self._persisted if by_hand else self._offsets).get(queue)
+        moved = queue in self._moved and not by_hand
         self.forget(queue)
         if offset is not None:
             self._left[queue] = offset, moved

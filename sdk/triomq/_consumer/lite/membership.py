@@ -227,10 +227,10 @@ class LiteMembership(Membership):
 
     def let_go(self, queue: MessageQueue) -> None:
         """As in other consumers, but a caller who commits by hand gets what was not committed again."""
-        if self.auto_commit:
+        if self.auto_commit or self.assigns:
             super().let_go(queue)
         else:
-            self.positions.forget(queue)
+            self.positions.leave(queue, by_hand=True)
 
     async def topic_changed(self, _topic: str, /) -> None:
         """Nothing to do: pulls carry their expression."""
