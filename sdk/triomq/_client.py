@@ -1,6 +1,7 @@
 """The client: one per process and cluster; owns links, routes and heartbeats, and creates producers and consumers.
 
-Everything lives in one nursery between the start and the end of ``async with open_client(...)``.
+Everything lives in two nurseries between the start and the end of ``async with open_client(...)``: one for the links, which a
+cancel does not reach before consumers have committed, and one for all other tasks.
 Upstream: ``MQClientInstance``, ``MQClientManager`` (docs/protocol/client.md §1).
 """
 
@@ -166,7 +167,9 @@ class Client(metaclass=NoPublicConstructor):
     doctor: Doctor
     bounds: QueueBounds
 
-    def __init__(self, name_servers: NameServers | None, nursery: trio.Nursery, options: ClientOptions) -> None:
+    def __init__(
+        self, name_servers: NameServers | None, nursery: trio.Nursery, links: trio.Nursery, options: ClientOptions
+    ) -> None:
         unknown = options.keys() - ClientOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"open_client() has no argument {', '.join(sorted(unknown))}")
@@ -190,7 +193,7 @@ class Client(metaclass=NoPublicConstructor):
         # Filled below: brokers' requests are answered by objects that need the links.
         handlers: dict[int, Handler] = {}
         self._links = Links(
-            nursery,
+            links,
             _dialer(options.get("dial"), options.get("tls", False)),
             handlers=handlers,
             chance=self._chance,

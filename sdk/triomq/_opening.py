@@ -1,6 +1,6 @@
 """Opens a client, alone or with one producer or consumer.
 
-The client's nursery lives here: it begins and ends with the ``async with`` block.
+The client's nurseries live here: they begin and end with the ``async with`` block.
 """
 
 from __future__ import annotations
@@ -124,15 +124,11 @@ async def open_client(
     """
     _check_loop()
     failure: BaseException | None = None
-    # Consumers that are cancelled with the client commit and leave their groups at their end: its links, too, must not be
-    # cancelled before.
-    tasks = trio.CancelScope(shield=True)
     try:
-        async with trio.open_nursery() as outer:
+        async with trio.open_nursery() as nursery:
+            links = _LinkTasks(nursery)
             try:
-                with trio.CancelScope(shield=True):  # it waits for nobody
-                    nursery = await outer.start(_open_nursery, tasks)
-                client = construct(Client, name_servers, nursery, options)
+                client = construct(Client, name_servers, nursery, await links.open(), options)
                 await client._start()  # noqa: SLF001
                 try:
                     yield client
@@ -142,7 +138,8 @@ async def open_client(
                 finally:
                     await client.aclose(at_once=failure is not None)
             finally:
-                tasks.cancel()
+                nursery.cancel_scope.cancel()
+                links.end()
     except BaseExceptionGroup as group:
         crash = group.split(trio.Cancelled)[1]
         if crash is not None and was_cancelled(failure):
@@ -158,12 +155,48 @@ async def open_client(
             del failure
 
 
-async def _open_nursery(scope: trio.CancelScope, *, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    """Keep a nursery open until its scope is cancelled."""
-    with scope:
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
+class _LinkTasks:
+    """The tasks of a client's links, in a nursery that a cancel of the block does not reach.
+
+    Consumers that are cancelled with the client commit and leave their groups at their end, and need its links; they do
+    not need its other tasks, which may run the user's code.
+
+    Args:
+        block: the nursery around the block, which is cancelled when a link's task fails.
+    """
+
+    def __init__(self, block: trio.Nursery) -> None:
+        self._block = block
+        self._nursery: trio.Nursery
+        self._opened = trio.Event()
+        self._over = trio.Event()
+
+    async def open(self) -> trio.Nursery:
+        """Open the nursery."""
+        # Not by `start`: interrupted by Ctrl-C, that would wait for the task, which waits for `end`.
+        self._block.start_soon(self._run)
+        with trio.CancelScope(shield=True):  # it waits for nobody
+            await self._opened.wait()
+        return self._nursery
+
+    def end(self) -> None:
+        """Cancel the tasks."""
+        self._over.set()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run(self) -> None:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as self._nursery:
+                self._opened.set()
+                try:
+                    await self._over.wait()
+                except trio.Cancelled:
+                    # A task has failed. The nursery stays open: the end of the block may still ask for links.
+                    self._block.cancel_scope.cancel()
+                    with trio.CancelScope(shield=True):
+                        await self._over.wait()
+                    raise
+                self._nursery.cancel_scope.cancel()
 
 
 def _check_loop() -> None:

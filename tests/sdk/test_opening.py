@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import inspect
+import operator
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -15,6 +19,7 @@ import trio.testing
 import triomq
 from triomq import _opening, errors
 from triomq._cluster.broker_offsets import BrokerOffsets
+from triomq_protocol.codes import RequestCode
 
 KINDS = ["producer", "pull_consumer", "push_consumer", "lite_pull_consumer"]
 
@@ -118,6 +123,66 @@ def test_the_error_that_ends_a_client_is_raised_by_a_block_with_its_own_tasks():
 
     with pytest.raises(KeyboardInterrupt):
         trio.run(use)
+
+
+@pytest.mark.parametrize("nursery", ["_nursery", "_links._nursery"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_error_that_ends_a_client_is_the_only_one(autojump_clock, group_cluster, kind, nursery):
+    """The end of the block still needs the client's nurseries, for connections and asynchronous callbacks."""
+
+    async def crash():
+        await trio.sleep(1)
+        raise RuntimeError("crash")
+
+    ended = []
+
+    async def note(*_):
+        await trio.lowlevel.checkpoint()
+        ended.append(True)
+
+    async def use():
+        async with group_cluster.client() as client, getattr(client, kind)("G") as member:
+            if kind == "producer":
+                group_cluster.broker.script(RequestCode.SEND_MESSAGE_V2, None)
+                await member.send(triomq.Message("T", b"m"), note)
+            elif kind != "pull_consumer":
+                await member.subscribe("T")
+            operator.attrgetter(nursery)(client).start_soon(crash)
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True), contextlib.suppress(errors.MQError):
+                    await client.admin.topics()
+
+    with pytest.raises(RuntimeError, match="crash"):
+        await use()
+    assert ended == [True] * (kind == "producer")
+
+
+INTERRUPTED = """
+import signal, trio, triomq
+
+@trio.lowlevel.enable_ki_protection
+def interrupt():
+    signal.raise_signal(signal.SIGINT)  # raised at the next wait of the main task
+
+async def main():
+    interrupt()
+    async with triomq.open_client("127.0.0.1:1"):
+        pass
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    trio.run(main)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_the_opening_of_a_client():
+    # In a process of its own, which can be killed.
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["interrupted"]
 
 
 class Silent:
