@@ -11,13 +11,17 @@ import pytest
 import trio
 
 import triomq
+from triomq._producer import compiled
+from triomq_server.broker.admin import runtime
 from triomq_server.cluster import Cluster, open_cluster
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/outages.md"
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    for module in (runtime, compiled):
+        monkeypatch.setattr(module, "STATE", "used")  # the page has no notice that compiled modules are missing
     settings = {
         "mappedFileSizeCommitLog": "4194304",
         "flushConsumerOffsetInterval": "100",
