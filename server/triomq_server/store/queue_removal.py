@@ -74,7 +74,7 @@ class QueueRemoval:
             found.difference_update(topic for topic, _ in known)
         return found
 
-    def begins_anew(self, topic: str, queue_id: int) -> bool:
+    def begins_at_zero(self, topic: str, queue_id: int) -> bool:
         """Whether the next message of a queue gets the number 0."""
         place = topic, queue_id
         return place not in self._queues.table and place not in self._queues.removed.table

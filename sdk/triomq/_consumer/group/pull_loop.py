@@ -162,7 +162,7 @@ class PulledQueue:
             self.awaited.set()
 
     def succeeded(self) -> None:
-        """A pull has succeeded: failures are counted, and reported, anew."""
+        """A pull has succeeded: the next failure is the first one, and is reported."""
         self.failures = 0
         self.reported = None
 

@@ -214,7 +214,7 @@ async def _forget_offsets(broker: Broker, *deleted: str) -> None:
     if made_again := forgotten.intersection(known):
         # Nothing has been stored in these queues since then, and their numbering begins at 0.
         def end_of(topic: str, queue_id: int) -> int | None:
-            return 0 if topic in made_again and removal.begins_anew(topic, queue_id) else None
+            return 0 if topic in made_again and removal.begins_at_zero(topic, queue_id) else None
 
         await in_turns(offsets.lower_to_ends(end_of))
 
