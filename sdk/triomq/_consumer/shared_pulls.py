@@ -17,14 +17,13 @@ import trio
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import NoPublicConstructor
 from triomq._consumer.group.callbacks import ConsumerCallbacks, call_at_end, call_with_queues
+from triomq._consumer.group.failed_pulls import FailedPulls
 from triomq._consumer.group.positions import END_TIMEOUT_S
-from triomq._consumer.group.pull_loop import PULL_FAILED
 from triomq._consumer.group.rebalance import Rebalance
 from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._own_callbacks import OwnCallbacks
-from triomq._transport.peer_log import PeerLog
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.consumer")
@@ -121,9 +120,7 @@ class Share:
         """Queue -> when it is pulled next, on trio's clock."""
         self._pulls: dict[MessageQueue, object] = {}
         """Queue -> the pull that is under way, unless the queue was given up since it began."""
-        self._failing: dict[MessageQueue, type[MQError]] = {}
-        """Queue -> how its last pull failed; without those whose last pull succeeded."""
-        self._lines = PeerLog(log)
+        self._failures = FailedPulls()
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -202,7 +199,7 @@ class Share:
                 pause_s = self._failed(queue, error, trio.current_time() - begun_s)
                 continue
             else:
-                self._failing.pop(queue, None)
+                self._failures.end(queue)
             finally:
                 is_ours = self._put_last(queue, this, pause_s)
             if is_ours and result:
@@ -214,16 +211,9 @@ class Share:
         A broker that does not answer keeps the other brokers' queues waiting meanwhile: if that took long, all its queues
         rest for as long. Without others, that would only be longer without messages.
         """
-        kind = type(error)
-        if queue in self._failing or any(
-            each_kind is kind and (each.topic, each.broker_name) == (queue.topic, queue.broker_name)
-            for each, each_kind in self._failing.items()
-        ):
-            self._lines.write(logging.INFO, queue.broker_name, PULL_FAILED, error, kind=kind)
-        else:
-            log.warning(PULL_FAILED, error)
-        if queue in self._due:  # it may have been given up meanwhile
-            self._failing[queue] = kind
+        self._failures.note(queue, error)
+        if queue not in self._due:
+            self._failures.end(queue)  # it has been given up
         if took_s <= ERROR_PAUSE_S or all(each.broker_name == queue.broker_name for each in self._due):
             return ERROR_PAUSE_S
         until_s = trio.current_time() + took_s
@@ -293,7 +283,7 @@ class Share:
                 await call_with_queues(self._callbacks.on_revoked, queues)
         finally:
             for queue in queues:
-                self._failing.pop(queue, None)
+                self._failures.end(queue)
                 self._lose(queue)
         return queues
 

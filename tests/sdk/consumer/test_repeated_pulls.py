@@ -357,11 +357,8 @@ async def test_queues_that_fail_at_once_are_not_looked_through_for_each(autojump
         engine = consumer._member.engine
         queues = engine.queues = Counted(engine.queues)
         failed = []
-        report = engine._report_failure
-        engine._report_failure = lambda source, *args, **more: (
-            failed.append(queues.looks),
-            report(source, *args, **more),
-        )
+        note = engine._failed.note
+        engine._failed.note = lambda queue, *args, **more: (failed.append(queues.looks), note(queue, *args, **more))
         await group_cluster.broker.stop()
         await until(lambda: len(failed) == 100)
         assert failed[-1] - failed[0] < 10

@@ -15,6 +15,7 @@ import trio
 
 from triomq._cluster.counters import Counters, TopicCalls
 from triomq._consumer.group.callbacks import ConsumerEvent, offset_unavailable, reporter
+from triomq._consumer.group.failed_pulls import FailedPulls
 from triomq._consumer.group.missing import MissingMessages
 from triomq._consumer.group.positions import Positions
 from triomq._consumer.group.process_queue import FlowLimits, HeldMessage, HeldPage, ProcessQueue, held_messages
@@ -26,7 +27,6 @@ from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult, PullStatus
 from triomq._message.subscription import Subscription, tags_taken
 from triomq._transport.links import Backoff
-from triomq._transport.peer_log import PeerLog
 from triomq.errors import BrokerBusy, ClientClosed, MQError, NotFound, OffsetIllegal, SubscriptionRefused
 
 log = logging.getLogger("triomq.consumer")
@@ -41,9 +41,6 @@ ERROR_PAUSE_S: Final = 1.0
 """Pause after any other failure (``pullTimeDelayMillsWhenException``)."""
 
 _BUSY_PAUSES: Final = Backoff(first_s=BUSY_PAUSE_S, max_s=ERROR_PAUSE_S)
-
-PULL_FAILED: Final = "a pull failed and will be repeated: %s"
-"""The line about it."""
 
 HELD_S: Final = 0.1
 """An answer without messages that arrives sooner was not held by the broker."""
@@ -130,7 +127,6 @@ class PulledQueue:
         next_offset: where the next pull starts.
         paused: whether pulling is paused.
         failures: number of pulls in a row that failed.
-        reported: the kind of the first of these failures that is worth a warning, made for this queue or another one.
         empty_answers: number of answers in a row that made no progress and that the broker did not hold.
         pulled_s: trio's clock at the last round.
         consumed_s: trio's clock when a message was last given to a handler.
@@ -147,7 +143,6 @@ class PulledQueue:
         self.next_offset = offset
         self.paused = False
         self.failures = 0
-        self.reported: type[MQError] | None = None
         self.empty_answers = 0
         self.pulled_s = trio.current_time()
         self.consumed_s = self.pulled_s
@@ -160,11 +155,6 @@ class PulledQueue:
         """Wake pulling: something that it may wait for has changed."""
         if self.awaited is not None:
             self.awaited.set()
-
-    def succeeded(self) -> None:
-        """A pull has succeeded: the next failure is the first one, and is reported."""
-        self.failures = 0
-        self.reported = None
 
     def finish(self, message: HeldMessage) -> bool:
         """A message has ended.
@@ -250,9 +240,7 @@ class PullEngine:
         self._missing = MissingMessages(puller.group, counters, self._report)
         self._held_back = held_back
         self._filter_hooks = filter_hooks
-        self._lines = PeerLog(log)
-        self._reporters: dict[tuple[str, str, type[MQError]], MessageQueue] = {}
-        """Topic, broker and kind of failure -> the last queue that has reported it."""
+        self._failed = FailedPulls()
         self._expected: dict[str, int] = {}
         """Topic -> how many of its queues this member should have."""
         self._nursery: trio.Nursery | None = None
@@ -298,6 +286,7 @@ class PullEngine:
             self.give_up(source)
             self._share_limits(queue.topic)
             self._missing.end(queue)
+            self._failed.end(queue)
         return source
 
     def give_up(self, source: PulledQueue) -> None:
@@ -405,7 +394,7 @@ class PullEngine:
                     source.failures += 1
                     await self._after_failure(source, error)
                     continue
-                source.succeeded()
+                self._end_failures(source)
                 if result.taken:
                     continue
                 source.counters.pulling_s += trio.current_time() - source.pulled_s
@@ -437,7 +426,7 @@ class PullEngine:
         def take(result: PullResult) -> bool:
             source.counters.pulling_s += trio.current_time() - source.pulled_s
             if source.failures:
-                source.succeeded()
+                self._end_failures(source)
             if source.empty_answers:
                 self._note_progress(source)
             self._take(source, process, subscription, result)
@@ -532,7 +521,9 @@ class PullEngine:
         failures, unknown = source.failures, isinstance(error, SubscriptionRefused | NotFound)
         # A broker that is busy or has restarted may not know the group yet: warn only if one more heartbeat does not
         # help.
-        self._report_failure(source, error, is_new=source.reported is None and not (unknown and failures == 1))
+        self._failed.note(source.queue, error, may_warn=not (unknown and failures == 1))
+        if self.queues.get(source.queue) is not source:
+            self._failed.end(source.queue)  # it has been given up
         if isinstance(error, BrokerBusy):
             await trio.sleep(busy_pause_s(failures))
         elif unknown and failures == 1:
@@ -541,29 +532,10 @@ class PullEngine:
         else:
             await trio.sleep(ERROR_PAUSE_S)
 
-    def _report_failure(self, source: PulledQueue, error: MQError, *, is_new: bool) -> None:
-        """Warn of the first of a topic's queues at a broker; the others, and what follows, have the same cause."""
-        queue, kind = source.queue, type(error)
-        is_first = is_new and not self._is_reported(queue, kind)
-        if is_new:
-            source.reported = kind
-            self._reporters[queue.topic, queue.broker_name, kind] = queue
-        if is_first:
-            log.warning(PULL_FAILED, error)
-        else:
-            self._lines.write(logging.INFO, queue.broker_name, PULL_FAILED, error, kind=kind)
-
-    def _is_reported(self, queue: MessageQueue, kind: type[MQError]) -> bool:
-        """Whether another of the topic's queues at the broker has failed in this way, and goes on to fail."""
-        known = self._reporters.get((queue.topic, queue.broker_name, kind))
-        if known is None:
-            return False
-        source = self.queues.get(known)
-        # All are looked through only if that one has been given up or pulled again: thousands may fail at once.
-        return (source is not None and source.reported is kind) or any(
-            each.reported is kind and (each.queue.topic, each.queue.broker_name) == (queue.topic, queue.broker_name)
-            for each in self.queues.values()
-        )
+    def _end_failures(self, source: PulledQueue) -> None:
+        """A pull has succeeded."""
+        source.failures = 0
+        self._failed.end(source.queue)
 
     async def _rest(self, source: PulledQueue, result: PullResult) -> None:
         """Pause after an answer that made no progress: an immediate pull would get the same answer at once."""
