@@ -12,7 +12,7 @@ import random
 import ssl
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypedDict, TypeVar
 
 import trio
@@ -255,7 +255,6 @@ class Client(metaclass=NoPublicConstructor):
         self._trace_topic = _checked_trace_topic(options.get("trace_topic", TRACE_TOPIC))
         self._tracers: weakref.WeakValueDictionary[str, Tracer] = weakref.WeakValueDictionary()
         """Trace topic -> its tracer, as long as members use it or it has records."""
-        self._trace_sender: Sender | None = None
         self._members: list[Producer | PullConsumer | LitePullConsumer | PushConsumer] = []
         self._waited_for: weakref.WeakSet[OwnCallbacks] = weakref.WeakSet()
         """The callbacks that the ends of members wait for, also of those that have closed and whose callbacks still run."""
@@ -279,6 +278,14 @@ class Client(metaclass=NoPublicConstructor):
 
     def _copy_sender(self, group: str) -> Sender:
         settings = SendSettings(compressor=None, policy=Retries(), route_wait_s=self._route_wait.wait_s)
+        return self._own_sender(group, settings)
+
+    @cached_property
+    def _trace_sender(self) -> Sender:
+        return self._own_sender(TRACE_GROUP, SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()))
+
+    def _own_sender(self, group: str, settings: SendSettings) -> Sender:
+        """A sender that belongs to no producer."""
         return Sender(
             group,
             self._routes,
@@ -633,17 +640,6 @@ class Client(metaclass=NoPublicConstructor):
         self._namespace.plain.add(topic)
         tracer = self._tracers.get(topic)
         if tracer is None:
-            if self._trace_sender is None:
-                self._trace_sender = Sender(
-                    TRACE_GROUP,
-                    self._routes,
-                    self._links,
-                    unique_keys=self._unique_keys,
-                    clock=self._clock,
-                    chance=self._chance,
-                    settings=SendSettings(timeout_s=5.0, compressor=_ZLIB, policy=Retries()),
-                    counters=self._counters,
-                )
             tracer = Tracer(topic, self._trace_sender, self._clock, self._namespace, self._spawn)
             self._tracers[topic] = tracer
         return tracer
