@@ -187,9 +187,8 @@ class TransientQueue:
 
     def __init__(self, since_ms: int, read: LastRead | None = None) -> None:
         self.since_ms = since_ms
-        self.waiting: deque[dict[str, Any]] = deque()
-        self._sizes: deque[int] = deque()
-        """The stored size of each of these messages, in bytes; 0 if it was put back."""
+        self.waiting: deque[tuple[dict[str, Any], int]] = deque()
+        """Messages, each with its stored size in bytes; 0 if it was put back."""
         self._size_bytes = 0
         self._drops = False
         """Whether messages were dropped."""
@@ -209,8 +208,7 @@ class TransientQueue:
             Whether one was dropped for the first time.
         """
         with self._lock:
-            self._sizes.append(size_bytes)
-            self.waiting.append(message)
+            self.waiting.append((message, size_bytes))
             self._size_bytes += size_bytes
             dropped = False
             while len(self.waiting) > WAITING_MAX or (self._size_bytes > WAITING_BYTES_MAX and len(self.waiting) > 1):
@@ -223,8 +221,7 @@ class TransientQueue:
     def put_back(self, message: dict[str, Any]) -> None:
         """Make a message that was taken the next one again."""
         with self._lock:
-            self._sizes.appendleft(0)
-            self.waiting.appendleft(message)
+            self.waiting.appendleft((message, 0))
 
     def take(self) -> dict[str, Any] | None:
         """The next message; None if there is none."""
@@ -232,9 +229,8 @@ class TransientQueue:
             return self._take() if self.waiting else None
 
     def _take(self) -> dict[str, Any]:
-        # Whenever another thread forks, there is a size for each message.
-        message = self.waiting.popleft()
-        self._size_bytes -= self._sizes.popleft()
+        message, size_bytes = self.waiting.popleft()
+        self._size_bytes -= size_bytes
         return message
 
     def last_read(self) -> LastRead:

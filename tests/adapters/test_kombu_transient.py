@@ -90,7 +90,7 @@ def test_a_rejected_message_is_given_out_again_if_it_is_to_be() -> None:
     again.ack()
     channel.basic_reject("unknown", requeue=True)
     channel.basic_recover(requeue=True)
-    assert [message["body"] for message in waiting] == ["2"], "the only one that is not acknowledged"
+    assert [message["body"] for message, _ in waiting] == ["2"], "the only one that is not acknowledged"
     left = channel.basic_get("replies")
     channel.queue_delete("replies")
     left.requeue()
