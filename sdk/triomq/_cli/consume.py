@@ -25,10 +25,11 @@ from triomq._cli.options import (
     row_of,
     time_of,
     until_signal,
+    warn_of_outage,
     with_client,
 )
 from triomq.errors import BrokerNotFound, RouteNotFound
-from triomq_command.running import printable, printable_line
+from triomq_command.running import printable
 from triomq_protocol.names import TOOLS_GROUP
 
 TAIL_GROUP = TOOLS_GROUP
@@ -183,13 +184,12 @@ async def _print_all(
             before, unread = unread, await _unread(consumer, until_end)
             if not unread:
                 return printed
-            # A filter may let a queue pass without a message for long.
-            if unread == before and not await _tried_again(consumer, until_end, unread.keys() - tried_again):
-                raise click.ClickException(
-                    f"not all was read: nothing came for {END_S:g} s from queues that have more: {', '.join(map(_name_of, unread))}; see the "
-                    "warnings above, and `triomq doctor`"
-                )
-            if unread == before:
+            if unread == before:  # else a filter lets a queue pass without a message, perhaps for long
+                if not await _try_again(consumer, until_end, unread.keys() - tried_again):
+                    raise click.ClickException(
+                        f"not all was read: nothing came for {END_S:g} s from queues that have more: "
+                        f"{', '.join(map(_name_of, unread))}; see the warnings above, and `triomq doctor`"
+                    )
                 tried_again |= unread.keys()
     if left < 0 and consumer.auto_commit:
         # The last answer had more messages than were printed: those are delivered again.
@@ -198,7 +198,7 @@ async def _print_all(
     return printed
 
 
-async def _tried_again(consumer: LitePullConsumer, bounds: QueueBounds, queues: Iterable[MessageQueue]) -> bool:
+async def _try_again(consumer: LitePullConsumer, bounds: QueueBounds, queues: Iterable[MessageQueue]) -> bool:
     """Pull those of the queues again that are at their first message, and return whether there are any.
 
     Their positions may have been deleted: the consumer goes on at the first message only after a pause of ten seconds.
@@ -294,8 +294,7 @@ async def _starts(
                 found[queue] = await _start(bounds, queue, start)
     if not found:
         check_outage(without_answer, incomplete=UNREAD)
-    for broker, why in sorted(without_answer.items()):
-        click.echo(printable_line(f"broker {broker}: {why}; its queues are not read"), err=True)
+    warn_of_outage(without_answer, "its queues are not read")
     return found
 
 

@@ -23,6 +23,7 @@ from triomq._cli.options import (
     name_servers_option,
     queue_of,
     say,
+    warn_of_outage,
     with_client,
 )
 from triomq._cli.stored import stored_row
@@ -36,6 +37,9 @@ PROGRESS_EVERY = 1000
 
 GROUPS_AT_ONCE = 64
 """The most groups whose dead letters are counted at the same time."""
+
+NOT_COUNTED = "its dead letters are not counted"
+"""The effect of an outage on a redrive that is planned."""
 
 
 @click.group()
@@ -146,8 +150,7 @@ def redrive(
     if not yes:
         check_can_ask(f"sends dead letters of group {group} again")
         with_client(name_servers, redriving.look, route_wait_s=0)
-        for broker, why in sorted(redriving.without_answer.items()):
-            click.echo(printable_line(f"broker {broker}: {why}; its dead letters are not counted"), err=True)
+        warn_of_outage(redriving.without_answer, NOT_COUNTED)
         if redriving.waiting:
             where = "the topics they come from" if to == "origin" else f"group {group}"
             ask(f"Send {redriving.waiting} dead letters of group {group} to {where}?", "Nothing was sent.")
@@ -181,7 +184,7 @@ class _Redrive:
             self._check_all_counted()
 
     def _check_all_counted(self) -> None:
-        check_outage(self.without_answer, incomplete="its dead letters are not counted")
+        check_outage(self.without_answer, incomplete=NOT_COUNTED)
 
     async def show_plan(self, client: Client) -> None:
         """Print how many would be sent where."""

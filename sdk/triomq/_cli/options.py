@@ -281,6 +281,12 @@ def noting_outage(queue: MessageQueue, without_answer: dict[str, str]) -> Iterat
         without_answer[queue.broker_name] = error.reason
 
 
+def warn_of_outage(without_answer: Mapping[str, str], effect: str) -> None:
+    """Name the brokers that do not answer on standard error; the command goes on."""
+    for broker, why in sorted(without_answer.items()):
+        click.echo(printable_line(f"broker {broker}: {why}; {effect}"), err=True)
+
+
 def check_contests(contested: Mapping[str, str]) -> None:
     """End the command with status 1 if brokers hide each other, since they have the same id.
 
