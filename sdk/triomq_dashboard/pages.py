@@ -335,9 +335,10 @@ class Pages:
         if not letters and not await self._client.dead_letters.queues(name):
             await self._check_known(name)
         try:
-            count: int | None = await self._client.dead_letters.count(name)
+            # A broker that did not answer before is not waited for again.
+            count: int | None = await self._client.dead_letters.count(name, silent=dict(letters.without_answer))
         except MQError:
-            count = None  # of a broker that did not answer before, or does not now
+            count = None
         bodies = []
         for letter in letters:
             try:

@@ -293,7 +293,8 @@ async def test_the_dead_letters_at_the_other_brokers_are_shown() -> None:
     async def read(_group: str, **_more: object) -> Any:
         return triomq.admin.Found([], {"broker-b": "it does not answer"})
 
-    async def count(_group: str) -> int:
+    async def count(_group: str, *, silent: dict[str, str]) -> int:
+        assert silent == {"broker-b": "it does not answer"}, "it is not waited for again"
         raise triomq.errors.ConnectFailed("connect", address="broker-b:1")
 
     async def queues(_group: str) -> list[triomq.MessageQueue]:
