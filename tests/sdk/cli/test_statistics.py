@@ -236,13 +236,12 @@ def test_traffic_names_the_broker_that_does_not_tell_the_lag(command_line, remar
     assert remark in err
 
 
-def test_the_traffic_of_many_topics_waits_once_for_a_master_that_hangs(command_line):
-    cluster = command_line.cluster
-    hangs = cluster.add_master("broker-b")
+def topics_at_two_masters(cluster):
+    """The names of more topics than are asked for at once, the second master, and the answers of the first."""
+    other = cluster.add_master("broker-b")
     names = sorted(["T", *(f"T{n}" for n in range(3 * TOPICS_AT_ONCE))])
     for name in names:
-        cluster.name_server.add_route(name, cluster.broker, hangs)
-    hangs.answer_to = lambda command: None
+        cluster.name_server.add_route(name, cluster.broker, other)
     answers = {
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: answering(GroupList(group_list=["G"]).encode()),
         RequestCode.VIEW_BROKER_STATS_DATA: lambda command: command.answer(1, "do not exist"),
@@ -250,6 +249,12 @@ def test_the_traffic_of_many_topics_waits_once_for_a_master_that_hangs(command_l
         RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
     }
     cluster.broker.answer_to = lambda command: answers[command.code](command)
+    return names, other, answers
+
+
+def test_the_traffic_of_many_topics_waits_once_for_a_master_that_hangs(command_line):
+    names, hangs, _ = topics_at_two_masters(command_line.cluster)
+    hangs.answer_to = lambda command: None
     code, out, err = command_line("traffic", "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert (code, [(row["topic"], row["lag"]) for row in rows]) == (1, [(name, None) for name in names])
@@ -322,18 +327,7 @@ def test_a_connection_that_is_lost_once_leaves_no_later_group_unknown(command_li
 
 
 def test_a_connection_that_is_lost_once_leaves_no_later_topic_without_traffic(command_line):
-    cluster = command_line.cluster
-    other = cluster.add_master("broker-b")
-    names = sorted(["T", *(f"T{n}" for n in range(3 * TOPICS_AT_ONCE))])
-    for name in names:
-        cluster.name_server.add_route(name, cluster.broker, other)
-    answers = {
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: answering(GroupList(group_list=["G"]).encode()),
-        RequestCode.VIEW_BROKER_STATS_DATA: lambda command: command.answer(1, "do not exist"),
-        RequestCode.GET_CONSUME_STATS: answering(progress(3, 7).encode()),
-        RequestCode.GET_BROKER_RUNTIME_INFO: answering(KVTable(table={}).encode()),
-    }
-    cluster.broker.answer_to = lambda command: answers[command.code](command)
+    names, other, answers = topics_at_two_masters(command_line.cluster)
     other.answer_to = lambda command: other.cut() if len(other.seen) == 1 else answers[command.code](command)
     code, out, _ = command_line("traffic", "--json")
     lags = [json.loads(line)["lag"] for line in out.splitlines()]
