@@ -190,7 +190,7 @@ def name_with_separators(broker_name: str) -> list[Finding]:
 
 
 def small_log_files(file_bytes: int, message_bytes: int) -> list[Finding]:
-    """Report log files in which hardly any message has room.
+    """Report log files that are too small for most messages.
 
     Args:
         file_bytes: mappedFileSizeCommitLog.

@@ -202,8 +202,8 @@ async def delete_topic(broker: Broker, _link: Link, command: Command) -> Command
 async def _forget_offsets(broker: Broker, *deleted: str) -> None:
     """Forget the offsets of groups in deleted topics whose numbering does not continue if they are made again.
 
-    As long as it continues, the groups continue as well. After that the offsets would be wrong, and stay for ever, while
-    new ones are refused beyond `consumerOffsetsLimitBytes`. Slaves follow their master.
+    As long as it continues, the groups continue as well. After that the offsets would be wrong, and nothing would remove
+    them, while new ones are refused beyond `consumerOffsetsLimitBytes`. Slaves follow their master.
     """
     removal, offsets, known = broker.store.queue_removal, broker.offsets, broker.topics.table
     forgotten = removal.take_forgotten()

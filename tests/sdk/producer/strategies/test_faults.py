@@ -53,7 +53,7 @@ def test_fault_choice():
 
 
 class Stubborn:
-    """Names one broker each time; after 1,000 calls any of them, so that no test waits for ever."""
+    """Names one broker each time; after 1,000 calls any of them, so that no test waits without end."""
 
     def __init__(self, broker_name):
         self.broker_name = broker_name

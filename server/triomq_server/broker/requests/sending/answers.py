@@ -66,7 +66,7 @@ class SendCompletion:
 
     def when_known(self, link: Link, answer: bytes | None, change: int) -> bytes | None:
         """Hold the answer of a send that has made its topic until the name servers know the topic: a client that asks for
-        its route in vain may ask again only after half a minute.
+        its route without success may ask again only after half a minute.
 
         Args:
             link: the link to answer on.

@@ -103,7 +103,7 @@ def _store_again(broker: Broker, given_back: RecordView, topic: str, queue_id: i
         given_back.born_timestamp,
         given_back.born_host_bytes,
         broker.store_host,
-        # In Java the next one is negative, and the message is retried for ever.
+        # In Java the next one is negative, and the message is retried without end.
         min(given_back.reconsume_times + 1, INT32_MOST),
     )
     store_properties(record, properties, broker.config)
