@@ -282,6 +282,25 @@ class Admin(metaclass=NoPublicConstructor):
         check_queues(topic, data)
         return data
 
+    async def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
+        """A topic's settings in the tables of the masters, whatever name servers know of it: broker name -> settings.
+
+        Masters that do not have the topic, or do not answer, are missing.
+        """
+        check_text("the topic", topic)
+        found: dict[str, TopicConfig] = {}
+
+        async def look(name: str, address: str) -> None:
+            with suppress(MQError):
+                config = await self._config_on_broker(address, topic)
+                if config is not NEW_TOPIC:
+                    found[name] = config
+
+        sets = await self.broker_sets()
+        masters = {name: addresses[MASTER_ID] for name, addresses in sets.items() if MASTER_ID in addresses}
+        await side_by_side(*(partial(look, name, address) for name, address in masters.items()))
+        return found
+
     async def cluster_info(self) -> ClusterInfo:
         """All brokers with their addresses, by cluster."""
         what = "the cluster's brokers"

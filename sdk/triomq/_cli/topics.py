@@ -24,7 +24,6 @@ from triomq._cli.options import (
     say,
     with_client,
 )
-from triomq._half_done import with_places
 from triomq._side_by_side import side_by_side
 from triomq.admin import TopicRouteData, TopicTraffic
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
@@ -47,9 +46,6 @@ ROUTES_AT_ONCE = 16
 
 TOPICS_AT_ONCE = 16
 """The most topics whose traffic is queried at one time."""
-
-NEW: Final[Sequence[tuple[str | None, None]]] = [(None, None)]
-"""A topic that name servers do not know: None for all broker sets, and no settings."""
 
 ORDER_SETTING: Final = "orderMessageEnable"
 """A setting of name servers; without it a name server does not send an ordered topic's queues to clients."""
@@ -80,11 +76,6 @@ class Wanted:
     queues: int | None
     perm: int | None
     order: bool | None
-
-    def on(self, now: TopicSettings) -> TopicSettings:
-        """The wanted settings on a broker set with the settings `now`."""
-        read, write = (now.read_queues, now.write_queues) if self.queues is None else (self.queues, self.queues)
-        return TopicSettings(read, write, now.perm if self.perm is None else self.perm)
 
 
 def _queues_text(read: int, write: int) -> str:
@@ -162,9 +153,9 @@ def _delete(topic: str, name_servers: str, *, yes: bool, as_json: bool) -> None:
 
 def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None:
     """Create a topic, or change it; asks first if some of its queues could no longer be read."""
-    existing = _settings_now(topic, name_servers)
     queues = wanted.queues
     if not yes and queues is not None:
+        existing = _settings_now(topic, name_servers, at_brokers=True)
         fewer = any(each.read_queues > queues or each.write_queues > queues for each in existing.values())
         if fewer:
             change = f"topic {topic} ({_where(existing)}) to {queues} queues per broker"
@@ -172,27 +163,7 @@ def _create(topic: str, wanted: Wanted, name_servers: str, *, yes: bool) -> None
             ask(f"Reduce {change}? Messages in the others can no longer be read.", "Nothing was changed.")
 
     async def work(client: Client) -> None:
-        failures: dict[str, MQError] = {}
-        # Set by set: settings that are not given stay as each set has them.
-        places = [(name, existing.get(name)) for name in sorted(await client.admin.broker_sets())] if existing else NEW
-        for name, now in places:
-            each = wanted.on(now) if now is not None else None
-            try:
-                await client.admin.create_topic(
-                    topic,
-                    # A broker may have a topic that name servers lack.
-                    queues=wanted.queues,
-                    read_queues=each.read_queues if each is not None else None,
-                    write_queues=each.write_queues if each is not None else None,
-                    perm=wanted.perm,
-                    brokers=name and [name],
-                )
-            except MQError as error:
-                failures[name or ""] = error  # the other sets still get it
-        if failures:
-            # If the topic is new, there was only one call, whose error is enough.
-            done = [name for name, _ in places if name is not None and name not in failures]
-            raise with_places(next(iter(failures.values())), done, list(failures))
+        await client.admin.create_topic(topic, queues=queues, perm=wanted.perm)
         if wanted.order is not None:
             await _set_order(client, topic, wanted, name_servers)
 
@@ -210,7 +181,7 @@ async def _set_order(client: Client, topic: str, wanted: Wanted, name_servers: s
         click.echo(f"Warning: no name server knows topic {topic} yet: give --order once more in a moment", err=True)
         return
     # The brokers register the change a moment later, so the wanted settings are used here.
-    parts = [f"{name}:{wanted.on(each).write_queues}" for name, each in sorted(existing.items())]
+    parts = [f"{name}:{wanted.queues or each.write_queues}" for name, each in sorted(existing.items())]
     await client.servers.kv_put(ORDER_TOPIC_CONFIG, topic, ";".join(parts))
     given = click.get_current_context().get_parameter_source("name_servers") is ParameterSource.COMMANDLINE
     cure = f"triomq name-servers set {ORDER_SETTING}=true --yes" + (f" -n {shlex.quote(name_servers)}" if given else "")
@@ -240,8 +211,8 @@ def order_warning(settings: Mapping[str, Mapping[str, str]], cure: str) -> str |
     )
 
 
-def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
-    """A topic's settings by broker set; empty if no name server knows it."""
+def _settings_now(topic: str, name_servers: str, *, at_brokers: bool = False) -> Mapping[str, TopicSettings]:
+    """A topic's settings by broker set; empty if no name server knows it, and with `at_brokers` no master has it."""
     found: dict[str, TopicSettings] = {}
 
     async def look(client: Client) -> None:
@@ -251,6 +222,9 @@ def _settings_now(topic: str, name_servers: str) -> Mapping[str, TopicSettings]:
             raise  # an outage: it is not known whether the topic exists
         except RouteNotFound:
             pass
+        if at_brokers:
+            for name, each in (await client.admin.topic_settings(topic)).items():
+                found[name] = TopicSettings(each.read_queue_nums, each.write_queue_nums, each.perm)
 
     with_client(name_servers, look, route_wait_s=0)
     return found

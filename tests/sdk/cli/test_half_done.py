@@ -99,10 +99,10 @@ def test_a_topic_is_changed_at_the_others(two):
     command_line.cluster.name_server.add_route("T", refusing, other, queues=2)
     refusing.script(CREATE_TOPIC, refused)
     other.script(CREATE_TOPIC, done)
-    code, _, err = command_line("topics", "T", "--create", "--queues", "4")
+    code, _, err = command_line("topics", "T", "--create", "--queues", "4", "--yes")
     assert code == 1
     assert "the disk is full" in err
-    assert "Done at broker-b; not at broker-a." in err
+    assert f"Done at {other.address}; not at {refusing.address}." in err
 
 
 def of_4_9(command):
@@ -120,7 +120,7 @@ def test_the_permission_that_a_route_hides_is_kept(two, more, perms):
     command_line.cluster.name_server.add_route("T", of_5, other, perm=4)
     other.script(RequestCode.GET_TOPIC_CONFIG, of_4_9)
     other.script(RequestCode.GET_ALL_TOPIC_CONFIG, topic_of("T", 4))
-    code, _, _ = command_line("topics", "T", "--create", "--queues", "4", *more)
+    code, _, _ = command_line("topics", "T", "--create", "--queues", "4", "--yes", *more)
     sent = [each.header(CreateTopicRequest) for node in (of_5, other) for each in node.requests(CREATE_TOPIC)]
     assert [(each.perm, each.write_queue_nums) for each in sent] == [(perm, 4) for perm in perms], code
 
@@ -131,7 +131,7 @@ def test_a_broker_without_the_topic_gets_it_with_both_permissions(two):
     first.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(ResponseCode.TOPIC_NOT_EXIST, "no"))
     second.script(RequestCode.GET_TOPIC_CONFIG, of_4_9)
     second.script(RequestCode.GET_ALL_TOPIC_CONFIG, topic_of("U", 4))
-    command_line("topics", "T", "--create", "--queues", "4")
+    command_line("topics", "T", "--create", "--queues", "4", "--yes")
     sent = [each.header(CreateTopicRequest).perm for node in (first, second) for each in node.requests(CREATE_TOPIC)]
     assert sent == [6, 6]
 
@@ -144,10 +144,29 @@ def test_a_topic_that_the_name_servers_lack_keeps_a_brokers_settings(two, more, 
     command_line, first, second = two
     has = TopicConfig(topic_name="U", read_queue_nums=3, write_queue_nums=2, perm=4)
     first.script(RequestCode.GET_TOPIC_CONFIG, lambda command: command.answer(0, body=has.encode()))
-    command_line("topics", "U", "--create", *more)
+    command_line("topics", "U", "--create", "--yes", *more)
     sent = [each.header(CreateTopicRequest) for node in (first, second) for each in node.requests(CREATE_TOPIC)]
     of_new = (4, 4, 6) if "4" in more else (8, 8, 2) if "2" in more else (8, 8, 6)
     assert [(each.read_queue_nums, each.write_queue_nums, each.perm) for each in sent] == [settings, of_new]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_fewer_queues_than_a_broker_has_of_a_topic_that_name_servers_lack_are_asked_about(two, known):
+    """Messages in the other queues could no longer be read; another broker's part may be known."""
+    command_line, first, second = two
+    topic = "U"
+    if known:
+        topic = "V"
+        command_line.cluster.name_server.add_route(topic, second, queues=2)
+    has = TopicConfig(topic_name=topic, read_queue_nums=16, write_queue_nums=12, perm=6)
+    first.script(RequestCode.GET_TOPIC_CONFIG, *[lambda command: command.answer(0, body=has.encode())] * 2)
+    second.script(RequestCode.GET_TOPIC_CONFIG, refused, refused)
+    code, out, err = command_line("topics", topic, "--create", "--queues", "4")
+    assert (code, out) == (2, "")
+    assert f"reduces topic {topic} (16/12 queues " in err
+    assert not first.requests(CREATE_TOPIC)
+    command_line("topics", topic, "--create", "--queues", "4", "--yes")
+    assert [each.header(CreateTopicRequest).read_queue_nums for each in first.requests(CREATE_TOPIC)] == [4]
 
 
 def test_a_new_topic_is_created_at_the_others(two):
