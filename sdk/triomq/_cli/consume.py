@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import click
 
@@ -103,10 +103,12 @@ def consume(
     async def work(client: Client) -> None:
         if group is not None:
             assert begin is not None
-            await _check_there(client, topic, until_end=until_end)
+            without_answer = await _check_there(client, topic, until_end=until_end)
             async with client.lite_pull_consumer(group, start_from=begin) as consumer:
                 await consumer.subscribe(topic, expression)
-                printed = await _print_all(consumer, show, most, client.bounds if until_end else None)
+                printed = await _print_all(
+                    consumer, show, most, client.bounds if until_end else None, left_out=without_answer.keys()
+                )
                 if until_end and not printed and not consumer.assignment:
                     raise click.ClickException(
                         f"this member of group {group} was given no queue of topic {topic}: other members have them all, or "
@@ -114,12 +116,13 @@ def consume(
                     )
             if not printed:
                 _say_nothing_came(topic, f"for group {group}, which starts at {start} where it has no offset")
+            check_outage(without_answer, incomplete=UNREAD)
             return
         async with client.pull_consumer(TAIL_GROUP) as looker:
             queues = await looker.fetch_queues(topic)
         if only is not None:
             queues = [checked_queue(only, queues)]
-        without_answer: dict[str, str] = {}
+        without_answer = {}
         starts = await _starts(client.bounds, queues, start, without_answer)
         async with client.lite_pull_consumer(
             TAIL_GROUP, auto_commit=False, offset_store=StartingOffsets(starts)
@@ -133,8 +136,13 @@ def consume(
     until_signal(lambda: with_client(name_servers, work))
 
 
-async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
-    """Raise if a group's consumer would wait for servers silently, or take an outage for the topic's end."""
+async def _check_there(client: Client, topic: str, *, until_end: bool) -> dict[str, str]:
+    """Raise if a group's consumer would wait for servers silently, or take an outage for the topic's end.
+
+    Returns:
+        With `until_end` the brokers of the topic that do not answer, and why; others do.
+    """
+    without_answer: dict[str, str] = {}
     try:
         async with client.pull_consumer(TAIL_GROUP) as looker:
             queues = await looker.fetch_queues(topic)
@@ -142,10 +150,10 @@ async def _check_there(client: Client, topic: str, *, until_end: bool) -> None:
         if until_end or isinstance(error, BrokerNotFound):
             raise
         click.echo(f"waiting for topic {topic}: {error.reason}", err=True)
-        return
+        return without_answer
     if until_end:
-        for queue in queues:
-            await client.bounds.max_offset(queue)
+        await _starts(client.bounds, queues, "latest", without_answer)
+    return without_answer
 
 
 async def _print_all(
@@ -155,8 +163,10 @@ async def _print_all(
     until_end: QueueBounds | None,
     *,
     since_ms: int = 0,
+    left_out: Container[str] = (),
 ) -> int:
-    """Print messages up to `most`, and with `until_end` until there are no more; returns how many were printed.
+    """Print messages up to `most`, and with `until_end` until brokers but those left out have no more; returns how many
+    were printed.
 
     Raises:
         click.ClickException: nothing comes from queues that have more, and no pull of theirs makes progress.
@@ -181,7 +191,7 @@ async def _print_all(
         printed += len(wanted[:left])
         left -= len(wanted)
         if until_end is not None and not batch:
-            before, unread = unread, await _unread(consumer, until_end)
+            before, unread = unread, await _unread(consumer, until_end, left_out)
             if not unread:
                 return printed
             if unread == before:  # else a filter lets a queue pass without a message, perhaps for long
@@ -216,10 +226,10 @@ def _name_of(queue: MessageQueue) -> str:
     return f"{queue.broker_name}:{queue.queue_id}"
 
 
-async def _unread(consumer: LitePullConsumer, bounds: QueueBounds) -> dict[MessageQueue, int]:
+async def _unread(consumer: LitePullConsumer, bounds: QueueBounds, left_out: Container[str]) -> dict[MessageQueue, int]:
     """The queues that have messages which were not pulled yet -> their positions; brokers may refuse pulls, or not answer
     them."""
-    positions = {queue: consumer.position(queue) for queue in consumer.assignment}
+    positions = {queue: consumer.position(queue) for queue in consumer.assignment if queue.broker_name not in left_out}
     return {queue: position for queue, position in positions.items() if position < await bounds.max_offset(queue)}
 
 

@@ -285,6 +285,7 @@ def one_away(request, command_line):
         ["pull", "T", "--offset", "0", "--commit"],
         ["pull", "T", "--follow"],
         ["consume", "T", "--until-end"],
+        ["consume", "T", "--until-end", "-g", "G"],
         ["consume", "T", "--from", "earliest", "-m", "1"],
     ],
 )
@@ -294,6 +295,8 @@ def test_the_queues_of_the_other_brokers_are_read(one_away, arguments):
     assert "broker a-broker: " in err
     assert "; its messages are missing above (" in err
     assert one_away.passed_s < 20, "each of its queues would take as long"
+    if "-g" in arguments:
+        assert one_away.cluster.broker.offsets["G", "T", 1] == 1
     if "--commit" in arguments:
         assert one_away.cluster.broker.offsets["triomq-cli-pull", "T", 1] == 1
 
