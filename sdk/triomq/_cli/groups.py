@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -96,9 +95,10 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
     await side_by_side(ask_names, ask_outage)
     known: dict[str, tuple[GroupProgress, ConsumerConnection | None, int | None]] = {}
     silent: dict[str, str] = {}
+    hidden: list[MQError] = []
 
     async def ask_group(name: str) -> None:
-        known[name] = await _look_at(client, name, silent)
+        known[name] = await _look_at(client, name, silent, hidden)
 
     # A limited number at a time: each query may wait for a broker that does not answer.
     for begin in range(0, len(names), GROUPS_AT_ONCE):
@@ -111,12 +111,18 @@ async def _list_groups(client: Client, *, with_system: bool, as_json: bool) -> N
         refused |= progress.refused
         outage = progress.without_master | outage  # a broker may have ended meanwhile
     check_outage(outage, refused)
+    if hidden:
+        raise hidden[0]
 
 
 async def _look_at(
-    client: Client, name: str, silent: dict[str, str]
+    client: Client, name: str, silent: dict[str, str], hidden: list[MQError]
 ) -> tuple[GroupProgress, ConsumerConnection | None, int | None]:
-    """A group's progress, its members online, and their number, None if unknown; see `silent` of `progress`."""
+    """A group's progress, its members online, and their number, None if unknown; see `silent` of `progress`.
+
+    Args:
+        hidden: gets the reason why the members are unknown.
+    """
     found: list[GroupProgress] = []
     online: ConsumerConnection | None = None
     members: int | None = None
@@ -126,9 +132,11 @@ async def _look_at(
 
     async def ask_members() -> None:
         nonlocal online, members
-        with suppress(BrokerNotFound, AccessRefused):
+        try:
             online = await client.groups.members(name, silent=silent)
             members = len(online.members) if online else 0
+        except (BrokerNotFound, AccessRefused) as error:
+            hidden.append(error)
 
     await side_by_side(ask_progress, ask_members)
     return found[0], online, members

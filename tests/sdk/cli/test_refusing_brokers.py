@@ -59,3 +59,17 @@ def test_a_group_whose_members_a_broker_hides_is_shown(half_refused):
     assert "members: unknown" in out
     assert "broker-b" in out
     assert "admin: true" in err
+
+
+def test_the_list_says_why_members_are_unknown(command_line):
+    """A broker may let an account look at a group's progress, and not at its members."""
+    broker = command_line.cluster.broker
+    table = SubscriptionGroupTable(subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")})
+    broker.script(CODES[0], lambda command: command.answer(0, body=table.encode()))
+    broker.script(CODES[1], lambda command: command.answer(0, body=ConsumeStats().encode()))
+    broker.script(CODES[2], lambda command: command.answer(ResponseCode.SYSTEM_ERROR, REMARK))
+    broker.script(RequestCode.GET_BROKER_RUNTIME_INFO, lambda command: command.answer(0, body=b'{"table":{}}'))
+    code, out, err = command_line("groups")
+    assert code == 1
+    assert out.splitlines()[1].split()[:2] == ["G", "unknown"]
+    assert "admin: true" in err
