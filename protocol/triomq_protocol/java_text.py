@@ -92,6 +92,20 @@ def index_key_hash(key: str) -> int:
     return 0 if code > 0x7FFFFFFF else code
 
 
+def map_hash(key: str) -> int:
+    """`HashMap.hash`, whose lowest bits choose the bucket of a key."""
+    code = _unsigned_hash(key)
+    return code ^ code >> 16
+
+
+def map_capacity(count: int) -> int:
+    """Buckets of a HashMap that has grown to this many keys."""
+    capacity = 16
+    while count > capacity * 3 // 4:
+        capacity *= 2
+    return capacity
+
+
 def java_long_hash(value: int) -> int:
     """`Long.hashCode`: the two halves of the 64-bit value xor-ed, as signed int32."""
     value &= 0xFFFFFFFFFFFFFFFF

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from triomq_protocol.java_text import java_hash, utf8
+from triomq_protocol.java_text import map_capacity, map_hash, utf8
 
 _KEPT_CHARACTERS = 64
 """Names of at most this many characters have their hash kept; senders choose names, also for messages that are refused
@@ -23,23 +23,16 @@ def encode_properties_bytes(properties: Mapping[str, str | None]) -> bytes:
 
 def encode_properties_as_java(properties: Mapping[str, str]) -> bytes:
     """The properties in the order in which Java's `HashMap` has them, as UTF-8: the bytes that a 4.9 broker stores."""
-    capacity = 16
-    while len(properties) * 4 > capacity * 3:
-        capacity *= 2
-    ordered = sorted(properties.items(), key=lambda item: _place(item[0]) & capacity - 1)
+    mask = map_capacity(len(properties)) - 1
+    ordered = sorted(properties.items(), key=lambda item: _map_hash(item[0]) & mask)
     return utf8("\x02".join([f"{name}\x01{value}" for name, value in ordered]))
 
 
-def _place(name: str) -> int:
-    """`_spread_hash`, which keeps short names only."""
-    return _spread_hash(name) if len(name) <= _KEPT_CHARACTERS else _spread_hash.__wrapped__(name)
+def _map_hash(name: str) -> int:
+    return _kept_map_hash(name) if len(name) <= _KEPT_CHARACTERS else map_hash(name)
 
 
-@lru_cache(1024)
-def _spread_hash(name: str) -> int:
-    """`HashMap.hash`, whose lowest bits choose the place in the table."""
-    code = java_hash(name) & 0xFFFFFFFF
-    return code ^ code >> 16
+_kept_map_hash = lru_cache(1024)(map_hash)
 
 
 def decode_properties(text: str | None) -> dict[str, str]:

@@ -125,8 +125,8 @@ def test_one_separator_before_an_added_property(text: str, appended: str) -> Non
 
 def test_no_long_name_is_kept() -> None:
     """Senders choose the names, and 1,024 of 200,000 characters would take 200 MB."""
-    properties._spread_hash.cache_clear()
+    properties._kept_map_hash.cache_clear()
     values = {f"{number}{'n' * length}": "v" for number in range(5) for length in (3, 60, 64, 10_000)}
     text = properties.encode_properties_as_java(values)
     assert text.decode() == "\x02".join(f"{name}\x01v" for name in java_map_order(values))
-    assert properties._spread_hash.cache_info().currsize == 10
+    assert properties._kept_map_hash.cache_info().currsize == 10

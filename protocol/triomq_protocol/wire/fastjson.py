@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from triomq_protocol.errors import BodyError, BodyTooLongError
-from triomq_protocol.java_text import java_hash, join_pairs, join_surrogates, parse_integer
+from triomq_protocol.java_text import join_pairs, join_surrogates, map_capacity, map_hash, parse_integer
 
 _INT32_MOST = (1 << 31) - 1
 
@@ -511,27 +511,16 @@ def _sorted_keys(value: object) -> object:
 # ---------------------------------------------------------------- HashMap order
 
 
-def _capacity(count: int) -> int:
-    """Buckets of a HashMap that has grown to this many keys."""
-    capacity = 16
-    while count > capacity * 3 // 4:
-        capacity *= 2
-    return capacity
-
-
 _KEPT_CHARACTERS = 1024
 """Of the names of one order that is kept; peers choose the names of brokers."""
 
 
 @lru_cache(4096)
 def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
-    capacity = _capacity(len(keys))
-
-    def bucket(key: str) -> int:
-        spread = java_hash(key) & 0xFFFFFFFF
-        return (spread ^ spread >> 16) & capacity - 1
-
-    return tuple(sorted(keys, key=bucket))  # a stable sort keeps insertion order inside a bucket
+    mask = map_capacity(len(keys)) - 1
+    return tuple(
+        sorted(keys, key=lambda key: map_hash(key) & mask)
+    )  # a stable sort keeps insertion order inside a bucket
 
 
 def java_map_order(keys: Iterable[str]) -> tuple[str, ...]:
@@ -684,16 +673,13 @@ def java_map_order_in_slices(keys: Iterable[str]) -> Generator[None, None, list[
     names = list(keys)
     if len(names) <= SLICE_WEIGHT:
         return list(java_map_order(names))
-    mask = _capacity(len(names)) - 1
+    mask = map_capacity(len(names)) - 1
     # Bucket and position in one number: objects by the hundred thousand would make the garbage collector look at all of
     # them in one go.
     runs = []
     for begin in range(0, len(names), SLICE_WEIGHT):
-        run = []
-        for index in range(begin, min(begin + SLICE_WEIGHT, len(names))):
-            spread = java_hash(names[index]) & 0xFFFFFFFF
-            run.append(((spread ^ spread >> 16) & mask) << 32 | index)
-        runs.append(sorted(run))
+        end = min(begin + SLICE_WEIGHT, len(names))
+        runs.append(sorted((map_hash(names[index]) & mask) << 32 | index for index in range(begin, end)))
         yield
     ordered: list[str] = []
     for number, key in enumerate(heapq.merge(*runs), 1):
