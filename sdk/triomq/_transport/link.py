@@ -37,7 +37,11 @@ from triomq_protocol.wire.frame import FrameDecoder
 log = logging.getLogger("triomq.links")
 
 SILENT_TIMEOUTS_MAX: Final = 2
-"""After this many requests in a row timed out without a byte received, the link is considered dead."""
+"""After this many requests in a row timed out without a byte received, the link may be considered dead."""
+
+SILENT_TIMEOUTS_S: Final = 1.0
+"""And so long after the first of them: requests that were sent together time out together, and a broker that pauses for
+two seconds still answers those that have more time."""
 
 SHARED_SILENCE_S: Final = 35.0
 """How long, besides, nothing must have arrived from an address of several broker sets, a proxy's: it does not answer for
@@ -191,6 +195,7 @@ class Link:
         self._heard = False
         """Whether bytes have arrived since the last requests that timed out; a long answer may take long to arrive."""
         self._silent_timeouts = 0
+        self._silent_from_s = _NEVER
 
     @property
     def unsent_bytes(self) -> int:
@@ -531,16 +536,18 @@ class Link:
                 waiter.failed(RequestTimeout("no answer in time", address=self.address))
         self._alarm_at = min([waiter.deadline for waiter in pending.values()], default=_NEVER)
         if expired:
-            self._check_silence()
+            self._check_silence(now)
             self._wake_waiting_senders()
 
-    def _check_silence(self) -> None:
+    def _check_silence(self, now: float) -> None:
         if self._heard:
             self._heard, self._silent_timeouts = False, 0
             return
+        if not self._silent_timeouts:
+            self._silent_from_s = now
         self._silent_timeouts += 1
-        if self._silent_timeouts >= SILENT_TIMEOUTS_MAX:
-            if trio.current_time() - self.received_s < SHARED_SILENCE_S and self._is_shared(self.address):
+        if self._silent_timeouts >= SILENT_TIMEOUTS_MAX and now - self._silent_from_s >= SILENT_TIMEOUTS_S:
+            if now - self.received_s < SHARED_SILENCE_S and self._is_shared(self.address):
                 return
             log.warning(
                 "closing the link to %s: requests time out and nothing comes in",

@@ -259,6 +259,25 @@ async def test_a_silent_peer_is_given_up_after_two_timeouts(autojump_clock, link
     assert isinstance(await outcome(link), errors.LinkLost)
 
 
+async def test_requests_that_time_out_together_do_not_fail_those_with_more_time(autojump_clock, link_pair, nursery):
+    """A peer that pauses for two seconds answers them, and they may be in an order that no second attempt would keep."""
+    link, peer = link_pair
+    ends = []
+
+    async def patient():
+        ends.append(await outcome(link, 3.0))
+
+    nursery.start_soon(patient)
+    command = await peer.next()
+    for number in range(20):
+        nursery.start_soon(outcome, link, 1.5 + number / 100)
+    await trio.sleep(2)
+    assert link.is_open
+    await peer.stream.send_all(command.answer(0).encode())
+    await trio.testing.wait_all_tasks_blocked()
+    assert [each.code for each in ends] == [0]
+
+
 async def test_a_peer_whose_long_answer_arrives_slowly_is_not_given_up(autojump_clock, link_pair, nursery):
     """Short requests time out meanwhile, since their answers come after it on the connection."""
     link, peer = link_pair
