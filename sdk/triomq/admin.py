@@ -7,7 +7,7 @@ You need not import this module to use them: it names the classes for annotation
 # ruff: noqa: I001, RUF022
 
 # Topics, client.admin
-from triomq._admin.topics import Admin, TopicStats
+from triomq._admin.topics import Admin, TopicSettings, TopicStats
 from triomq_protocol.requests import ClusterInfo, TopicOffset, TopicRouteData
 
 # Consumer groups, client.groups
@@ -45,6 +45,7 @@ from triomq._examination.snapshot import (
 
 __all__ = [
     "Admin",
+    "TopicSettings",
     "TopicStats",
     "ClusterInfo",
     "TopicOffset",

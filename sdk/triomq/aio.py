@@ -251,6 +251,7 @@ class Admin(Proxy[_admin.Admin]):
     delete_topic: Final = async_method(_admin.Admin.delete_topic)
     topics: Final = async_method(_admin.Admin.topics)
     route: Final = async_method(_admin.Admin.route)
+    topic_settings: Final = async_method(_admin.Admin.topic_settings)
     cluster_info: Final = async_method(_admin.Admin.cluster_info)
     topic_stats: Final = async_method(_admin.Admin.topic_stats)
     without_master: Final = async_method(_admin.Admin.without_master)

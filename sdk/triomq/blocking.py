@@ -282,6 +282,7 @@ class Admin(Proxy[_admin.Admin]):
     delete_topic: Final = blocking_method(_admin.Admin.delete_topic)
     topics: Final = blocking_method(_admin.Admin.topics)
     route: Final = blocking_method(_admin.Admin.route)
+    topic_settings: Final = blocking_method(_admin.Admin.topic_settings)
     cluster_info: Final = blocking_method(_admin.Admin.cluster_info)
     topic_stats: Final = blocking_method(_admin.Admin.topic_stats)
     without_master: Final = blocking_method(_admin.Admin.without_master)

@@ -100,6 +100,21 @@ class TopicStats:
     refused: Mapping[str, str] = attrs.field(factory=dict)
 
 
+@attrs.frozen
+class TopicSettings:
+    """A topic's settings on one broker set.
+
+    Args:
+        read_queues: the number of readable queues.
+        write_queues: the number of writable queues.
+        perm: the sum of 4 read, 2 write, 1 inherit.
+    """
+
+    read_queues: int
+    write_queues: int
+    perm: int
+
+
 class Admin(metaclass=NoPublicConstructor):
     """Administrative calls about topics and the cluster; ``client.admin``."""
 
@@ -282,19 +297,19 @@ class Admin(metaclass=NoPublicConstructor):
         check_queues(topic, data)
         return data
 
-    async def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
+    async def topic_settings(self, topic: str) -> dict[str, TopicSettings]:
         """A topic's settings in the tables of the masters, whatever name servers know of it: broker name -> settings.
 
         Masters that do not have the topic, or do not answer, are missing.
         """
         check_text("the topic", topic)
-        found: dict[str, TopicConfig] = {}
+        found: dict[str, TopicSettings] = {}
 
         async def look(name: str, address: str) -> None:
             with suppress(MQError):
                 config = await self._config_on_broker(address, topic)
                 if config is not NEW_TOPIC:
-                    found[name] = config
+                    found[name] = TopicSettings(config.read_queue_nums, config.write_queue_nums, config.perm)
 
         sets = await self.broker_sets()
         masters = {name: addresses[MASTER_ID] for name, addresses in sets.items() if MASTER_ID in addresses}

@@ -25,7 +25,7 @@ from triomq._cli.options import (
     with_client,
 )
 from triomq._side_by_side import side_by_side
-from triomq.admin import TopicRouteData, TopicTraffic
+from triomq.admin import TopicRouteData, TopicSettings, TopicTraffic
 from triomq.errors import BrokerNotFound, MQError, RouteNotFound
 from triomq_protocol.flags import PERM_READ, PERM_WRITE, perm_text
 from triomq_protocol.names import (
@@ -49,18 +49,6 @@ TOPICS_AT_ONCE = 16
 
 ORDER_SETTING: Final = "orderMessageEnable"
 """A setting of name servers; without it a name server does not send an ordered topic's queues to clients."""
-
-
-@attrs.frozen
-class TopicSettings:
-    """A topic's settings on one broker set, from its route."""
-
-    read_queues: int
-    write_queues: int
-    perm: int
-
-    def __str__(self) -> str:
-        return f"{_queues_text(self.read_queues, self.write_queues)} queues {perm_text(self.perm)}"
 
 
 @attrs.frozen
@@ -223,8 +211,7 @@ def _settings_now(topic: str, name_servers: str, *, at_brokers: bool = False) ->
         except RouteNotFound:
             pass
         if at_brokers:
-            for name, each in (await client.admin.topic_settings(topic)).items():
-                found[name] = TopicSettings(each.read_queue_nums, each.write_queue_nums, each.perm)
+            found.update(await client.admin.topic_settings(topic))
 
     with_client(name_servers, look, route_wait_s=0)
     return found
@@ -238,7 +225,10 @@ def _settings(route: TopicRouteData) -> dict[str, TopicSettings]:
 
 
 def _where(settings: Mapping[str, TopicSettings]) -> str:
-    return ", ".join(f"{each} on {name}" for name, each in sorted(settings.items()))
+    return ", ".join(
+        f"{_queues_text(each.read_queues, each.write_queues)} queues {perm_text(each.perm)} on {name}"
+        for name, each in sorted(settings.items())
+    )
 
 
 # --- commands that show topics -------------------------------------------------------------------------------------
