@@ -67,6 +67,7 @@ def jobs(rocketmq: RocketMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     module = importlib.import_module("jobs")
     del sys.modules["jobs"]
     yield module
+    module.app.backend.result_consumer.stop()
     module.app.close()
     reset()
 

@@ -573,18 +573,20 @@ def test_a_local_transaction_closes_its_client_in_another_thread_only(system_clu
 
 
 def test_a_client_is_collected_in_a_worker_thread_which_does_not_wait_for_its_end(system_cluster, monkeypatch):
-    client, loops, joined = open_client(system_cluster), loop_threads(), []
+    others = loop_threads()
+    client, joined = open_client(system_cluster), []
+    (loop,) = set(loop_threads()) - set(others)
     producer = client.producer("P", transactions=lambda _: triomq.TransactionState.UNKNOWN)
 
     def execute(_transaction):
         with monkeypatch.context() as patch:
-            patch.setattr(loops[0], "join", joined.append)
+            patch.setattr(loop, "join", joined.append)
             client._loop._finalizer()
 
     with contextlib.suppress(errors.ClientClosed):
         producer.send_in_transaction(triomq.Message("T", b"x"), execute)
     assert not joined
-    loops[0].join()
+    loop.join()
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Outcome])
