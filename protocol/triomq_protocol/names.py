@@ -104,6 +104,8 @@ TIMER_PROPERTIES: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER
 """When a broker of RocketMQ 5 is to deliver a message."""
 TIMER_OUT: Final = "TIMER_OUT_MS"
 """When it was due, set by that broker; such a message, sent again, is delivered at once."""
+START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
+"""When a broker of Alibaba Cloud is to deliver a message: its clients send it to any broker."""
 PGROUP: Final = "PGROUP"
 """The producer group of a half message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

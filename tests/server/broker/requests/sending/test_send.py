@@ -535,7 +535,7 @@ async def test_send_back_to_a_group_without_retry_queues_is_dropped(open_broker:
         assert (await peer.ask(give_back(offset=77))).code == 0
 
 
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME"])
 @pytest.mark.parametrize(("settings", "code"), [({}, 13), ({"compat": "4.9"}, 0)])
 async def test_a_time_of_delivery_is_refused(open_broker: Any, settings: dict[str, str], name: str, code: int) -> None:
     async with open_broker(**settings) as broker:
