@@ -10,6 +10,7 @@ import contextvars
 import logging
 import os
 import queue
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -144,6 +145,16 @@ class Call(Generic[R]):
             await self._give_back(self._end.value)
 
 
+def _check_threads() -> None:
+    """Raise InvalidCall if gevent has made threads of this process greenlets: a loop would block them all."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and any(map(gevent.is_module_patched, ("threading", "select"))):
+        raise InvalidCall(
+            "gevent has replaced the threads and sockets of this process, which the client needs; use workers with threads, "
+            "such as `gunicorn --threads 4` or `celery worker --pool threads`, and no gevent.monkey"
+        )
+
+
 class _Opening:
     """The state shared by a loop thread and the caller that waits for its session.
 
@@ -194,6 +205,7 @@ class LoopThread(Generic[Session]):
     """
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[Session]], *, name: str) -> None:
+        _check_threads()
         self.pid: int = os.getpid()
         self.session: Session
         self._open = session

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
+import types
 
 import pytest
 import trio
@@ -223,3 +225,15 @@ def test_an_interrupted_entry_of_a_push_consumer_is_left(client, interrupt_at_en
         delivery = again.poll(WAIT_S)
         assert delivery is not None
         delivery.done()
+
+
+@pytest.mark.parametrize("patched", ["threading", "select"])
+def test_a_process_whose_threads_are_greenlets_is_refused(monkeypatch, system_cluster, patched):
+    monkey = types.SimpleNamespace(is_module_patched=lambda name: name == patched)
+    monkeypatch.setitem(sys.modules, "gevent.monkey", monkey)
+    options = system_cluster.options()
+    with pytest.raises(errors.InvalidCall, match=r"gevent has replaced the threads .* use workers with threads"):
+        triomq.blocking.open_client(system_cluster.name_server.address, **options)
+    # Imported, as by another library, it does no harm.
+    monkey.is_module_patched = lambda _: False
+    triomq.blocking.open_client(system_cluster.name_server.address, **options).close()
