@@ -54,7 +54,15 @@ class ClientLoop:
 
         Raises:
             ClientClosed: :meth:`close` was called.
+            InvalidCall: this process was forked without Python's hooks, after which nothing of the parent's state holds.
         """
+        before = self._thread
+        if before is not None and before.pid != os.getpid():
+            raise InvalidCall(
+                f"process {before.pid} opened this client, and this one was forked from it without Python's hooks, as by "
+                "uWSGI: start uWSGI with --enable-threads and --lazy-apps (or --py-call-uwsgi-fork-hooks), or open the "
+                "client after the fork"
+            )
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed")

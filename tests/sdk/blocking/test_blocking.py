@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from functools import partial
 
 import pytest
 import trio
@@ -358,6 +360,29 @@ def test_a_forked_child_opens_a_loop_of_its_own(system_cluster):
         producer.send(triomq.Message("T", b"parent again"), queue=QUEUE)
         assert client.client_id == parent_id
     assert not loop_threads()
+
+
+def test_a_child_forked_without_pythons_hooks_is_told_what_to_do(system_cluster):
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+        child = ctypes.PyDLL(None).fork()  # as uWSGI forks
+        if not child:
+            code = 1
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                for call in (partial(producer.send, triomq.Message("T", b"child")), lambda: client.client_id):
+                    with pytest.raises(errors.InvalidCall, match=r"without Python's hooks, .* --lazy-apps"):
+                        call()
+                client.close()
+                code = 0
+            except BaseException:  # noqa: BLE001 - the child must not go on with pytest
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        producer.send(triomq.Message("T", b"parent"), queue=QUEUE)
+    assert [request.body for request in system_cluster.broker.requests(SEND)] == [b"parent"]
 
 
 @pytest.fixture
