@@ -41,9 +41,9 @@ class ClientLoop:
 
     def __init__(self, session: Callable[[], AbstractAsyncContextManager[_client.Client]]) -> None:
         self._session = session
-        # A signal handler may run in the thread that holds it.
+        # A signal handler may run in the thread that holds one of them.
         self.making: threading.RLock = threading.RLock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._thread: LoopThread[_client.Client] | None = None
         self._finalizer: weakref.finalize[[], ClientLoop] | None = None
@@ -64,13 +64,22 @@ class ClientLoop:
                 "client after the fork"
             )
         with self._lock:
-            if self._closed:
+            if self._thread is None and not self._closed:
+                self._open()
+            thread = self._thread
+            if self._closed or thread is None:
                 raise ClientClosed("the client is closed")
-            if self._thread is None:
-                self._thread = LoopThread(self._session, name="triomq")
-                # Also at the end of the process, so that an open client flushes.
-                self._finalizer = weakref.finalize(self, self._thread.close)
-            return self._thread
+            return thread
+
+    def _open(self) -> None:
+        opened = LoopThread(self._session, name="triomq")
+        if self._closed or self._thread is not None:
+            # By a signal handler that has run in this thread meanwhile.
+            opened.close()
+            return
+        self._thread = opened
+        # Also at the end of the process, so that an open client flushes.
+        self._finalizer = weakref.finalize(self, opened.close)
 
     def close(self) -> None:
         """Close the client and end its thread; while another call does that, wait for it.
@@ -93,7 +102,7 @@ class ClientLoop:
 
     def forget_parent(self) -> None:
         """Drop the parent's thread, in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.making = threading.RLock()
         self._thread = None
         if self._finalizer is not None:

@@ -18,11 +18,15 @@ import trio
 
 import triomq
 from triomq import errors
-from triomq._blocking import loop_thread
+from triomq._blocking import calls, loop_thread
 from triomq_protocol.codes import RequestCode
 
 SEND = RequestCode.SEND_MESSAGE_V2
 QUEUE = triomq.MessageQueue("T", "broker-a", 0)
+
+
+WAIT_S = 30
+"""Longer than anything here takes on a machine at a quarter of its speed."""
 
 
 class Outcome(BaseException):
@@ -383,6 +387,39 @@ def test_a_child_forked_without_pythons_hooks_is_told_what_to_do(system_cluster)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         producer.send(triomq.Message("T", b"parent"), queue=QUEUE)
     assert [request.body for request in system_cluster.broker.requests(SEND)] == [b"parent"]
+
+
+@pytest.mark.parametrize("what", ["send", "close"])
+def test_a_signal_handler_runs_in_a_forked_childs_first_call(system_cluster, monkeypatch, what):
+    """It uses or closes the client in the thread that is opening it again."""
+    client = open_client(system_cluster)
+    producer = client.producer("P")
+    (parents,) = loop_threads()
+    stop_parents = client._loop.thread().close
+    client._loop.forget_parent()  # as in a child
+    ends = []
+
+    def call(body):
+        with contextlib.suppress(errors.ClientClosed):
+            ends.append(producer.send(triomq.Message("T", body), queue=QUEUE).queue_offset)
+
+    def opened(*args, **kwargs):
+        monkeypatch.setattr(calls, "LoopThread", loop_thread.LoopThread)
+        made = loop_thread.LoopThread(*args, **kwargs)
+        call(b"handler") if what == "send" else client.close()
+        return made
+
+    monkeypatch.setattr(calls, "LoopThread", opened)
+    thread = threading.Thread(target=call, args=(b"call",), daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    stop_parents()
+    assert not parents.is_alive()
+    assert ends == ([0, 1] if what == "send" else [])
+    assert len(loop_threads()) == len(ends) / 2
+    client.close()
+    assert not loop_threads()
 
 
 @pytest.fixture
