@@ -12,9 +12,10 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, TypeVarTuple, Unpack
 
 import outcome
 import trio
@@ -25,6 +26,7 @@ from triomq.errors import ClientClosed, InvalidCall
 
 log = logging.getLogger("triomq")
 
+Args = TypeVarTuple("Args")
 R = TypeVar("R")
 Session = TypeVar("Session")
 
@@ -34,6 +36,31 @@ JOIN_TIMEOUT_S: Final = 10.0
 
 SIGNALS_EVERY_S: Final = 0.5
 """How often a waiting thread checks for signals: one that arrives just before the wait begins does not end it."""
+
+
+LOOK_EVERY_S: Final = 0.01
+"""How often a signal handler checks for the end of a session, where it cannot wait for the thread."""
+
+
+class _Thread(threading.local):
+    queueing = 0
+    """The number of functions that this thread is queueing in loops; a signal handler may have interrupted that."""
+
+
+_thread: Final = _Thread()
+
+
+def _queue(token: trio.lowlevel.TrioToken, function: Callable[[Unpack[Args]], object], *args: *Args) -> None:
+    """Have a loop call a function soon.
+
+    Raises:
+        trio.RunFinishedError: the loop has ended.
+    """
+    _thread.queueing += 1
+    try:
+        token.run_sync_soon(function, *args)
+    finally:
+        _thread.queueing -= 1
 
 
 def _next_of(ends: queue.SimpleQueue[R]) -> R:
@@ -128,7 +155,7 @@ class Call(Generic[R]):
         """
         self._caller = thread_caller(token)
         # In the caller's context: hooks see its variables, such as a span of a trace.
-        token.run_sync_soon(self._begin, contextvars.copy_context())
+        _queue(token, self._begin, contextvars.copy_context())
         while self._end is None:
             self._running.acquire(timeout=SIGNALS_EVERY_S)
         return self._end
@@ -211,6 +238,7 @@ class LoopThread(Generic[Session]):
         self._open = session
         self._token: trio.lowlevel.TrioToken
         self._stop: trio.Event
+        self._is_left = False
         opening = _Opening()
         # A daemon, so that a client that is still open cannot keep the process from ending.
         self._thread = threading.Thread(target=self._serve, args=(opening,), name=name, daemon=True)
@@ -231,9 +259,12 @@ class LoopThread(Generic[Session]):
             self._stop = trio.Event()
             with opening.scope:
                 opening.begun()
-                async with self._open() as self.session:
-                    opening.end(None)
-                    await self._stop.wait()
+                try:
+                    async with self._open() as self.session:
+                        opening.end(None)
+                        await self._stop.wait()
+                finally:
+                    self._is_left = True
 
         try:
             trio.run(main)
@@ -280,10 +311,8 @@ class LoopThread(Generic[Session]):
 
     def call_soon(self, run: Callable[[], object]) -> None:
         """Run a plain function in the loop without waiting for it; does nothing if the loop has ended."""
-        try:
-            self._token.run_sync_soon(run)
-        except trio.RunFinishedError:
-            pass
+        with suppress(trio.RunFinishedError):
+            _queue(self._token, run)
 
     def stop(self) -> None:
         """Leave the session and end the thread; called in the loop."""
@@ -298,4 +327,13 @@ class LoopThread(Generic[Session]):
         if not self.is_over:
             self.call_soon(self.stop)
             if threading.current_thread() is not self._thread and not self.is_worker:
-                self._thread.join(JOIN_TIMEOUT_S)
+                self._wait_over()
+
+    def _wait_over(self) -> None:
+        if not _thread.queueing:
+            self._thread.join(JOIN_TIMEOUT_S)
+            return
+        # A signal handler has interrupted a call of this thread, which holds a lock that the loop needs to end.
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while not self._is_left and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)

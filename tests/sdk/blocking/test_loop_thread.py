@@ -10,6 +10,7 @@ import types
 
 import pytest
 import trio
+from trio._core._wakeup_socketpair import WakeupSocketpair
 
 import triomq
 from triomq import errors
@@ -237,3 +238,30 @@ def test_a_process_whose_threads_are_greenlets_is_refused(monkeypatch, system_cl
     # Imported, as by another library, it does no harm.
     monkey.is_module_patched = lambda _: False
     triomq.blocking.open_client(system_cluster.name_server.address, **options).close()
+
+
+def test_a_signal_handler_closes_a_client_while_a_call_is_queued(client, monkeypatch):
+    """A lock that trio takes to queue the call is held by the thread meanwhile, and the loop's end needs it."""
+    monkeypatch.setattr(loop_thread, "JOIN_TIMEOUT_S", 100 * WAIT_S)
+    wakeup = WakeupSocketpair.wakeup_thread_and_signal_safe
+    producer = client.producer("P")
+    sent = []
+
+    def wake(pair):
+        wakeup(pair)
+        if threading.current_thread() is thread:
+            monkeypatch.setattr(WakeupSocketpair, "wakeup_thread_and_signal_safe", wakeup)
+            producer.send(triomq.Message("T", b"of the handler"), lambda _, error: sent.append(error), queue=QUEUE)
+            client.close()
+            sent.append("closed")
+
+    def call():
+        with contextlib.suppress(errors.ClientClosed):
+            producer.send(triomq.Message("T", b"one"), queue=QUEUE)
+
+    thread = threading.Thread(target=call, daemon=True)
+    monkeypatch.setattr(WakeupSocketpair, "wakeup_thread_and_signal_safe", wake)
+    thread.start()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert sent == [None, "closed"]
