@@ -13,12 +13,24 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def _refuse_copies(made: object, _protocol: object) -> NoReturn:
+    kind = type(made)
+    raise TypeError(
+        f"a {kind.__module__}.{kind.__qualname__} can be neither pickled nor copied: its client belongs to this process; open "
+        "a client in the other process, by the address of the name servers"
+    )
+
+
 class NoPublicConstructor(type):
-    """The metaclass of what a client makes: calling the class is an error, and ``help()`` shows no arguments of it."""
+    """The metaclass of what a client makes: calling the class is an error, and ``help()`` shows no arguments of it.
+
+    Nor can an object be pickled, as for an argument of another process.
+    """
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:
         super().__init__(name, bases, namespace)
         cls.__signature__: Signature = Signature()
+        cls.__reduce_ex__ = _refuse_copies  # type: ignore[method-assign,assignment]
         if "__init__" in namespace:
             namespace["__init__"].__doc__ = None  # it is for readers of the source
             namespace["__init__"].__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_ONLY)])

@@ -7,6 +7,7 @@ import contextlib
 import copy
 import inspect
 import operator
+import pickle
 import re
 import signal
 import subprocess
@@ -262,6 +263,24 @@ async def test_a_block_that_is_not_entered_by_async_with_names_the_cure(name):
         block().send(None)
     with pytest.raises(AttributeError, match=how):
         copy.copy(block()).send(None)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+async def test_what_a_client_makes_is_not_passed_to_other_processes(autojump_clock, group_cluster, copied):
+    how = r"can be neither pickled nor copied: .* open a client in the other process"
+    async with group_cluster.client() as client:
+        made = [client, client.admin, *(getattr(client, kind)(kind) for kind in KINDS)]
+        for each in made:
+            with pytest.raises(TypeError, match=how):
+                copied(each)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_nor_is_what_a_blocking_client_makes(copied):
+    with triomq.blocking.open_client("127.0.0.1:1") as client:
+        for each in (client, client.admin, *(getattr(client, kind)(kind) for kind in KINDS)):
+            with pytest.raises(TypeError, match=r"triomq\.blocking\.|triomq\._blocking\."):
+                copied(each)
 
 
 @pytest.mark.parametrize(
