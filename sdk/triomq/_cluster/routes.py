@@ -88,6 +88,10 @@ class Route:
         """The address of a broker's master."""
         return self.addresses.get(broker_name, {}).get(MASTER_ID)
 
+    def has(self, address: str) -> bool:
+        """Whether a broker with this address is in it."""
+        return any(address in broker.values() for broker in self.addresses.values())
+
     def one_of_each_broker(self, is_down: Callable[[str], bool] = lambda _address: False) -> list[str]:
         """One address per broker name: its master, or its first slave if there is no master or it is down.
 
@@ -262,11 +266,12 @@ class _Topic:
         publishing: whether it may borrow the default topic's queues.
         no_master: whether it is unknown, and no master at all was registered when it was looked up.
         lost: its broker sets that have lost their master.
-        lost_at: when the last of them lost it, on trio's clock.
+        cut_off: addresses of its brokers to which a connection was lost.
+        lost_at: when the last master or connection was lost, on trio's clock.
         doubted_at: when a broker's silence last caused a refresh of its route, on trio's clock.
     """
 
-    __slots__ = ("doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
+    __slots__ = ("cut_off", "doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
 
     def __init__(self) -> None:
         self.route: Route | None = None
@@ -274,6 +279,7 @@ class _Topic:
         self.publishing = False
         self.no_master = False
         self.lost: frozenset[str] = frozenset()
+        self.cut_off: set[str] = set()
         self.lost_at = self.doubted_at = -math.inf
 
 
@@ -533,6 +539,30 @@ class Routes:
         log.info("%s: %s; asking for the route of %s", address, why, topic, extra={"topic": topic})
         self._ask_soon(topic, now)
 
+    def note_cut_off(self, topic: str, address: str) -> None:
+        """Have a topic's route refreshed now, and later, until :meth:`note_connected`, while it has this broker.
+
+        The members of a group must notice at the same time that a broker leaves the route, also those that do not pull
+        from it: until then, two of them have the same queues.
+
+        Args:
+            topic: the topic.
+            address: a broker to which the connection was lost.
+        """
+        known = self._topics.get(topic)
+        if known is None or known.route is None or not known.route.has(address):
+            return
+        now = trio.current_time()
+        known.cut_off.add(address)
+        known.lost_at = now
+        self._ask_soon(topic, now)
+
+    def note_connected(self, topic: str, address: str) -> None:
+        """A broker of a topic is connected again."""
+        known = self._topics.get(topic)
+        if known is not None:
+            known.cut_off.discard(address)
+
     def _ask_soon(self, topic: str, at: float) -> None:
         self._ask_at[topic] = min(at, self._ask_at.get(topic, math.inf))
         self._asked_earlier.set()
@@ -570,9 +600,9 @@ class Routes:
                     break
 
     def _plan_after_loss(self, topic: str) -> None:
-        """Schedule the refresh of a topic's route that has lost a master."""
+        """Schedule the refresh of a topic's route that has lost a master, or is about to."""
         known = self._topics.get(topic)
-        if known is None or not known.lost:
+        if known is None or not (known.lost or known.cut_off):
             return
         now = trio.current_time()
         pause_s = pause_after_loss_s(now - known.lost_at, self._refresh_every_s)
@@ -688,6 +718,7 @@ class Routes:
         if lost - known.lost:
             known.lost_at = trio.current_time()
         known.lost = lost
+        known.cut_off = {address for address in known.cut_off if route.has(address)}
         self._plan_after_loss(topic)
         self._addresses.add(route)
         if old is not None:

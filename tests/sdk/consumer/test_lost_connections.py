@@ -12,6 +12,7 @@ from consumer_broker import until
 
 import triomq
 from triomq import errors
+from triomq_protocol.codes import RequestCode
 
 Q0 = triomq.MessageQueue("T", "broker-a", 0)
 Q1 = triomq.MessageQueue("T", "broker-a", 1)
@@ -289,3 +290,37 @@ async def test_a_commit_by_hand_that_a_killed_broker_has_lost(autojump_clock, tw
         async with without_broker(two_masters, consumer):
             pass
         assert [message.queue_offset for message in await consumer.poll()] == list(range(6, 10))
+
+
+@pytest.fixture
+async def shared_by_two(two_masters, open_consumer):
+    """A consumer that has the first broker's queues, and the second broker, whose queues are another member's."""
+    second = two_masters.network.nodes["broker-b-0:10911"]
+    for broker in (two_masters.broker, second):
+        broker.consumers.members["G"] = {"~other": object()}
+    async with open_consumer("lite") as consumer:
+        await until(lambda: consumer.assignment == [Q0, Q1])
+        await trio.sleep(60)
+        two_masters.name_server.seen.clear()
+        yield consumer, second
+
+
+@pytest.mark.parametrize("noticed_s", [0, 0.5, 6])
+async def test_a_broker_that_leaves_is_noticed_by_a_member_that_pulls_nothing_there(
+    autojump_clock, two_masters, shared_by_two, noticed_s
+):
+    """The other member notices it when a pull fails, and takes a queue: until this one does, both have it."""
+    consumer, second = shared_by_two
+    await second.stop()
+    await trio.sleep(noticed_s)
+    two_masters.name_server.add_route("T", two_masters.broker)
+    await until(lambda: consumer.assignment == [Q0], noticed_s + 1.5)
+
+
+async def test_a_broker_that_is_connected_again_causes_no_further_questions(autojump_clock, two_masters, shared_by_two):
+    consumer, second = shared_by_two
+    await second.cut()
+    await until(lambda: not consumer._member.positions.in_doubt(Q0))
+    await trio.sleep(20)
+    asked = two_masters.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert 1 <= len(asked) <= 4

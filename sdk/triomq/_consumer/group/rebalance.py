@@ -11,7 +11,8 @@ import logging
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Final, Protocol
 
 import attrs
@@ -22,6 +23,7 @@ from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_na
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._error_text import one_line
 from triomq._message.message import MessageQueue, check_queue
+from triomq._transport.link import Link
 from triomq._transport.links import Links
 from triomq._transport.peer_log import PeerLog
 from triomq.errors import (
@@ -234,6 +236,26 @@ class Members:
         self._silent_since: dict[str, float] = {}
         """When a broker has last let a request time out, on trio's clock."""
 
+    @contextmanager
+    def following(self, topics: Callable[[], Collection[str]]) -> Iterator[None]:
+        """Have the routes of these topics refreshed when the connection to one of their brokers is lost."""
+
+        def lost(link: Link) -> None:
+            for topic in topics():
+                self._routes.note_cut_off(topic, link.address)
+
+        def opened(link: Link) -> None:
+            for topic in topics():
+                self._routes.note_connected(topic, link.address)
+
+        self._links.lost.append(lost)
+        self._links.opened.append(opened)
+        try:
+            yield
+        finally:
+            self._links.lost.remove(lost)
+            self._links.opened.remove(opened)
+
     async def of(self, topic: str) -> list[str] | None:
         """The group's client ids, from the first broker of the topic that answers; None if none does.
 
@@ -359,18 +381,23 @@ class Rebalance:
     async def run(self) -> None:
         """Rebalance until cancelled."""
         self._routes.changed.append(self._on_route)
+        following = self._members.following(self._topics) if self._members is not None else nullcontext()
         try:
-            pause_s = 0.0
-            while True:
-                with trio.move_on_after(pause_s):
-                    await self._woken.wait()
-                self._woken = trio.Event()
-                done = self._suspended or await self.rebalance()
-                pause_s = pause_after_round(
-                    self._every_s, done=done, now=trio.current_time(), missing_since=self._missing_since.values()
-                )
+            with following:
+                await self._keep_rebalancing()
         finally:
             self._routes.changed.remove(self._on_route)
+
+    async def _keep_rebalancing(self) -> None:
+        pause_s = 0.0
+        while True:
+            with trio.move_on_after(pause_s):
+                await self._woken.wait()
+            self._woken = trio.Event()
+            done = self._suspended or await self.rebalance()
+            pause_s = pause_after_round(
+                self._every_s, done=done, now=trio.current_time(), missing_since=self._missing_since.values()
+            )
 
     async def rebalance(self) -> bool:
         """Make one round over all topics.

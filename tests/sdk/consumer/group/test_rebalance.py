@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import trio
@@ -161,6 +162,9 @@ class Members:
         self.ids: list[str] | None = list(ids)
         self.asked = 0
         self.during = None
+
+    def following(self, _topics):
+        return nullcontext()
 
     async def of(self, _topic):
         await trio.lowlevel.checkpoint()
