@@ -623,9 +623,19 @@ class Membership(ABC):
     @trio.lowlevel.enable_ki_protection
     async def _confirm_last(self, queues: Collection[MessageQueue]) -> None:
         """Commit a broker's queues without rejoining, for which there is no time, where the group has got no further."""
+        await self._read_doubted(queues, self.positions.confirm)
+
+    async def settle_doubt(self, queues: Collection[MessageQueue]) -> None:
+        """Let queues of one broker that are given up in doubt be committed, where no other member has got further."""
+        await self._read_doubted(queues, self.positions.confirm_progress)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _read_doubted(
+        self, queues: Collection[MessageQueue], use: Callable[[MessageQueue, int | None], object]
+    ) -> None:
         for queue in filter(self.positions.in_doubt, queues):
             try:
-                self.positions.confirm(queue, await self.positions.committed(queue))
+                use(queue, await self.positions.committed(queue))
             except MQError as error:
                 log.info(
                     "the last offset of %s is not committed: %s",
@@ -633,6 +643,8 @@ class Membership(ABC):
                     error.reason,
                     extra=queue_fields(queue, self.group),
                 )
+                if isinstance(error, NO_ANSWER):
+                    return  # it would be waited for at each queue
 
     def _close_connections(self) -> None:
         self.puller.close()

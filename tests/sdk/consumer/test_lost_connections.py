@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from consumer_broker import until
+from consumer_broker import MemoryOffsets, until
 
 import triomq
 from triomq import errors
@@ -65,7 +65,7 @@ def at_work(group_cluster: Any, open_consumer: Any, events: Any) -> Any:
     """Opens a member of a kind that has consumed some of 100 messages of each queue, and committed them."""
 
     @asynccontextmanager
-    async def opened(kind: str) -> AsyncIterator[Member]:
+    async def opened(kind: str, **further: Any) -> AsyncIterator[Member]:
         for queue_id in (0, 1):
             for number in range(100):
                 group_cluster.broker.store("T", queue_id, b"%d" % number)
@@ -73,13 +73,15 @@ def at_work(group_cluster: Any, open_consumer: Any, events: Any) -> Any:
         options: dict[str, Any] = (
             {"kind": "lite", "auto_commit": kind == "lite"} if lite else {"ordered": kind == "ordered"}
         )
-        async with open_consumer(**options) as consumer, trio.open_nursery() as nursery:
+        async with open_consumer(**options, **further) as consumer, trio.open_nursery() as nursery:
             member = Member(consumer, group_cluster, events, by_hand=kind == "lite by hand")
             if lite:
                 nursery.start_soon(member.poll)
             else:
                 nursery.start_soon(lambda: consumer.run(member.handle, concurrency=2))
-            await until(lambda: group_cluster.broker.offsets.get(("G", "T", 0), 0) >= 5)
+            await until(
+                lambda: len(member.seen[0]) >= 5 if further else group_cluster.broker.offsets.get(("G", "T", 0), 0) >= 5
+            )
             yield member
             nursery.cancel_scope.cancel()
 
@@ -112,6 +114,53 @@ async def test_a_queue_that_another_member_owns_now_is_given_up_without_a_commit
         assert not member.commits(1)
         assert 80 not in member.seen[1]
         assert min(member.commits()) >= 5, "the other queue is still its own, and goes on"
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+@pytest.mark.parametrize("is_stored_elsewhere", [False, True])
+async def test_a_queue_that_is_given_up_before_it_is_certain_is_committed(
+    autojump_clock, group_cluster, at_work, kind, is_stored_elsewhere
+):
+    store = MemoryOffsets()
+    async with at_work(kind, **({"offset_store": store} if is_stored_elsewhere else {})) as member:
+        await until(lambda: len(member.seen[1]) > 40)
+        await member.cut_off()
+        group_cluster.broker.consumers.members["G"] = {"~other": object()}
+        await until(lambda: Q1 not in member.consumer._member.engine.queues)
+        await trio.sleep(2 * PACE_S)
+        seen = len(member.seen[1])
+        committed = store.offsets[Q1] if is_stored_elsewhere else group_cluster.broker.offsets["G", "T", 1]
+        assert seen > 40
+        assert seen - 2 <= committed <= seen, "the next owner gets no more than what was being handled"
+
+
+async def test_a_caller_can_commit_in_on_revoked_after_a_lost_connection(autojump_clock, group_cluster, open_consumer):
+    group_cluster.broker.store("T", 1, b"0")
+
+    async def commit(queues):
+        if Q1 in queues:
+            await consumer.commit({Q1: 1})
+
+    callbacks = triomq.ConsumerCallbacks(on_revoked=commit)
+    async with open_consumer("lite", auto_commit=False, callbacks=callbacks) as consumer:
+        assert await consumer.poll()
+        await group_cluster.broker.cut()
+        group_cluster.broker.consumers.members["G"] = {"~other": object()}
+        await until(lambda: Q1 not in consumer._member.engine.queues)
+        await until(lambda: group_cluster.broker.offsets["G", "T", 1] == 1, 10)
+
+
+@pytest.mark.parametrize("kind", ["concurrent", "ordered", "lite"])
+async def test_a_silent_broker_delays_giving_up_in_doubt_for_a_moment_only(
+    autojump_clock, group_cluster, at_work, kind
+):
+    async with at_work(kind) as member:
+        group_cluster.broker.script(RequestCode.QUERY_CONSUMER_OFFSET, *[None] * 100)
+        await member.cut_off()
+        group_cluster.broker.consumers.members["G"] = {"~other": object()}
+        await until(lambda: Q1 not in member.consumer._member.engine.queues, 10)
+        await trio.sleep(10)
+        assert not member.commits(1), "another member may have got further"
 
 
 @KINDS

@@ -371,6 +371,12 @@ class Positions:
         self._report(ConsumerEvent("overtaken", text, queue))
         return committed
 
+    def confirm_progress(self, queue: MessageQueue, committed: int | None) -> None:
+        """Like :meth:`confirm` for a queue that is given up: if another member has got further, nothing is written."""
+        known = self._offsets.get(queue)
+        if known is not None and not is_overtaken(known, committed, moved=queue in self._moved):
+            self._end_doubt(queue)
+
     def _end_doubt(self, queue: MessageQueue) -> None:
         if queue in self._doubted:
             self._doubted.discard(queue)

@@ -11,6 +11,8 @@ from typing import Final
 
 import trio
 
+from triomq._consumer.group.by_broker import at_each_broker
+from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.lite.fetched import PolledMessages
@@ -209,12 +211,15 @@ class LiteMembership(Membership):
         for queue in queues:
             # First, stop giving out its messages, so that a slow on_revoked delays no other queue's messages.
             source = self.engine.stop(queue)
-            if self.positions.in_doubt(queue):
-                # A commit in on_revoked does not count either.
-                self.let_go(queue)
-            elif source is not None:
+            if source is not None:
                 self._revoking[queue] = source
         try:
+            with trio.move_on_after(END_TIMEOUT_S, shield=True):
+                await at_each_broker(queues, self.settle_doubt)
+            for queue in filter(self.positions.in_doubt, queues):
+                # A commit in on_revoked does not count either.
+                self._revoking.pop(queue, None)
+                self.let_go(queue)
             await self.call_with_queues(self.callbacks.on_revoked, queues)
         finally:
             for queue in queues:
