@@ -51,6 +51,10 @@ RETRY_AFTER_S: Final = 1.0
 """The pause before a round that left something undone is repeated: a refused lock, an unknown start, a running
 handler."""
 
+HAND_OVER_S: Final = 0.1
+"""How long a member waits before it takes queues that others may have: these learn of the change at the same time, and
+commit. Otherwise it would begin at the commit before that, several seconds back."""
+
 MEMBERS_TIMEOUT_S: Final = 3.0
 """How long a broker may take to list the members (``mqClientApiTimeout``)."""
 
@@ -489,6 +493,8 @@ class Rebalance:
             given_up = await self._assignee.revoked(revoke)
             self.owned.difference_update(given_up)
             done = len(given_up) == len(revoke)
+        if any(moves.assign and share.members > 1 for share, _, moves in planned):
+            await trio.sleep(HAND_OVER_S)
         for share, owned, moves in planned:
             done &= await self._keep_and_take(share, owned, moves)
         return done

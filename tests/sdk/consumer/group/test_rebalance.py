@@ -11,6 +11,7 @@ import trio
 import triomq
 from triomq._consumer.group.allocate import Average, ConsistentHash, MachineRoomNearby, hashes_names
 from triomq._consumer.group.rebalance import (
+    HAND_OVER_S,
     Moves,
     Rebalance,
     Share,
@@ -453,3 +454,18 @@ async def test_hashed_names_are_those_that_brokers_know(autojump_clock) -> None:
     share = [queue.queue_id for queue in ConsistentHash()("me", wrapped, ["me", "you"])]
     assert share != [queue.queue_id for queue in ConsistentHash()("me", Q, ["me", "you"])], "or it shows nothing"
     assert sorted(queue.queue_id for queue in world.rebalance.owned) == sorted(share)
+
+
+async def test_queues_that_others_may_have_are_taken_a_moment_later(autojump_clock) -> None:
+    """Those give them up at the same time, and commit first."""
+    world = World("me")
+    begun_s = trio.current_time()
+    assert await world.rebalance.rebalance()
+    assert trio.current_time() == begun_s, "there are no others"
+    world.topics.add("U")
+    world.routes.routes["U"] = Route("U", [triomq.MessageQueue("U", "broker-a", number) for number in range(4)])
+    world.members.ids = ["you", "me"]
+    assert await world.rebalance.rebalance()
+    assert trio.current_time() == pytest.approx(begun_s + HAND_OVER_S), "once for all topics"
+    assert await world.rebalance.rebalance()
+    assert trio.current_time() == pytest.approx(begun_s + HAND_OVER_S), "nothing was taken"
