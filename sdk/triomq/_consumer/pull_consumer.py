@@ -305,6 +305,7 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
         share = Share(
             pull=partial(self.pull, tags=tags, sql=sql, max_messages=max_messages),
+            ask=partial(self._ask, tags=tags, sql=sql),
             forget=self._gain,
             lose=self._lose,
             left_to_others=self._leave_to_others,
@@ -316,6 +317,19 @@ class PullConsumer(metaclass=NoPublicConstructor):
             ended=lambda: self._end(share),
         )
         return construct(SharedPulls, share)
+
+    async def _ask(self, queue: MessageQueue, tags: str | None, sql: str | None) -> None:
+        """Pull a queue to see whether its broker answers; the result is dropped, and the position stays."""
+        call = PullCall(
+            queue,
+            self._positions.get(queue, 0),
+            max_messages=1,
+            suspend_ms=0,
+            subscription=self._subscription(queue.topic, tags, sql),
+            sub_version=0,
+            timeout_s=PULL_TIMEOUT_S,
+        )
+        await self._puller.pull(call)
 
     def _begin(self, share: Share) -> None:
         self._check_open()

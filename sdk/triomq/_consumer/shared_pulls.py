@@ -68,7 +68,7 @@ class SharedPulls(metaclass=NoPublicConstructor):
         """The next result that has messages; its queue's position is then after them, and nothing is committed.
 
         A pull that fails is logged, and retried after a second. If it took longer than that, since its broker does not
-        answer, the broker's queues rest for as long, so that those of other brokers, if there are any, are pulled.
+        answer, and there are queues of other brokers, only these are pulled until the broker answers again.
 
         Raises:
             ClientClosed: the consumer is closed.
@@ -81,6 +81,7 @@ class Share:
 
     Args:
         pull: pulls one queue from the consumer's position.
+        ask: raises unless the broker of a queue answers a pull.
         forget: called with an assigned queue: its position is the committed one again.
         lose: called with a queue that was given up to another member.
         left_to_others: called in each round with queues of a topic that are other members'.
@@ -96,6 +97,7 @@ class Share:
         self,
         *,
         pull: Callable[[MessageQueue], Awaitable[PullResult]],
+        ask: Callable[[MessageQueue], Awaitable[object]],
         forget: Callable[[MessageQueue], object],
         lose: Callable[[MessageQueue], object],
         left_to_others: Callable[[Collection[MessageQueue]], object],
@@ -107,6 +109,7 @@ class Share:
         ended: Callable[[], object],
     ) -> None:
         self._pull = pull
+        self._ask = ask
         self._forget = forget
         self._lose = lose
         self._left_to_others = left_to_others
@@ -120,6 +123,8 @@ class Share:
         """Queue -> when it is pulled next, on trio's clock."""
         self._pulls: dict[MessageQueue, object] = {}
         """Queue -> the pull that is under way, unless the queue was given up since it began."""
+        self._asking: dict[str, trio.CancelScope] = {}
+        """Broker that has not answered a pull -> the scope of the task that waits until it answers."""
         self._failures = FailedPulls()
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
@@ -160,7 +165,7 @@ class Share:
             await trio.lowlevel.checkpoint()
             return
         self._left = True
-        self._scope.cancel()
+        self._cancel()
         self._ended()
         # Not without a limit: a user's callback may wait for this, or be shielded.
         with trio.move_on_after(END_TIMEOUT_S, shield=True) as scope:
@@ -209,18 +214,46 @@ class Share:
         """Log a failed pull, and return how long its queue rests.
 
         A broker that does not answer keeps the other brokers' queues waiting meanwhile: if that took long, all its queues
-        rest for as long. Without others, that would only be longer without messages.
+        rest until it answers. Without others, that would only be longer without messages.
         """
         self._failures.note(queue, error)
         if queue not in self._due:
             self._failures.end(queue)  # it has been given up
-        if took_s <= ERROR_PAUSE_S or all(each.broker_name == queue.broker_name for each in self._due):
+        broker = queue.broker_name
+        if took_s <= ERROR_PAUSE_S or self._left or all(each.broker_name == broker for each in self._due):
             return ERROR_PAUSE_S
-        until_s = trio.current_time() + took_s
-        for each, due_s in self._due.items():
-            if each.broker_name == queue.broker_name:
-                self._due[each] = max(due_s, until_s)  # infinite while another task pulls it
-        return took_s
+        for each in self._due:
+            if each.broker_name == broker:
+                self._due[each] = math.inf
+        if broker not in self._asking:
+            self._asking[broker] = trio.CancelScope()
+            self._spawn(self._keep_asking, broker)
+        return math.inf
+
+    @trio.lowlevel.enable_ki_protection
+    async def _keep_asking(self, broker: str) -> None:
+        """Wait until a broker answers; then its queues are pulled again."""
+        try:
+            with self._asking[broker]:
+                while True:
+                    queue = next((each for each in self._due if each.broker_name == broker), None)
+                    if queue is None or await self._answers(queue):
+                        break
+                    await trio.sleep(ERROR_PAUSE_S)
+        finally:
+            del self._asking[broker]
+            for each, due_s in self._due.items():
+                if each.broker_name == broker and due_s == math.inf and each not in self._pulls:
+                    self._due[each] = trio.current_time()
+            self._note_change()
+
+    async def _answers(self, queue: MessageQueue) -> bool:
+        try:
+            await self._ask(queue)
+        except MQError as error:
+            log.debug("%s is not pulled yet: %s", queue, error)
+            return error.code is not None
+        return True
 
     def _put_last(self, queue: MessageQueue, pull: object, pause_s: float) -> bool:
         """Make a queue that was pulled due after a pause, after the others that are due then.
@@ -239,6 +272,11 @@ class Share:
         changed = self._changed  # shared: several tasks may take results
         with trio.move_on_at(self._due[queue] if queue is not None else float("inf")):
             await changed.wait()
+
+    def _cancel(self) -> None:
+        self._scope.cancel()
+        for scope in self._asking.values():
+            scope.cancel()
 
     def _note_change(self) -> None:
         self._changed.set()
@@ -269,7 +307,7 @@ class Share:
             await call_with_queues(self._callbacks.on_assigned, [queue])
         if self._left:
             return False  # the callback has outlasted the share
-        self._due[queue] = trio.current_time()
+        self._due[queue] = trio.current_time() if queue.broker_name not in self._asking else math.inf
         self._note_change()
         return True
 
@@ -306,7 +344,7 @@ class Share:
     def close(self, error: MQError) -> None:
         """Make the loop raise this error: the consumer is closed."""
         self._failure = error
-        self._scope.cancel()
+        self._cancel()
         self._note_change()
 
     def wake(self) -> None:

@@ -245,6 +245,53 @@ async def test_a_silent_broker_keeps_the_queues_of_others_waiting_for_one_pull_a
     assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) > 5, "it may be back at any time"
 
 
+@pytest.mark.parametrize("fault", ["silent", "stopped"])
+async def test_a_broker_that_does_not_answer_is_waited_for_once(autojump_clock, group_cluster, fault):
+    """And its queues are pulled soon after it answers again."""
+    broker, second, waits = group_cluster.broker, group_cluster.add_master("broker-b"), []
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", broker, second, queues=4)
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
+        await until(lambda: len(pulls.assignment) == 8)
+        if fault == "stopped":
+            await broker.stop()
+        else:
+            broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
+        for _ in range(100):
+            second.store("T", 0, b"one")
+            began = trio.current_time()
+            assert [message.body for message in await anext(pulls)] == [b"one"]
+            waits.append(trio.current_time() - began)
+            await trio.sleep(1)
+        assert sum(wait > 1 for wait in waits) == 1
+        fill(group_cluster, b"two")
+        broker.scripts.clear()
+        broker.up = True
+        began = trio.current_time()
+        assert [message.body for message in await anext(pulls)] == [b"two"]
+        assert trio.current_time() - began < 12
+
+
+async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, group_cluster):
+    second = group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", group_cluster.broker, second, queues=4)
+    group_cluster.broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
+    async with group_cluster.client() as client, client.pull_consumer("G") as consumer:
+        async with consumer.share("T", interval_s=0.1) as pulls:
+            await until(lambda: len(pulls.assignment) == 8)
+            second.store("T", 0, b"one")
+            await anext(pulls)
+            with trio.move_on_after(20):
+                await anext(pulls)
+            asked = len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE))
+            assert asked > 1
+        await trio.sleep(60)
+        assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) <= asked
+
+
 async def test_the_queues_of_a_broker_that_answers_again_do_not_rest_if_no_other_has_any(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
         await until(lambda: pulls.assignment == Q)
