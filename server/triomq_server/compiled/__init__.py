@@ -18,7 +18,7 @@ VERSIONS = {
     "pulls": 1606926320,
     "recovery": 1618397816,
     "replay": 1515448941,
-    "sends": 1200923149,
+    "sends": 3612362282,
 }
 """`VERSION` of each source, which `tests/test_compiled.py` compares with its text and that of what it includes."""
 

@@ -6,7 +6,7 @@ first one that does: an unusual header, a topic or queue that is not there yet, 
 one and what follows are for the handlers of `send`, which do the same with every message; both ways leave the same
 bytes in the log, the queues and the index, and give the same answers."""
 
-VERSION = 1200923149
+VERSION = 3612362282
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -350,6 +350,7 @@ cdef bint read_properties(const char* at, int size, Properties* p, bint plain_me
                 begins(segment, length, b"DELAY\x01", 6)
                 or begins(segment, length, b"TRAN_MSG\x01", 9)
                 or begins(segment, length, b"TIMER_DEL", 9)
+                or begins(segment, length, b"__STARTDELIVERTIME\x01", 19)
             ):
                 return False
         if dropped:

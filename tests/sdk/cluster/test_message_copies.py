@@ -13,7 +13,13 @@ async def test_a_copy_of_a_message_that_a_broker_kept_until_a_time_is_delivered_
     autojump_clock, cluster, properties_of
 ):
     """A broker without a timer wheel would refuse it."""
-    kept = {"colour": "green", "TIMER_DELAY_SEC": "8", "TIMER_OUT_MS": "1000", "TIMER_DEQUEUE_MS": "1007"}
+    kept = {
+        "colour": "green",
+        "TIMER_DELAY_SEC": "8",
+        "TIMER_OUT_MS": "1000",
+        "TIMER_DEQUEUE_MS": "1007",
+        "__STARTDELIVERTIME": "9",
+    }
     cluster.broker.store("T", 0, b"late", encode_properties(kept).encode())
     async with cluster.client() as client:
         message = await client.messages.at(triomq.MessageQueue("T", "broker-a", 0), 0)

@@ -540,6 +540,9 @@ async def test_send_back_to_a_group_without_retry_queues_is_dropped(open_broker:
 async def test_a_time_of_delivery_is_refused(open_broker: Any, settings: dict[str, str], name: str, code: int) -> None:
     async with open_broker(**settings) as broker:
         peer = await broker.peer()
-        answer = await peer.put(properties=f"{name}\x011000\x02UNIQ_KEY\x01{'A' * 32}")
-        assert answer.code == code
-        assert code == 0 or "delay levels" in answer.remark
+        # The first message of a topic is never plain, and the second may be handled by a compiled module.
+        for _ in range(2):
+            answer = await peer.put(properties=f"{name}\x011000\x02UNIQ_KEY\x01{'A' * 32}")
+            assert answer.code == code
+            assert code == 0 or "delay levels" in answer.remark
+            assert (await peer.put()).code == 0
