@@ -505,7 +505,7 @@ class Membership(ABC):
         if not self.positions.in_doubt(queue):
             await trio.lowlevel.checkpoint()
             return True
-        if self.is_silent(queue):
+        if self.is_silent(queue) or not self._can_be_certain():
             await trio.lowlevel.checkpoint()
             return False
         try:
@@ -530,9 +530,13 @@ class Membership(ABC):
         if isinstance(error, NO_ANSWER):
             self._silent[queue.broker_name] = self.rebalance.rounds
 
+    def _can_be_certain(self) -> bool:
+        """Whether this round began after this member has rejoined."""
+        return self._certain_from is not None and self.rebalance.rounds >= self._certain_from
+
     def _confirm(self, queue: MessageQueue, committed: int | None) -> bool:
         source = self.engine.queues.get(queue)
-        if source is None or self._certain_from is None or self.rebalance.rounds < self._certain_from:
+        if source is None or not self._can_be_certain():
             return False
         self.engine.note_position(source)
         offset = self.positions.confirm(queue, committed)

@@ -418,3 +418,28 @@ async def test_a_broker_that_refuses_to_list_the_members_is_a_line_now_and_then(
     assert 1 < len(lines) <= 7
     assert "AclException: no" in lines[0]
     assert "more like it" in lines[1]
+
+
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_queues_that_are_kept_after_a_lost_connection(
+    autojump_clock, group_cluster, brokers, open_consumer, options
+):
+    """The first broker does not say how far the group is; the second one's queues do not wait for it."""
+    first, second = brokers
+    group_cluster.name_server.add_route("U", second, queues=1)
+    other_topic = triomq.MessageQueue("U", "broker-b", 0)
+    async with open_consumer(**options) as consumer, trio.open_nursery() as nursery:
+        await consumer.subscribe("U")
+        if options.get("kind") != "lite":
+            nursery.start_soon(consumer.run, trio.lowlevel.checkpoint)
+        await until(lambda: len(consumer.assignment) == 5)
+        await trio.sleep(60)
+        positions = consumer._member.positions
+        silence(first, RequestCode.QUERY_CONSUMER_OFFSET)
+        await second.cut()
+        await until(lambda: positions.in_doubt(other_topic), 1)
+        mine = [queue for queue in consumer.assignment if queue.broker_name == "broker-b"]
+        assert len(mine) == 3
+        await until(lambda: not any(map(positions.in_doubt, mine)), 2)
+        consumer._member.stop()
+        nursery.cancel_scope.cancel()

@@ -20,6 +20,7 @@ import trio
 
 from triomq._cluster.routes import Route, Routes
 from triomq._consumer.group.allocate import AllocateStrategy, Average, hashes_names, sorted_members, sorted_queues
+from triomq._consumer.group.by_broker import at_each_broker
 from triomq._consumer.group.callbacks import ConsumerEvent, reporter
 from triomq._error_text import one_line
 from triomq._message.message import MessageQueue, check_queue
@@ -493,19 +494,32 @@ class Rebalance:
             given_up = await self._assignee.revoked(revoke)
             self.owned.difference_update(given_up)
             done = len(given_up) == len(revoke)
+        kept = [queue for _, owned, moves in planned for queue in owned.difference(moves.revoke)]
+        done &= await self._keep(kept)
         if any(moves.assign and share.members > 1 for share, _, moves in planned):
             await trio.sleep(HAND_OVER_S)
         for share, owned, moves in planned:
-            done &= await self._keep_and_take(share, owned, moves)
+            done &= await self._take(share, owned, moves)
         return done
 
-    async def _keep_and_take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
+    async def _keep(self, queues: Collection[MessageQueue]) -> bool:
+        """Returns whether all stay ours for certain."""
+        done = True
+
+        @trio.lowlevel.enable_ki_protection
+        async def keep_at_one_broker(theirs: Collection[MessageQueue]) -> None:
+            nonlocal done
+            for queue in theirs:
+                is_kept = await self._assignee.kept(queue)
+                done = done and is_kept  # read after the wait: the task of another broker may have changed it
+
+        await at_each_broker(sorted_queues(queues), keep_at_one_broker)
+        return done
+
+    async def _take(self, share: _TopicShare, before: set[MessageQueue], moves: Moves) -> bool:
         topic, done = share.topic, True
-        kept = before.difference(moves.revoke)
         self._assignee.left_to_others(share.others)
-        self._assignee.expect(topic, len(kept) + len(moves.assign))
-        for queue in sorted_queues(kept):
-            done &= await self._assignee.kept(queue)
+        self._assignee.expect(topic, len(before.difference(moves.revoke)) + len(moves.assign))
         for queue in moves.assign:
             if queue in self.owned:
                 continue  # it had to be taken again, but could not be given up

@@ -469,3 +469,15 @@ async def test_queues_that_others_may_have_are_taken_a_moment_later(autojump_clo
     assert trio.current_time() == pytest.approx(begun_s + HAND_OVER_S), "once for all topics"
     assert await world.rebalance.rebalance()
     assert trio.current_time() == pytest.approx(begun_s + HAND_OVER_S), "nothing was taken"
+
+
+@pytest.mark.parametrize("uncertain", ["broker-a", "broker-b"])
+async def test_a_round_is_not_done_while_one_broker_of_several_leaves_a_queue_uncertain(
+    autojump_clock, uncertain
+) -> None:
+    world = World("me")
+    queues = [triomq.MessageQueue("T", name, 0) for name in ("broker-a", "broker-b")]
+    world.routes.routes["T"] = Route("T", queues)
+    assert await world.rebalance.rebalance()
+    world.assignee.refuses = {("kept", queue) for queue in queues if queue.broker_name == uncertain}
+    assert not await world.rebalance.rebalance()
