@@ -79,7 +79,7 @@ class ClientLoop:
             return
         self._thread = opened
         # Also at the end of the process, so that an open client flushes.
-        self._finalizer = weakref.finalize(self, opened.close)
+        self._finalizer = weakref.finalize(self, opened.close_unused)
 
     def close(self) -> None:
         """Close the client and end its thread; while another call does that, wait for it.

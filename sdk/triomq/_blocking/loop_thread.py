@@ -329,6 +329,13 @@ class LoopThread(Generic[Session]):
             if threading.current_thread() is not self._thread and not self.is_worker:
                 self._wait_over()
 
+    def close_unused(self) -> None:
+        """Close it for the garbage collector, which may run in any loop: that one goes on, and does not wait."""
+        if not trio.lowlevel.in_trio_run():
+            self.close()
+        elif not self.is_over:
+            self.call_soon(self.stop)
+
     def _wait_over(self) -> None:
         if not _thread.queueing:
             self._thread.join(JOIN_TIMEOUT_S)

@@ -651,6 +651,22 @@ def test_a_client_is_collected_in_a_worker_thread_which_does_not_wait_for_its_en
     loop.join()
 
 
+def test_a_client_that_is_collected_in_the_loop_of_another_does_not_stop_it(system_cluster, monkeypatch):
+    forgotten, loops, joined = open_client(system_cluster), loop_threads(), []
+    with open_client(system_cluster) as client:
+        producer = client.producer("P")
+
+        def collect(_result, _error):
+            with monkeypatch.context() as patch:
+                patch.setattr(loops[0], "join", joined.append)
+                forgotten._loop._finalizer()
+
+        producer.send(triomq.Message("T", b"x"), collect, queue=QUEUE)
+        producer.flush()
+        assert not joined
+        loops[0].join()
+
+
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Outcome])
 def test_an_exception_that_ends_a_program_is_raised_by_run_and_leaves_the_client_open(groups, kind):
     def handle(_message):
