@@ -46,6 +46,9 @@ class _Thread(threading.local):
     queueing = 0
     """The number of functions that this thread is queueing in loops; a signal handler may have interrupted that."""
 
+    serves_in = 0
+    """The id of the process in which this is a loop thread; 0: it is none."""
+
 
 _thread: Final = _Thread()
 
@@ -266,6 +269,7 @@ class LoopThread(Generic[Session]):
                 finally:
                     self._is_left = True
 
+        _thread.serves_in = self.pid
         try:
             trio.run(main)
         except BaseException as error:
@@ -330,8 +334,8 @@ class LoopThread(Generic[Session]):
                 self._wait_over()
 
     def close_unused(self) -> None:
-        """Close it for the garbage collector, which may run in any loop: that one goes on, and does not wait."""
-        if not trio.lowlevel.in_trio_run():
+        """Close it for the garbage collector, which may run in another loop thread: that one goes on, and does not wait."""
+        if _thread.serves_in != os.getpid():
             self.close()
         elif not self.is_over:
             self.call_soon(self.stop)
