@@ -37,6 +37,7 @@ def test_compose_has_two_masters_with_a_slave_each() -> None:
     for name, service in services.items():
         settings = printed(service["command"], service["environment"]["NAMESRV_ADDR"])
         assert service["image"] == "triomq"
+        assert service["init"]
         assert set(service.get("depends_on", ())) <= services.keys()
         if service["command"][0] == "broker":
             assert "namesrvAddr=namesrv-1:9876;namesrv-2:9876" in settings
