@@ -222,7 +222,11 @@ class Sending:
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
         properties = decode_properties(text)
-        if not DELIVERY_TIMES.isdisjoint(properties) and not self._broker.config.store.compat_49:
+        if (
+            not DELIVERY_TIMES.isdisjoint(properties)
+            and not self._broker.config.store.compat_49
+            and not (dead or record.topic.startswith(RETRY_PREFIX))  # it has been delivered before
+        ):
             whose = "Alibaba Cloud" if START_DELIVER_TIME in properties else "RocketMQ 5"
             raise RefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,

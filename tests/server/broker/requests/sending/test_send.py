@@ -288,6 +288,19 @@ async def test_retry_messages_become_dead_letters(
         assert record.properties["REAL_TOPIC"] == "%RETRY%CG"
 
 
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "__STARTDELIVERTIME"])
+@pytest.mark.parametrize(("times", "dead"), [(1, False), (16, True)])
+async def test_a_retry_keeps_its_time_of_delivery(open_broker: Any, name: str, times: int, dead: bool) -> None:
+    """Ordered consumers of Java send it so; if it were refused, its queue would wait for ever."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        sent = {"properties": f"{name}\x011000\x02RETRY_TOPIC\x01T", "reconsume_times": times}
+        answer = await peer.put("%RETRY%CG", default_topic="nosuch", **sent)
+        assert answer.code == 0
+        record = await stored(peer, "%DLQ%CG" if dead else "%RETRY%CG")
+    assert record.properties[name] == "1000"
+
+
 async def test_retry_of_an_unknown_group(open_broker: Any) -> None:
     async with open_broker(autoCreateSubscriptionGroup="false") as broker:
         answer = await (await broker.peer()).put("%RETRY%CG")
