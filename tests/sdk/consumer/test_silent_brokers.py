@@ -443,3 +443,30 @@ async def test_queues_that_are_kept_after_a_lost_connection(
         await until(lambda: not any(map(positions.in_doubt, mine)), 2)
         consumer._member.stop()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("polls", [True, False])
+async def test_the_start_of_a_new_group_that_was_not_committed_at_once(
+    autojump_clock, group_cluster, open_consumer, auto_commit, moves, polls
+):
+    """Messages that arrive meanwhile must not be skipped by the next owner of the queue, which begins at the end."""
+    broker = group_cluster.broker
+    for queue_id in (0, 1):
+        broker.store("T", queue_id, b"old")
+    silence(broker, RequestCode.UPDATE_CONSUMER_OFFSET)
+    async with open_consumer("lite", start_from="latest", auto_commit=auto_commit) as consumer:
+        await until(lambda: len(consumer.assignment) == 2)
+        broker.scripts.clear()
+        assert ("G", "T", 1) not in broker.offsets
+        broker.store("T", 1, b"new")
+        if polls:
+            assert await consumer.poll()
+            assert not await consumer.poll(1.0)
+        if moves:
+            broker.consumers.members["G"]["~other"] = object()
+            consumer._member.rebalance.wake()
+            await until(lambda: len(consumer.assignment) == 1)
+            await trio.sleep(1)
+    assert broker.offsets["G", "T", 1] == (2 if polls and auto_commit else 1)

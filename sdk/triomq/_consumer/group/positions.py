@@ -568,6 +568,15 @@ class Positions:
         else by itself."""
         return [queue for queue, offset in self._starts.items() if self._offsets.get(queue) == offset]
 
+    def return_to_starts(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
+        """Those of the queues that are given up whose start has to be committed yet, by a consumer that commits nothing else
+        by itself: what it has consumed since does not count, but an offset that its caller has named does."""
+        found = [queue for queue in queues if queue in self._starts and queue in self._offsets]
+        for queue in found:
+            if queue not in self._chosen:
+                self._offsets[queue] = self._starts[queue]
+        return found
+
     async def _resolve(self, queue: MessageQueue, start: Start) -> int:
         if start.at_end:
             # A slave may be behind: messages that it does not have yet would be skipped or delivered again.

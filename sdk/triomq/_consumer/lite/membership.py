@@ -224,8 +224,7 @@ class LiteMembership(Membership):
         finally:
             for queue in queues:
                 self._revoking.pop(queue, None)
-            if self.auto_commit:
-                await self.positions.persist_at_end(queues)
+            await self.positions.persist_at_end(self._to_commit(queues))
         for queue in queues:
             self.let_go(queue)
         return queues
@@ -244,7 +243,8 @@ class LiteMembership(Membership):
         await self.call_with_queues(self.callbacks.on_revoked, list(self.engine.queues))
 
     def _to_commit(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
-        return queues if self.auto_commit else ()
+        # The next owner of a queue without an offset would begin at its end by then, and skip messages.
+        return queues if self.auto_commit else self.positions.return_to_starts(queues)
 
     @trio.lowlevel.enable_ki_protection
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
