@@ -67,7 +67,6 @@ def jobs(rocketmq: RocketMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     module = importlib.import_module("jobs")
     del sys.modules["jobs"]
     yield module
-    module.app.backend.result_consumer.stop()
     module.app.close()
     reset()
 
@@ -95,6 +94,7 @@ def test_tasks_of_a_prefork_worker(jobs: ModuleType, rocketmq: RocketMQ, tmp_pat
         jobs.write.delay("last", 1)
         end(process, log)  # after what is at work
         assert process.returncode == 0, log.read_text()
+    jobs.app.backend.result_consumer.stop()  # else its client would stay until a garbage collection
     assert "last" in lines(tmp_path / "done")
     with triomq.blocking.open_client(rocketmq.namesrv_addr) as client:
         assert client.groups.progress("celery-workers").lag == 0
