@@ -536,25 +536,35 @@ class Link:
                 waiter.failed(RequestTimeout("no answer in time", address=self.address))
         self._alarm_at = min([waiter.deadline for waiter in pending.values()], default=_NEVER)
         if expired:
-            self._check_silence(now)
+            self._count_silence(now)
+        self._check_silence(now)
+        if expired:
             self._wake_waiting_senders()
 
-    def _check_silence(self, now: float) -> None:
+    def _count_silence(self, now: float) -> None:
         if self._heard:
             self._heard, self._silent_timeouts = False, 0
             return
         if not self._silent_timeouts:
             self._silent_from_s = now
         self._silent_timeouts += 1
-        if self._silent_timeouts >= SILENT_TIMEOUTS_MAX and now - self._silent_from_s >= SILENT_TIMEOUTS_S:
-            if now - self.received_s < SHARED_SILENCE_S and self._is_shared(self.address):
-                return
-            log.warning(
-                "closing the link to %s: requests time out and nothing comes in",
-                self.address,
-                extra={"address": self.address},
-            )
-            self.close(LinkLost("the peer does not answer at all", address=self.address))
+
+    def _check_silence(self, now: float) -> None:
+        if self._heard or self._silent_timeouts < SILENT_TIMEOUTS_MAX:
+            return
+        dead_s = self._silent_from_s + SILENT_TIMEOUTS_S
+        if now < dead_s:
+            # Perhaps no other request times out soon, and the next one must not find a dead link.
+            self._alarm_at = min(self._alarm_at, dead_s)
+            return
+        if now - self.received_s < SHARED_SILENCE_S and self._is_shared(self.address):
+            return
+        log.warning(
+            "closing the link to %s: requests time out and nothing comes in",
+            self.address,
+            extra={"address": self.address},
+        )
+        self.close(LinkLost("the peer does not answer at all", address=self.address))
 
     def _wake_waiting_senders(self) -> None:
         if self._capacity is not None and (self.has_capacity or self._lost is not None):

@@ -278,6 +278,17 @@ async def test_requests_that_time_out_together_do_not_fail_those_with_more_time(
     assert [each.code for each in ends] == [0]
 
 
+async def test_a_silent_peer_is_given_up_a_second_after_requests_timed_out_together(autojump_clock, link_pair, nursery):
+    """Even if nothing was sent since: the next requests would wait for it in vain."""
+    link, _peer = link_pair
+    for number in range(3):
+        nursery.start_soon(outcome, link, 1.0 + number / 100)
+    await trio.sleep(1.9)
+    assert link.is_open
+    await trio.sleep(0.2)
+    assert not link.is_open
+
+
 async def test_a_peer_whose_long_answer_arrives_slowly_is_not_given_up(autojump_clock, link_pair, nursery):
     """Short requests time out meanwhile, since their answers come after it on the connection."""
     link, peer = link_pair
