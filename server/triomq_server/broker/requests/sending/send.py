@@ -7,12 +7,12 @@ RocketMQ is `SendMessageProcessor`; rules: docs/protocol/broker-api.md §4, docs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.flags import PERM_WRITE
-from triomq_protocol.java_text import utf8
+from triomq_protocol.java_text import natural_number, utf8
 from triomq_protocol.message_id import offset_message_ids
 from triomq_protocol.names import (
     DELAY,
@@ -222,16 +222,8 @@ class Sending:
     def _set_properties(self, record: NewRecord, text: str, *, dead: bool) -> str | None:
         """Give a record the properties it is stored with; returns WAIT. Raises RefusedError."""
         properties = decode_properties(text)
-        if (
-            not DELIVERY_TIMES.isdisjoint(properties)
-            and not self._broker.config.store.compat_49
-            and not (dead or record.topic.startswith(RETRY_PREFIX))  # it has been delivered before
-        ):
-            whose = "Alibaba Cloud" if START_DELIVER_TIME in properties else "RocketMQ 5"
-            raise RefusedError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a message with a time of delivery needs a broker of {whose}; here messages have delay levels",
-            )
+        if not DELIVERY_TIMES.isdisjoint(properties) and not self._broker.config.store.compat_49:
+            self._check_delivery_time(record.topic, properties)
         if dead or DELAY in properties or TRAN_MSG in properties:
             wait = properties.get(WAIT)
             special_record(record, properties, self._broker.config, dead=dead)
@@ -242,6 +234,21 @@ class Sending:
         record.keys = properties.get(KEYS)
         record.uniq_key = properties.get(UNIQ_KEY)
         return properties.get(WAIT)
+
+    def _check_delivery_time(self, topic: str, properties: Mapping[str, str]) -> None:
+        """Raise RefusedError if a broker that knows times of delivery would keep the message, and not deliver it now."""
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return  # a consumer's copy of a message that was delivered: it waits as long as its delay level says
+        whose = "RocketMQ 5"
+        if TIMER_PROPERTIES.isdisjoint(properties):
+            due_ms = natural_number(properties[START_DELIVER_TIME], 64)
+            if due_ms is not None and due_ms <= self._broker.clock():
+                return
+            whose = "Alibaba Cloud"
+        raise RefusedError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message with a time of delivery needs a broker of {whose}; here messages have delay levels",
+        )
 
     def _send_batch(self, link: Link, command: Command, header: SendRequest) -> bytes | Slices | None:
         known = self._topics.get(header.topic)

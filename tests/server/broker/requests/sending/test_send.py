@@ -548,6 +548,9 @@ async def test_send_back_to_a_group_without_retry_queues_is_dropped(open_broker:
         assert (await peer.ask(give_back(offset=77))).code == 0
 
 
+LATER_MS = 9_000_000_000_000
+
+
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME"])
 @pytest.mark.parametrize(("settings", "code"), [({}, 13), ({"compat": "4.9"}, 0)])
 async def test_a_time_of_delivery_is_refused(open_broker: Any, settings: dict[str, str], name: str, code: int) -> None:
@@ -555,7 +558,28 @@ async def test_a_time_of_delivery_is_refused(open_broker: Any, settings: dict[st
         peer = await broker.peer()
         # The first message of a topic is never plain, and the second may be handled by a compiled module.
         for _ in range(2):
-            answer = await peer.put(properties=f"{name}\x011000\x02UNIQ_KEY\x01{'A' * 32}")
+            answer = await peer.put(properties=f"{name}\x01{LATER_MS}\x02UNIQ_KEY\x01{'A' * 32}")
             assert answer.code == code
             assert code == 0 or "delay levels" in answer.remark
             assert (await peer.put()).code == 0
+
+
+@pytest.mark.parametrize(("text", "code"), [("0", 0), ("1000", 0), (f"{LATER_MS}", 13), ("soon", 13), ("-1", 13)])
+async def test_a_time_of_delivery_that_is_over_is_no_reason_to_refuse(open_broker: Any, text: str, code: int) -> None:
+    """Alibaba Cloud delivers such a message at once, and so a copy of one that it has delivered."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for _ in range(2):
+            assert (await peer.put(properties=f"__STARTDELIVERTIME\x01{text}")).code == code
+            assert (await peer.put()).code == 0
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "__STARTDELIVERTIME"])
+@pytest.mark.parametrize("times", [1, 16])
+async def test_a_consumers_copy_of_a_message_with_a_time_of_delivery(open_broker: Any, name: str, times: int) -> None:
+    """Such a message is in the log of an older broker, and an ordered consumer sends a copy of it in the end."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        properties = f"{name}\x01{LATER_MS}\x02DELAY\x013\x02RETRY_TOPIC\x01T1"
+        answer = await peer.put("%RETRY%CG", properties=properties, reconsume_times=times)
+        assert answer.code == 0
