@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from triomq_protocol.java_text import map_capacity, map_hash, utf8
+from triomq_protocol.java_text import map_capacity, map_hash, natural_number, utf8
 
 _KEPT_CHARACTERS = 64
 """Names of at most this many characters have their hash kept; senders choose names, also for messages that are refused
@@ -134,3 +134,9 @@ def _cut(text: str, wanted: str) -> str:
     if end < 0:
         return text[: at - 1] if at else ""
     return text[:at] + text[end + 1 :]
+
+
+def is_due(start_deliver_time: str, now_ms: int) -> bool:
+    """Whether a broker of Alibaba Cloud delivers a message with this `__STARTDELIVERTIME` at once."""
+    due_ms = natural_number(start_deliver_time, 64)
+    return due_ms is not None and due_ms <= now_ms

@@ -136,8 +136,8 @@ MESSAGE_ADVICE: Final = (
     ),
     (re.compile("Required message key is missing"), "the topic is compacted by key: give each message keys="),
     (
-        re.compile("time of delivery needs a broker of RocketMQ 5"),
-        "give delay_level= instead of TIMER_DELIVER_MS, TIMER_DELAY_SEC or TIMER_DELAY_MS",
+        re.compile("time of delivery needs a broker of "),
+        "give delay_level= instead of TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS or __STARTDELIVERTIME",
     ),
 )
 """The advice for messages that brokers refuse for other reasons than their size, with `TYPE_ADVICE`."""

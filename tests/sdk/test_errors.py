@@ -133,6 +133,7 @@ def test_the_error_for_a_refused_account_names_the_cure(remark, advice):
         ),
         ("Required message key is missing", "give each message keys="),
         ("a message with a time of delivery needs a broker of RocketMQ 5; here messages have", "give delay_level="),
+        ("a message with a time of delivery needs a broker of Alibaba Cloud; here messages have", "__STARTDELIVERTIME"),
     ],
 )
 def test_the_error_for_a_refused_message_names_the_cure(remark, advice):

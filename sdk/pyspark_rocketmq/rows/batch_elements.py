@@ -23,6 +23,7 @@ from triomq_protocol.names import (
     KEYS,
     MAX_PROPERTIES_BYTES,
     RESERVED_PROPERTIES,
+    START_DELIVER_TIME,
     TAGS,
     TIMER_OUT,
     TIMER_PROPERTIES,
@@ -39,7 +40,7 @@ _BYTES: Final = pa.large_binary()
 _TEXT: Final = pa.large_string()
 _HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
-_TIMER_NAMES: Final = pa.array(sorted(TIMER_PROPERTIES), _TEXT)
+_TIMER_NAMES: Final = pa.array(sorted({START_DELIVER_TIME, *TIMER_PROPERTIES}), _TEXT)
 _SPARE_BYTES: Final = 96
 """Bytes left free in the longest properties for the separators, the name of the row's key, and the properties that the
 broker adds to each element."""
@@ -297,7 +298,7 @@ def _any(*conditions: pa.Array) -> bool:
 
 
 def _have_delivery_time(column: pa.MapArray) -> npt.NDArray[np.bool_]:
-    """Which rows a broker of RocketMQ 5 would keep until a time; not those that it has delivered already."""
+    """Which rows a broker would keep until a time; not those that one of RocketMQ 5 has delivered already."""
     offsets: Ints = column.offsets.to_numpy().astype(np.int64)
     names = column.keys[int(offsets[0]) : int(offsets[-1])].cast(_TEXT)
     found = np.zeros(len(column), np.bool_)

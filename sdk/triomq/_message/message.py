@@ -22,9 +22,11 @@ from triomq_protocol.names import (
     MAX_GROUP_CHARACTERS,
     MAX_TOPIC_BYTES,
     RESERVED_PROPERTIES,
+    START_DELIVER_TIME,
     TIMER_OUT,
     TIMER_PROPERTIES,
 )
+from triomq_protocol.properties import is_due
 from triomq_protocol.requests import MessageQueue as MessageQueue
 
 OFFSET_MAX: Final = 2**63 - 1
@@ -256,6 +258,12 @@ def _check_encodable(name: str, *texts: object) -> None:
 def has_delivery_time(properties: Mapping[str, str] | None) -> bool:
     """Whether a broker of RocketMQ 5 would keep a message with these properties until a time."""
     return properties is not None and not TIMER_PROPERTIES.isdisjoint(properties) and TIMER_OUT not in properties
+
+
+def starts_later(properties: Mapping[str, str] | None, now_ms: int) -> bool:
+    """Whether a broker of Alibaba Cloud would keep a message with these properties until a time."""
+    text = None if properties is None else properties.get(START_DELIVER_TIME)
+    return text is not None and not is_due(text, now_ms)
 
 
 def check_delay_level(level: object) -> None:

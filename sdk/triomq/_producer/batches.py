@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from triomq._arguments.numbers import check_count
-from triomq._message.message import MAX_BODY_BYTES, Message, has_delivery_time
+from triomq._message.message import MAX_BODY_BYTES, Message, has_delivery_time, starts_later
 from triomq.errors import CallError, InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.java_text import utf8
-from triomq_protocol.names import MAX_PROPERTIES_BYTES, RETRY_PREFIX, UNIQ_KEY
+from triomq_protocol.names import MAX_PROPERTIES_BYTES, RETRY_PREFIX, START_DELIVER_TIME, UNIQ_KEY
 from triomq_protocol.properties import encode_properties
 from triomq_protocol.record.batch import encode_batch_element
 
@@ -42,7 +42,7 @@ def _check_several(given: Iterable[Message]) -> None:
         raise InvalidCall(f"messages is {type(kind).__name__}, not a list of triomq.Message")
 
 
-def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
+def check_batch(messages: Sequence[Message], max_body_bytes: int, now_ms: int) -> None:
     """Raise unless brokers accept these messages as one batch (docs/protocol/client.md §6.11).
 
     Raises:
@@ -59,10 +59,10 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int) -> None:
         )
     first = messages[0]
     for number, message in enumerate(messages):
-        _check_member(number, message, first, max_body_bytes)
+        _check_member(number, message, first, max_body_bytes, now_ms)
 
 
-def _check_member(number: int, message: object, first: Message, max_body_bytes: int) -> None:
+def _check_member(number: int, message: object, first: Message, max_body_bytes: int, now_ms: int) -> None:
     if not isinstance(message, Message):
         raise InvalidCall(f"message {number} of the batch is {type(message).__name__}, not triomq.Message")
     try:
@@ -79,6 +79,11 @@ def _check_member(number: int, message: object, first: Message, max_body_bytes: 
     if has_delivery_time(message.properties):
         raise InvalidCall(
             f"message {number} of the batch has a time of delivery, which brokers of RocketMQ 5 ignore in batches: "
+            "send it alone"
+        )
+    if starts_later(message.properties, now_ms):
+        raise InvalidCall(
+            f"message {number} of the batch has a time of delivery ({START_DELIVER_TIME}), which brokers ignore in batches: "
             "send it alone"
         )
     if message.topic.startswith(RETRY_PREFIX):

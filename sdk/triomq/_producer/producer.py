@@ -272,7 +272,7 @@ class Producer(metaclass=NoPublicConstructor):
         self._in_flight.check_open()
         settings = self._sender.settings
         batch = messages_of(messages)
-        check_batch(batch, settings.max_body_bytes)
+        check_batch(batch, settings.max_body_bytes, self._sender.clock())
         now = trio.current_time()
         contexts: list[SendContext] = []
 

@@ -146,6 +146,7 @@ def test_what_is_usual_is_encoded_at_once() -> None:
             ],
             [1],
         ),
+        ([{"body": b"a"}, {"body": b"b", "properties": [("x", "1"), ("__STARTDELIVERTIME", "9000000000000")]}], [1]),
     ],
 )
 def test_what_must_not_be_in_a_batch(rows: list[dict[str, Any]], alone: list[int]) -> None:

@@ -74,6 +74,7 @@ def outgoing(topic="T", body=b"x", properties="UNIQ_KEY\x01A\x02TAGS\x01t", **fi
         (outgoing(properties="DELAY\x013\x02UNIQ_KEY\x01A"), False),
         (outgoing(properties="TIMER_DELAY_SEC\x013\x02UNIQ_KEY\x01A"), False),
         (outgoing(properties="UNIQ_KEY\x01A\x02TIMER_DELIVER_MS\x013"), False),
+        (outgoing(properties="__STARTDELIVERTIME\x013\x02UNIQ_KEY\x01A"), False),
         (outgoing(properties="INNER_MULTI_DISPATCH\x01%LMQ%1\x02UNIQ_KEY\x01A"), False),
     ],
 )

@@ -264,6 +264,10 @@ async def test_a_batch_that_is_encoded_already(autojump_clock, cluster):
             [triomq.Message("T", b"a", properties={"TIMER_DELAY_SEC": "9"})],
             "message 0 of .* time of delivery, .* alone",
         ),
+        (
+            [triomq.Message("T", b"a", properties={"__STARTDELIVERTIME": "9000000000000"})],
+            "message 0 of .* time of delivery .* alone",
+        ),
         ([triomq.Message("T", b"a"), triomq.Message("T", b"b", wait_store_ok=False)], "wait_store_ok"),
         ([triomq.Message("%RETRY%g", b"a")], "retry topic"),
         ([triomq.Message("T", b"x" * 3_000_000)] * 2, "split_batch"),

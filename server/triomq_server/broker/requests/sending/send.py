@@ -12,7 +12,7 @@ from functools import partial
 
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.flags import PERM_WRITE
-from triomq_protocol.java_text import natural_number, utf8
+from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_ids
 from triomq_protocol.names import (
     DELAY,
@@ -27,7 +27,7 @@ from triomq_protocol.names import (
     UNIQ_KEY,
     WAIT,
 )
-from triomq_protocol.properties import broker_properties, decode_properties, get_property
+from triomq_protocol.properties import broker_properties, decode_properties, get_property, is_due
 from triomq_protocol.record.layout import MULTI_TAGS, TRANSACTION_PREPARED
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_protocol.wire.command import Command
@@ -241,8 +241,7 @@ class Sending:
             return  # a consumer's copy of a message that was delivered: it waits as long as its delay level says
         whose = "RocketMQ 5"
         if TIMER_PROPERTIES.isdisjoint(properties):
-            due_ms = natural_number(properties[START_DELIVER_TIME], 64)
-            if due_ms is not None and due_ms <= self._broker.clock():
+            if is_due(properties[START_DELIVER_TIME], self._broker.clock()):
                 return
             whose = "Alibaba Cloud"
         raise RefusedError(
