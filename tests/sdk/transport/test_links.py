@@ -279,7 +279,7 @@ async def test_requests_that_time_out_together_do_not_fail_those_with_more_time(
 
 
 async def test_a_silent_peer_is_given_up_a_second_after_requests_timed_out_together(autojump_clock, link_pair, nursery):
-    """Even if nothing was sent since: the next requests would wait for it in vain."""
+    """Even if nothing was sent since: the next requests would find a dead link."""
     link, _peer = link_pair
     for number in range(3):
         nursery.start_soon(outcome, link, 1.0 + number / 100)
