@@ -24,6 +24,7 @@ from triomq._exception_groups import without_groups
 from triomq._message.message import MessageQueue
 from triomq._message.pull_result import PullResult
 from triomq._own_callbacks import OwnCallbacks
+from triomq._transport.links import NO_ANSWER
 from triomq.errors import ClientClosed, InvalidCall, MQError
 
 log = logging.getLogger("triomq.consumer")
@@ -252,7 +253,7 @@ class Share:
             await self._ask(queue)
         except MQError as error:
             log.debug("%s is not pulled yet: %s", queue, error)
-            return error.code is not None
+            return not isinstance(error, NO_ANSWER)
         return True
 
     def _put_last(self, queue: MessageQueue, pull: object, pause_s: float) -> bool:

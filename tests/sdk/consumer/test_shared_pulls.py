@@ -292,6 +292,36 @@ async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, 
         assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) <= asked
 
 
+async def test_a_broker_whose_answer_cannot_be_read_answers(autojump_clock, group_cluster):
+    """Its other queues are pulled again after an outage, although the one that is asked cannot be."""
+    broker, second, is_slow = group_cluster.broker, group_cluster.add_master("broker-b"), []
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", broker, second, queues=4)
+
+    async def late(answer):
+        await trio.sleep(15)
+        return answer
+
+    def damaged(command):
+        answer, queue_id = pull(command), command.header(PullMessageRequest).queue_id
+        if queue_id == 0 and answer.body:
+            answer.body = answer.body[:-3]
+        return late(answer) if queue_id == 3 and is_slow else answer
+
+    pull, broker.pull = broker.pull, damaged
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
+        await until(lambda: len(pulls.assignment) == 8)
+        fill(group_cluster, b"damaged")
+        is_slow.append(True)
+        with trio.move_on_after(15):
+            await anext(pulls)
+        is_slow.clear()
+        fill(group_cluster, b"good", queue_id=1)
+        with trio.fail_after(20):
+            assert [message.body for message in await anext(pulls)] == [b"good"]
+
+
 async def test_the_queues_of_a_broker_that_answers_again_do_not_rest_if_no_other_has_any(autojump_clock, group_cluster):
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
         await until(lambda: pulls.assignment == Q)
