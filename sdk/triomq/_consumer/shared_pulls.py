@@ -221,7 +221,8 @@ class Share:
         if queue not in self._due:
             self._failures.end(queue)  # it has been given up
         broker = queue.broker_name
-        if took_s <= ERROR_PAUSE_S or self._left or all(each.broker_name == broker for each in self._due):
+        has_ended = self._scope.cancel_called  # nothing would cancel the task that asks
+        if took_s <= ERROR_PAUSE_S or has_ended or all(each.broker_name == broker for each in self._due):
             return ERROR_PAUSE_S
         for each in self._due:
             if each.broker_name == broker:

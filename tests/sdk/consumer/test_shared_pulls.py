@@ -292,6 +292,29 @@ async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, 
         assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) <= asked
 
 
+async def test_a_consumer_that_is_closed_during_a_pull_that_is_not_answered(autojump_clock, group_cluster):
+    """It asks nothing after its end."""
+    broker, second = group_cluster.broker, group_cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", broker, second, queues=4)
+    broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
+    async with group_cluster.client() as client:
+        consumer = client.pull_consumer("G")
+        async with consumer.share("T", interval_s=0.1) as pulls, trio.open_nursery() as nursery:
+            await until(lambda: len(pulls.assignment) == 8)
+
+            @nursery.start_soon
+            async def take():
+                with pytest.raises(errors.ClientClosed):
+                    await anext(pulls)
+
+            await until(lambda: broker.requests(RequestCode.PULL_MESSAGE))
+            await consumer.aclose()
+            await trio.sleep(60)
+            assert len(broker.requests(RequestCode.PULL_MESSAGE)) == 1
+
+
 async def test_a_broker_whose_answer_cannot_be_read_answers(autojump_clock, group_cluster):
     """Its other queues are pulled again after an outage, although the one that is asked cannot be."""
     broker, second, is_slow = group_cluster.broker, group_cluster.add_master("broker-b"), []
