@@ -55,7 +55,8 @@ REFRESH_EVERY_S = 30.0
 """How often known routes are refreshed (``pollNameServerInterval``)."""
 
 DOUBT_EVERY_S = 1.0
-"""The shortest time between two refreshes of a topic's route because its brokers do not answer, or refuse."""
+"""The shortest time between two refreshes of a topic's route because its brokers do not answer, refuse, or close their
+connections."""
 
 LOST_FIRST_S = 1.0
 """The first pause before a route that has lost a master is refreshed; a restarting master is often back soon."""
@@ -267,11 +268,12 @@ class _Topic:
         no_master: whether it is unknown, and no master at all was registered when it was looked up.
         lost: its broker sets that have lost their master.
         cut_off: addresses of its brokers to which a connection was lost.
+        asked_at: when its route was last asked for because of that, on trio's clock.
         lost_at: when the last master or connection was lost, on trio's clock.
         doubted_at: when a broker's silence last caused a refresh of its route, on trio's clock.
     """
 
-    __slots__ = ("cut_off", "doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
+    __slots__ = ("asked_at", "cut_off", "doubted_at", "lost", "lost_at", "no_master", "publishing", "route", "watched")
 
     def __init__(self) -> None:
         self.route: Route | None = None
@@ -280,7 +282,7 @@ class _Topic:
         self.no_master = False
         self.lost: frozenset[str] = frozenset()
         self.cut_off: set[str] = set()
-        self.lost_at = self.doubted_at = -math.inf
+        self.asked_at = self.lost_at = self.doubted_at = -math.inf
 
 
 class BrokerAddresses:
@@ -554,8 +556,9 @@ class Routes:
             return
         now = trio.current_time()
         known.cut_off.add(address)
+        # A proxy in front of a broker that is down may take each connection and close it.
+        self._ask_soon(topic, max(now, known.asked_at + DOUBT_EVERY_S))
         known.lost_at = now
-        self._ask_soon(topic, now)
 
     def note_connected(self, topic: str, address: str) -> None:
         """A broker of a topic is connected again."""
@@ -585,6 +588,9 @@ class Routes:
             due = [topic for topic, at in self._ask_at.items() if at <= now]
             for topic in due:
                 del self._ask_at[topic]
+                known = self._topics.get(topic)
+                if known is not None and known.cut_off:
+                    known.asked_at = now
             await self._ask_for(due)
             for topic in due:
                 self._plan_after_loss(topic)

@@ -214,6 +214,20 @@ async def test_silence_causes_one_route_request_a_second(autojump_clock, cluster
         assert len(cluster.name_server.requests(ROUTE)) == 5
 
 
+async def test_connections_that_are_closed_at_once_cause_one_route_request_a_second(autojump_clock, cluster):
+    """As those of a proxy, whose broker is down."""
+    async with cluster.client() as client:
+        await client.producer("G").send(triomq.Message("T", b"x"))
+        await trio.sleep(1)
+        cluster.name_server.seen.clear()
+        for number in range(50):
+            client._routes.note_connected("T", "broker-a-0:10911")
+            client._routes.note_cut_off("T", "broker-a-0:10911")
+            await trio.sleep(0.1)
+            assert number or len(cluster.name_server.requests(ROUTE)) == 1, "the first one at once"
+        assert len(cluster.name_server.requests(ROUTE)) == 5
+
+
 async def test_an_address_of_several_sets_is_a_shared_one(autojump_clock, cluster):
     """A proxy of RocketMQ 5 lists itself as the master of every set."""
     cluster.add_master("broker-b")
