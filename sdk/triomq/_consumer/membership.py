@@ -629,7 +629,7 @@ class Membership(ABC):
         """Commit a broker's queues without rejoining, for which there is no time, where the group has got no further."""
         await self._read_doubted(queues, self.positions.confirm)
 
-    async def settle_doubt(self, queues: Collection[MessageQueue]) -> None:
+    async def end_doubt(self, queues: Collection[MessageQueue]) -> None:
         """Let queues of one broker that are given up in doubt be committed, where no other member has got further."""
         await self._read_doubted(queues, self.positions.confirm_progress)
 

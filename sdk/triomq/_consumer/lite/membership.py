@@ -215,7 +215,7 @@ class LiteMembership(Membership):
                 self._revoking[queue] = source
         try:
             with trio.move_on_after(END_TIMEOUT_S, shield=True):
-                await at_each_broker(queues, self.settle_doubt)
+                await at_each_broker(queues, self.end_doubt)
             for queue in filter(self.positions.in_doubt, queues):
                 # A commit in on_revoked does not count either.
                 self._revoking.pop(queue, None)

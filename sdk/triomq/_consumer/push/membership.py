@@ -312,7 +312,7 @@ class PushMembership(Membership):
             # Before the next member can read them (docs/protocol/consumer.md §11.3), even if this one ends
             # meanwhile.
             if not self.positions.at_brokers:
-                await at_each_broker(owned, self.settle_doubt)
+                await at_each_broker(owned, self.end_doubt)
                 await self.positions.persist_at_once(owned)
             await at_each_broker(owned, self._hand_over)
         for queue in owned:
@@ -323,7 +323,7 @@ class PushMembership(Membership):
     async def _hand_over(self, queues: Collection[MessageQueue]) -> None:
         """Let other members begin with queues of one broker, which were given up."""
         if self.positions.at_brokers:
-            await self.settle_doubt(queues)
+            await self.end_doubt(queues)
             await self.positions.persist(queues)
         if self._locks is not None:
             # At once, even if pulled messages were not handled: no handler is running, and the next member
