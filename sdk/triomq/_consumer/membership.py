@@ -78,6 +78,16 @@ MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcastin
 """The users' name of a message model -> its name in heartbeats."""
 
 
+UNLOCK_S: Final = 0.2
+"""How much of the time for giving queues up is left for unlocking, if commits are not answered: a broker that only
+pauses would keep the locks for a minute, and gets this when it goes on."""
+
+
+def time_to_commit() -> trio.CancelScope:
+    """The time for the last commits of queues that are unlocked afterwards, within that of the caller for both."""
+    return trio.CancelScope(deadline=trio.current_effective_deadline() - UNLOCK_S)
+
+
 @attrs.frozen(kw_only=True)
 class ClientResources:
     """The resources of a client that its consumers use.
@@ -602,8 +612,9 @@ class Membership(ABC):
                 if self.positions.at_brokers:
                     await at_each_broker(queues, self._release_at)
                 else:
-                    await at_each_broker(queues, self._confirm_last)
-                    await self.positions.persist_at_once(self._to_commit(queues))
+                    with time_to_commit():
+                        await at_each_broker(queues, self._confirm_last)
+                        await self.positions.persist_at_once(self._to_commit(queues))
                     await at_each_broker(queues, self._unlock)
         finally:
             # Also after an error of a user's offset store: the client's end waits for this.
@@ -620,8 +631,9 @@ class Membership(ABC):
     @trio.lowlevel.enable_ki_protection
     async def _release_at(self, queues: Collection[MessageQueue]) -> None:
         """Release queues of one broker, which keeps their offsets."""
-        await self._confirm_last(queues)
-        await self.positions.persist(self._to_commit(queues))
+        with time_to_commit():
+            await self._confirm_last(queues)
+            await self.positions.persist(self._to_commit(queues))
         await self._unlock(queues)
 
     @trio.lowlevel.enable_ki_protection

@@ -317,6 +317,28 @@ async def test_the_end_of_a_consumer_in_doubt_with_a_store_that_is_slow_to_read(
     assert not any(broker.consumers.locks for broker in brokers)
 
 
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("is_stored_elsewhere", [False, True])
+async def test_locks_are_released_although_commits_are_not_answered(
+    autojump_clock, brokers, open_consumer, ends, cut_off, is_stored_elsewhere
+):
+    """A broker that only pauses handles that when it goes on; it would keep the locks for a minute."""
+    first, second = brokers
+    store = SlowOffsets()
+    async with open_consumer(ordered=True, **({"offset_store": store} if is_stored_elsewhere else {})) as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+        store.read_s = store.needs_s = 3600.0
+        silence(first, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET)
+        if cut_off:
+            await second.cut()
+            await until(lambda: consumer._member.positions.in_doubt(consumer.assignment[0]))
+        if not ends:
+            await consumer.unsubscribe("T")
+            await until(lambda: not any(queue.topic == "T" for _, queue in first.consumers.locks), 5)
+    assert not first.consumers.locks
+
+
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
 async def test_a_store_that_refuses_queues_of_a_broker(autojump_clock, brokers, open_consumer, options, gives_up):

@@ -18,7 +18,7 @@ from triomq._consumer.group.positions import END_TIMEOUT_S
 from triomq._consumer.group.process_queue import HeldMessage
 from triomq._consumer.group.pull_loop import PulledQueue, PullSettings
 from triomq._consumer.group.queue_locks import QueueLocks
-from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership
+from triomq._consumer.membership import MODELS, ClientResources, GroupOptions, Membership, time_to_commit
 from triomq._consumer.push.concurrent import ConcurrentDispatch
 from triomq._consumer.push.dispatch import later_in
 from triomq._consumer.push.handlers import Handlers
@@ -312,8 +312,9 @@ class PushMembership(Membership):
             # Before the next member can read them (docs/protocol/consumer.md §11.3), even if this one ends
             # meanwhile.
             if not self.positions.at_brokers:
-                await at_each_broker(owned, self.end_doubt)
-                await self.positions.persist_at_once(owned)
+                with time_to_commit():
+                    await at_each_broker(owned, self.end_doubt)
+                    await self.positions.persist_at_once(owned)
             await at_each_broker(owned, self._hand_over)
         for queue in owned:
             self.let_go(queue)
@@ -323,8 +324,9 @@ class PushMembership(Membership):
     async def _hand_over(self, queues: Collection[MessageQueue]) -> None:
         """Let other members begin with queues of one broker, which were given up."""
         if self.positions.at_brokers:
-            await self.end_doubt(queues)
-            await self.positions.persist(queues)
+            with time_to_commit():
+                await self.end_doubt(queues)
+                await self.positions.persist(queues)
         if self._locks is not None:
             # At once, even if pulled messages were not handled: no handler is running, and the next member
             # starts with them. RocketMQ's clients then keep the lock for 20 s, in which no member handles anything.
