@@ -17,6 +17,7 @@ in it ends only this consumer: it is logged, the member leaves the group, and ta
 from __future__ import annotations
 
 import logging
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -77,6 +78,10 @@ MessageModel = Literal["clustering", "broadcasting"]
 MODELS: Final[dict[MessageModel, str]] = {"clustering": CLUSTERING, "broadcasting": BROADCASTING}
 """The users' name of a message model -> its name in heartbeats."""
 
+
+LAST_READ_S: Final = 1.0
+"""How long a broker may take to say how far the group is in a queue in doubt that is given up: it has to be waited for
+besides, and at the end of a consumer twice, if that gives queues up just then."""
 
 UNLOCK_S: Final = 0.2
 """How much of the time for giving queues up is left for unlocking, if commits are not answered: a broker that only
@@ -649,17 +654,20 @@ class Membership(ABC):
     async def _read_doubted(
         self, queues: Collection[MessageQueue], use: Callable[[MessageQueue, int | None], object]
     ) -> None:
+        # A store of another kind may need a second or more.
+        limit_s = LAST_READ_S if self.positions.at_brokers else math.inf
         for queue in filter(self.positions.in_doubt, queues):
             try:
-                use(queue, await self.positions.committed(queue))
-            except MQError as error:
+                with trio.fail_after(limit_s):
+                    use(queue, await self.positions.committed(queue))
+            except (MQError, trio.TooSlowError) as error:
                 log.info(
                     "the last offset of %s is not committed: %s",
                     queue,
-                    error.reason,
+                    error.reason if isinstance(error, MQError) else f"no answer within {limit_s:g} s",
                     extra=queue_fields(queue, self.group),
                 )
-                if isinstance(error, NO_ANSWER):
+                if isinstance(error, (*NO_ANSWER, trio.TooSlowError)):
                     return  # it would be waited for at each queue
 
     def _close_connections(self) -> None:

@@ -339,6 +339,25 @@ async def test_locks_are_released_although_commits_are_not_answered(
     assert not first.consumers.locks
 
 
+@pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
+async def test_the_end_of_a_consumer_that_just_gives_queues_up_in_doubt(
+    autojump_clock, brokers, open_consumer, options
+):
+    """It waits for a silent broker there, and again at its end."""
+    first, second = brokers
+    async with open_consumer(**options) as consumer:
+        await until(lambda: len(consumer.assignment) == 4)
+        silence(first, *map(int, RequestCode))
+        await second.cut()
+        await until(lambda: consumer._member.positions.in_doubt(consumer.assignment[0]))
+        members = second.consumers.members
+        members["G"] = {"~1": object(), "~2": object(), "~3": object(), **members["G"]}
+        consumer._member.rebalance.wake()
+        await until(lambda: len(consumer.assignment) < 4)
+        began = trio.current_time()
+    assert trio.current_time() - began < 6.0
+
+
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("options", [{"kind": "lite"}, {}, {"ordered": True}], ids=["lite", "push", "ordered"])
 async def test_a_store_that_refuses_queues_of_a_broker(autojump_clock, brokers, open_consumer, options, gives_up):
