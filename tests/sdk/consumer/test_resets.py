@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from consumer_broker import until
 
 import triomq
 from triomq import errors
@@ -27,15 +28,15 @@ def add_master(cluster, name="broker-b"):
     return broker
 
 
-async def ask_member(broker, offset):
+async def ask_member(broker, offset, queue=None):
     """What a broker sends to every member of the group."""
     request = Command.request(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         ResetOffsetRequest(topic="T", group="G", timestamp=0, is_force=True),
-        body=ResetOffsetBody(offset_table={queue_of(broker): offset}).encode(),
+        body=ResetOffsetBody(offset_table={queue or queue_of(broker): offset}).encode(),
         oneway=True,
     )
-    (stream,) = broker.consumers.members["G"].values()
+    (stream,) = [each for each in broker.consumers.members["G"].values() if each is not None]
     await broker.push_to(stream, request)
 
 
@@ -80,6 +81,32 @@ async def test_two_masters_take_no_longer_than_one(autojump_clock, group_cluster
     assert sorted(event.text for event in events[:2]) == [
         f"{queue_of(broker)} was reset from 5 to 3" for broker in brokers
     ]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_queue_that_is_just_taken_is_reset_too(autojump_clock, group_cluster, open_consumer, events, ordered):
+    """Its previous owner has given it up already, and this member waits for that to be committed."""
+    broker, taken, seen = group_cluster.broker, triomq.MessageQueue("T", "broker-a", 1), []
+    for number in range(5):
+        broker.store("T", 1, b"%d" % number)
+    broker.offsets["G", "T", 1] = 1
+    members = broker.consumers.members["G"] = {"~other": None}
+
+    async def handler(message):
+        seen.append(message.body)
+
+    async with open_consumer(ordered=ordered) as consumer, trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.run, handler)
+        await until(lambda: consumer.assignment == [queue_of(broker)])
+        members["!other"] = members.pop("~other")
+        consumer._member.rebalance.wake()
+        await until(lambda: not consumer.assignment)
+        await ask_member(broker, 3, taken)
+        await until(lambda: consumer.assignment == [taken])
+        await trio.sleep(2 * RESET_PAUSE_S)
+        assert seen == [b"3", b"4"]
+        assert events.kinds() == ["reset"]
+        consumer.drain()
 
 
 async def test_a_lite_consumer_s_event_names_what_was_consumed(autojump_clock, group_cluster):

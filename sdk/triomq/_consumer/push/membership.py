@@ -436,7 +436,8 @@ class PushMembership(Membership):
                 self.engine.note_position(source)
                 self.engine.give_up(source)
             await trio.sleep(RESET_PAUSE_S)
-            owned = [queue for queue in queues if queue in self.engine.queues]
+            # Now, as Java: a round of the rebalance may have taken some since.
+            owned = [queue for queue in self.engine.queues if queue.topic == topic and queue in offsets]
             for queue in owned:
                 self.go_on_at(queue, offsets[queue])
             await self.positions.persist(owned)
