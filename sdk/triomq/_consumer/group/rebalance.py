@@ -523,6 +523,8 @@ class Rebalance:
         for queue in moves.assign:
             if queue in self.owned:
                 continue  # it had to be taken again, but could not be given up
+            if topic not in self._topics():
+                break  # the caller has unsubscribed meanwhile, and woken the next round
             if await self._assignee.assigned(queue):
                 self.owned.add(queue)
             else:

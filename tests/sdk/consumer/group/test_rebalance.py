@@ -481,3 +481,12 @@ async def test_a_round_is_not_done_while_one_broker_of_several_leaves_a_queue_un
     assert await world.rebalance.rebalance()
     world.assignee.refuses = {("kept", queue) for queue in queues if queue.broker_name == uncertain}
     assert not await world.rebalance.rebalance()
+
+
+async def test_a_topic_that_is_unsubscribed_meanwhile_is_not_taken(autojump_clock) -> None:
+    world = World("me", "you")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.rebalance.rebalance)
+        await trio.sleep(HAND_OVER_S / 2)
+        world.topics.clear()
+    assert not world.rebalance.owned
