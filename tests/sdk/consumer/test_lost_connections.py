@@ -373,3 +373,32 @@ async def test_a_broker_that_is_connected_again_causes_no_further_questions(auto
     await trio.sleep(20)
     asked = two_masters.name_server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     assert 1 <= len(asked) <= 4
+
+
+@pytest.mark.parametrize("polls_again", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_the_start_of_a_new_group_is_not_committed_behind_another_member(
+    autojump_clock, group_cluster, open_consumer, polls_again, ends
+):
+    """It could not be committed at once. What was polled since is perhaps further, but is not committed by hand."""
+    broker = group_cluster.broker
+    for number in range(10):
+        broker.store("T", 1, b"%d" % number)
+    broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, *[None] * 100)
+    async with open_consumer("lite", auto_commit=False) as consumer:
+        polled = 0
+        while polled < 10:
+            polled += len(await consumer.poll())
+        if polls_again:
+            assert not await consumer.poll(0.5)
+        assert ("G", "T", 1) not in broker.offsets
+        broker.scripts.clear()
+        broker.offsets["G", "T", 1] = 5
+        await broker.cut()
+        if ends:
+            await until(lambda: consumer._member.positions.in_doubt(Q1))
+        else:
+            broker.consumers.members["G"] = {"~other": object()}
+            await until(lambda: Q1 not in consumer._member.engine.queues)
+            await trio.sleep(5)
+    assert broker.offsets["G", "T", 1] == 5

@@ -362,6 +362,7 @@ class Positions:
             The offset to continue at, if another member has got further meanwhile.
         """
         self._end_doubt(queue)
+        self._drop_older_start(queue, committed)
         known = self._offsets.get(queue)
         if known is None or not is_overtaken(known, committed, moved=queue in self._moved):
             return None
@@ -373,9 +374,15 @@ class Positions:
 
     def confirm_progress(self, queue: MessageQueue, committed: int | None) -> None:
         """Like :meth:`confirm` for a queue that is given up: if another member has got further, nothing is written."""
+        self._drop_older_start(queue, committed)
         known = self._offsets.get(queue)
         if known is not None and not is_overtaken(known, committed, moved=queue in self._moved):
             self._end_doubt(queue)
+
+    def _drop_older_start(self, queue: MessageQueue, committed: int | None) -> None:
+        """Do not write the start of a new group any more if another member has got further than that."""
+        if committed is not None and committed > self._starts.get(queue, committed):
+            del self._starts[queue]
 
     def _end_doubt(self, queue: MessageQueue) -> None:
         if queue in self._doubted:
