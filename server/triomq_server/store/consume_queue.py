@@ -350,9 +350,11 @@ class ConsumeQueue:
         """Write blanks, so that the next entry has at least this number. OSError when the disk is full."""
         # They get a log offset that expires together with the last entry's record, so that offsets never decrease.
         before, end = max(0, self.max_physical_offset - 1), self.max_physical_offset
-        while self.max_offset < number:
-            self.push(before, BLANK_SIZE, 0)
-        self.max_physical_offset = end
+        try:
+            while self.max_offset < number:
+                self.push(before, BLANK_SIZE, 0)
+        finally:
+            self.max_physical_offset = end
 
     def rewrite(self, number: int, physical_offset: int, size_bytes: int, tags_code: int) -> None:
         """Write an entry again that was damaged or blank."""

@@ -14,7 +14,8 @@ from memory_disk import MemoryDisk
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_server.config import StoreConfig
 from triomq_server.store import AppendStatus, NewBatch, NewRecord, open_store
-from triomq_server.store.consume_queue import ConsumeQueue
+from triomq_server.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from triomq_server.store.files.segments import Segments
 from triomq_server.wire import to_the_end
 
 ROOT = "/store"
@@ -226,3 +227,17 @@ async def test_a_start_that_cannot_note_what_a_later_one_has_to_do_names_no_dama
     lines = [line for line in caplog.messages if "cannot be noted" in line]
     assert len(lines) == 1
     assert "would have to be built again after a kill of this start" in lines[0]
+
+
+def test_a_record_behind_a_gap_gets_its_entry_when_there_is_space_again() -> None:
+    """The disk takes only a part of the blanks for the gap."""
+    disk = MemoryDisk(capacity_bytes=4 * 4096)
+    queue = ConsumeQueue("T", 0, Segments(disk, f"{ROOT}/consumequeue/T/0", 30_000 * UNIT_BYTES))
+    queue.put(0, 100, 0, 0, fill=True)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no space"):
+            queue.put(10**6, 100, 0, 8000, fill=True)
+    disk.capacity_bytes *= 100
+    assert queue.put(10**6, 100, 0, 8000, fill=True)
+    assert queue.unit(8000) == (10**6, 100, 0)
+    assert queue.max_physical_offset == 10**6 + 100
