@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from functools import lru_cache
 from itertools import tee
+from typing import NamedTuple
 
 from triomq_protocol.record.layout import FIXED_BYTES
 from triomq_server.compiled import USED as COMPILED
@@ -52,6 +53,8 @@ _DOUBTED_BYTES = _SCAN_BYTES
 _DOUBTED_STEP_BYTES = 12 * UNIT_BYTES
 _NO_NAMES = frozenset({"", ".", ".."})
 _NOTHING = mmap.mmap(-1, UNIT_BYTES)
+_MOST_JUMPED = 1 << 20
+"""Blanks that are written where a master has jumped ahead in its numbers."""
 _NUMBERS_MOST = (1 << 63) // UNIT_BYTES - 1
 """The names of a queue's files are offsets of bytes, with 63 bits."""
 
@@ -128,6 +131,15 @@ class QueueGap(Exception):  # noqa: N818 - named after the state one is in
         self.queue = queue
 
 
+class SkippedRecord(NamedTuple):
+    """A record without an entry; its fields are those of the entry."""
+
+    physical_offset: int
+    size_bytes: int
+    tags_code: int
+    queue_offset: int
+
+
 class ConsumeQueue:
     """The entries of one queue.
 
@@ -145,6 +157,7 @@ class ConsumeQueue:
         last_dropped: number, log offset and size of the last entry that was dropped because of damage in front of it; the
             number is -1 without any.
         flushed_until: a queue that still ends here has nothing left to flush; -1 if that is not known.
+        skipped: the last record that got no entry because its number is too far behind the last entry's.
         numbered: whether its records carry the numbers of their entries; false once RocketMQ is found to have given them
             other numbers.
         buffer, position, limit: the file being written, the position of the next entry, and the position at which
@@ -169,6 +182,7 @@ class ConsumeQueue:
         "queue_id",
         "removed_before",
         "segments",
+        "skipped",
         "start_offset",
         "topic",
     )
@@ -189,6 +203,7 @@ class ConsumeQueue:
         self.known_end = 0
         self.last_dropped = (-1, 0, 0)
         self.flushed_until = -1
+        self.skipped: SkippedRecord | None = None
         self.numbered = True
         self._current: Segment | None = None
         self._is_recovered = False
@@ -294,10 +309,10 @@ class ConsumeQueue:
         """Write the entry of a record found in the log (recovery, replication); false if it has one already.
 
         With `fill`, missing entries in between become blanks; without it they raise QueueGap. A record whose number leaves
-        more of them than the log has space for is damaged: the checksum does not cover it, and it gets no entry. A new record with number
-        0 begins the queue again: the master has lost its queue, and what it numbers from now on must be readable. A queue
-        without entries begins with any number: the one at which it ends may be that of a damaged file, or of a removal that
-        has been cut off with the log, and too large.
+        more of them than the log has space for may be damaged: the checksum does not cover it, and it gets no entry unless
+        the next record continues its number. A new record with number 0 begins the queue again: the master has lost its
+        queue, and what it numbers from now on must be readable. A queue without entries begins with any number: the one at
+        which it ends may be that of a damaged file, or of a removal that has been cut off with the log, and too large.
         """
         if physical_offset + size_bytes <= self.max_physical_offset or physical_offset < self.removed_before:
             return False
@@ -312,13 +327,10 @@ class ConsumeQueue:
             self.segments.destroy()
             self._enter(None)
             self._start_at(queue_offset)
+        self._put_skipped(queue_offset)
         if queue_offset > self.max_offset:
             if not self._has_space_for(queue_offset, physical_offset):
-                _log.error(
-                    "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records "
-                    "fit between it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1,
-                    extra=self.log_fields,
-                )  # fmt: skip
+                self._skip(physical_offset, size_bytes, tags_code, queue_offset)
                 return False
             if self.segments.items:
                 if not fill:
@@ -332,6 +344,41 @@ class ConsumeQueue:
                 self._start_at(queue_offset)
         self.push(physical_offset, size_bytes, tags_code)
         return True
+
+    def _skip(self, physical_offset: int, size_bytes: int, tags_code: int, queue_offset: int) -> None:
+        _log.error(
+            "%s: the record at log offset %d gets no entry: it has the queue offset %d, but not so many records fit between "
+            "it and the one with %d", self, physical_offset, queue_offset, self.max_offset - 1, extra=self.log_fields,
+        )  # fmt: skip
+        self.skipped = SkippedRecord(physical_offset, size_bytes, tags_code, queue_offset)
+
+    def _put_skipped(self, queue_offset: int) -> None:
+        """Give `skipped` its entry if the next record has the number behind it: then it is not damaged. OSError.
+
+        A master that has lost the last records of a removed queue continues the numbers that the queue had with them.
+        """
+        one = self.skipped
+        if one is None or one.queue_offset + 1 != queue_offset or one.physical_offset < self.max_physical_offset:
+            return
+        if not 0 <= one.queue_offset - self.max_offset <= _MOST_JUMPED:
+            return
+        self.fill_to(one.queue_offset)
+        self.push(one.physical_offset, one.size_bytes, one.tags_code)
+        self.skipped = None
+        _log.error(
+            "%s: its numbers continue with %d; the record at log offset %d has got its entry",
+            self, one.queue_offset, one.physical_offset, extra=self.log_fields,
+        )  # fmt: skip
+
+    def put_last_skipped(self) -> None:
+        """Give `skipped` its entry if nothing is behind it: no new record may get its place or its number. OSError."""
+        if self.skipped is not None:
+            self._put_skipped(self.skipped.queue_offset + 1)
+
+    def forget_skipped(self, log_offset: int) -> None:
+        """The log has been cut at `log_offset`."""
+        if self.skipped is not None and self.skipped.physical_offset >= log_offset:
+            self.skipped = None
 
     def _is_blank(self) -> bool:
         """Whether there are at most the blanks in front of a first entry: a cut of the log may have left no others."""

@@ -270,9 +270,15 @@ class MessageStore:
         # Also where nothing is dropped: a disk that got full may have taken more of a frame than was counted, and own
         # records must not be followed by records of the old master.
         await self.cut(end)
+        self.put_last_skipped()
         await self._note_role(is_slave=False)
         self._is_slave = False
         self._update_writable()
+
+    def put_last_skipped(self) -> None:
+        """Before own appends: give entries to records that wait for what follows in their queues. OSError."""
+        for queue in self.consume_queues:
+            queue.put_last_skipped()
 
     async def demote(self) -> None:
         """Become a slave: refuse appends at once, take a master's bytes when this returns. Cannot be cancelled."""
@@ -329,6 +335,7 @@ class MessageStore:
         longer = []
         for queue in self.consume_queues:
             queue.removed_before = min(queue.removed_before, offset)
+            queue.forget_skipped(offset)
             if queue.max_physical_offset > offset or (not offset and queue.segments.items):
                 longer.append(queue)
         was_open, self._open = self._open, self._open and not longer  # no pull may read an entry without a record

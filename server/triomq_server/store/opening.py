@@ -214,6 +214,8 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
 
 async def _finish_recovery(store: MessageStore, root: str, refused_from: int | None) -> None:
     """After recovery: put on the disk what it has built again, and what the disk has refused an earlier run."""
+    if not store.is_slave:
+        store.put_last_skipped()
     if refused_from is not None:
         await store.flusher.doubt_log(refused_from)
     else:

@@ -138,6 +138,11 @@ class QueueRemoval:
         """Remove a queue, or the part that it had when its removal was noted."""
         if queue.last_unit_end() <= removed.log_offset:
             self._queues.destroy(queue)
+            one = queue.skipped
+            if one is not None and one.physical_offset >= removed.log_offset:  # the first one of the queue's next life
+                following = self._queues.obtain(queue.topic, queue.queue_id)
+                following.skipped = one
+                following.put_last_skipped()
         else:
             queue.start_offset, queue.removed_before = removed.next_offset, removed.log_offset
             queue.delete_expired(removed.log_offset)

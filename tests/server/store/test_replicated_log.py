@@ -111,6 +111,90 @@ async def test_a_removal_that_was_cut_off_with_the_log_hides_no_new_message(
             assert numbers(old, record_number, 3, 5) == [100, 101]
 
 
+@pytest.fixture
+async def jumped(clock: Any, make_config: MakeConfig, make_record: MakeRecord) -> tuple[MemoryDisk, MemoryDisk]:
+    """The disks of a master whose queue continues with number 7, and of a slave whose queue has the numbers 0 to 2.
+
+    The master has removed the topic, has lost its role before the slave had copied that, and has got it again.
+    """
+    old_disk, new_disk, config = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock), make_config("/store")
+    async with (
+        open_store(config, disk=old_disk, clock=clock) as old,
+        open_store(config, disk=new_disk, clock=clock, is_slave=True) as new,
+    ):
+        for n in range(3):
+            old.append(make_record(n))
+        copy_log(old, new, random.Random(0))
+        for n in range(3, 7):
+            old.append(make_record(n))
+        await old.queue_removal.remove_topic("T")
+    async with (
+        open_store(config, disk=old_disk, clock=clock, is_slave=True) as old,
+        open_store(config, disk=new_disk, clock=clock) as new,
+    ):
+        await old.cut(new.log_max_offset)
+    return old_disk, new_disk
+
+
+@pytest.mark.parametrize("sent", [1, 3])
+@pytest.mark.parametrize("then", ["follow", "promote", "kill", "restart", "start as master"])
+async def test_numbers_behind_a_removal_that_a_slave_has_not_seen_cost_no_message(
+    then: str,
+    sent: int,
+    jumped: tuple[MemoryDisk, MemoryDisk],
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    record_number: Any,
+) -> None:
+    chance, config = random.Random(0), make_config("/store")
+    master_disk, slave_disk = jumped
+    async with open_store(config, disk=master_disk, clock=clock) as master:
+        async with open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave:
+            for n in range(7, 7 + sent):
+                assert master.append(make_record(n)).queue_offset == n
+            copy_log(master, slave, chance)
+            if then == "follow":
+                await slave.queue_removal.follow(master.queue_removal.removed())
+                assert numbers(slave, record_number, 7, 7 + sent) == [*range(7, 7 + sent)]
+            if then == "promote":
+                await slave.promote()
+                assert slave.append(make_record(7 + sent)).queue_offset == 7 + sent
+            killed = slave_disk.after_kill()
+        if then == "kill":
+            slave_disk = killed
+        is_slave = then not in ("promote", "start as master")
+        async with open_store(config, disk=slave_disk, clock=clock, is_slave=is_slave) as slave:
+            if is_slave:
+                assert master.append(make_record(7 + sent)).queue_offset == 7 + sent
+                copy_log(master, slave, chance)
+            elif then == "start as master":
+                assert slave.append(make_record(7 + sent)).queue_offset == 7 + sent
+            found = numbers(slave, record_number, 7 if then == "follow" else 0, 8 + sent)
+            assert found[-1 - sent :] == [*range(7, 8 + sent)]
+
+
+async def test_a_record_without_an_entry_that_is_cut_off_gets_none_later(
+    jumped: tuple[MemoryDisk, MemoryDisk],
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    record_number: Any,
+) -> None:
+    config, (master_disk, slave_disk) = make_config("/store"), jumped
+    async with (
+        open_store(config, disk=master_disk, clock=clock) as master,
+        open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave,
+    ):
+        common = slave.log_max_offset
+        master.append(make_record(7))
+        copy_log(master, slave, random.Random(0))
+        await slave.cut(common)
+        await slave.promote()
+        assert slave.append(make_record(100)).queue_offset == 3
+        assert numbers(slave, record_number, 0, 4) == [0, 1, 2, 100]
+
+
 class WritingDisk(MemoryDisk):
     """Once `waits` is set, writes beside the loop wait for an event, as in a worker thread."""
 
