@@ -15,7 +15,7 @@ import msgspec
 from triomq_protocol.checksum import raw_crc32
 from triomq_protocol.record.check import Finding, LogRecord, read_record
 from triomq_protocol.record.encode import write_blank
-from triomq_protocol.record.layout import BLANK_MAGIC, MARK
+from triomq_protocol.record.layout import BLANK_MAGIC, FIXED_BYTES, MARK, MESSAGE_MAGIC
 from triomq_server.compiled import USED as COMPILED
 from triomq_server.config import StoreConfig
 from triomq_server.disk import Disk
@@ -139,9 +139,10 @@ class Recovery:
             for queue in self._queues:
                 queue.blank(start, stop)
                 yield
+        unfinished_end = self._unfinished_end(end)
         dropped, deleted = self._cut(checked_from, end, finding)
 
-        yield from self._cut_queues(end)
+        yield from self._cut_queues(end, unfinished_end)
         removed = yield from self._cut_index(end)
 
         self._doubt(without_files)
@@ -178,7 +179,19 @@ class Recovery:
             if number % _QUEUES_PER_STEP == 0:
                 yield
 
-    def _cut_queues(self, end: int) -> Steps:
+    def _unfinished_end(self, end: int) -> int:
+        """Up to where the log's bytes behind `end` may be the beginning of a record, and no more: a slave has its master's
+        bytes forced to the disk as they come."""
+        segment = self._commitlog.segments.find(end)
+        if segment is None or not self._may_be_torn:
+            return end
+        size, space = 0, segment.end - end
+        if space >= MARK.size:
+            size, magic = MARK.unpack_from(segment.buffer, end - segment.base)
+            size = size if magic == MESSAGE_MAGIC and size <= space else 0
+        return end + max(size, FIXED_BYTES) - 1
+
+    def _cut_queues(self, end: int, unfinished_end: int) -> Steps:
         """Drop what the queues know of messages that the log does not have."""
         self._queues.removed.truncate(end)
         known_end, cut, log = end, 0, self._commitlog.segments
@@ -207,7 +220,7 @@ class Recovery:
             known_end = min(known_end, self._checkpoint.log_offset)  # a damaged entry may point further
         in_queues = self._clean and known_end >= self._checkpoint.log_offset
         flushed_end = known_end if in_queues else self._checkpoint.log_offset
-        if flushed_end > end:
+        if flushed_end > unfinished_end:
             _log.critical(
                 "%s up to log offset %d, but the log in %s ends at %d: its last %d bytes are missing, and so are their "
                 "messages%s. What is stored from now on takes their places. To get them back, stop the broker and put the "

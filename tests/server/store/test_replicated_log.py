@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -193,6 +194,40 @@ async def test_a_record_without_an_entry_that_is_cut_off_gets_none_later(
         await slave.promote()
         assert slave.append(make_record(100)).queue_offset == 3
         assert numbers(slave, record_number, 0, 4) == [0, 1, 2, 100]
+
+
+@pytest.mark.parametrize("part", [3, 20, 60, 150])
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_the_beginning_of_a_record_is_not_missed_after_a_kill(
+    is_lost: bool,
+    part: int,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The master has gone before it sent the rest of the record. A whole record that is lost is reported."""
+    master_disk, slave_disk, config = MemoryDisk(now_ms=clock), MemoryDisk(now_ms=clock), make_config("/store")
+    async with (
+        open_store(config, disk=master_disk, clock=clock) as master,
+        open_store(config, disk=slave_disk, clock=clock, is_slave=True) as slave,
+    ):
+        whole = []
+        for n in range(4):
+            whole.append(master.log_max_offset)
+            master.append(make_record(n))
+        end = whole[-1] + part
+        copy_log(master, slave, random.Random(0), until=end)
+        await slave.flush()
+        await slave.flusher.flush_queues(0, checkpoint=True)
+        killed = slave_disk.after_kill()
+    if is_lost:
+        killed.files[f"/store/commitlog/{0:020d}"].buffer[whole[-2] : end] = bytes(end - whole[-2])
+    async with open_store(config, disk=killed, clock=clock, is_slave=True) as slave:
+        assert slave.log_max_offset == (whole[-2] if is_lost else whole[-1])
+    critical = [record.message for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert len(critical) == is_lost
+    assert all("had been forced to the disk" in line for line in critical)
 
 
 class WritingDisk(MemoryDisk):
