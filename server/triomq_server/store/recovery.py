@@ -423,7 +423,11 @@ class Recovery:
             number, offset, size = queue.last_dropped
             # An entry that cannot be right is what damage has made of the space behind the last one.
             is_likely = size > 0 and queue.max_physical_offset - 1 <= offset < end
-            if queue.segments.items and is_likely and (size == BLANK_SIZE or not self._owns(queue, offset)):
+            if (
+                queue.segments.items
+                and is_likely
+                and (size == BLANK_SIZE or not self._has_number(queue, number, offset))
+            ):
                 queue.fill_to(number + 1)
 
     def _find_lost_entries(self, begin: int, end: int) -> Steps:
@@ -444,13 +448,13 @@ class Recovery:
                 queue.max_physical_offset = queue.built_until()  # a dropped entry may have pointed behind all records
             yield from self._dispatch(first, end, [])
 
-    def _owns(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Whether a sound record of the queue is at this log offset."""
+    def _has_number(self, queue: ConsumeQueue, number: int, offset: int) -> bool:
+        """Whether a sound record with this number in the queue is at a log offset, or one that begins the queue again."""
         segment = self._commitlog.segments.find(offset)
         if segment is None:
             return False
         record = read_record(segment.buffer, offset - segment.base, segment.size, offset, check_crc=False)
-        return isinstance(record, LogRecord) and number_in(record, queue) is not None
+        return isinstance(record, LogRecord) and number_in(record, queue) in (0, number)
 
     def _keep_numbers(self, end: int) -> None:
         """Continue the numbering of queues whose records have all left the log, or were cut off behind those."""

@@ -58,6 +58,33 @@ async def test_a_damaged_number_costs_one_entry(
     assert f"queue offset {number}" in caplog.text
 
 
+@pytest.mark.parametrize("number", [2, 6, 8 + 1000, 1 << 40])
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_the_place_of_a_last_record_with_a_damaged_number_is_not_given_again(
+    is_killed: bool,
+    number: int,
+    memory_disk: MemoryDisk,
+    clock: Any,
+    make_config: MakeConfig,
+    make_record: MakeRecord,
+) -> None:
+    """A group that has consumed it would miss the message there."""
+    config = make_config(ROOT)
+    async with open_store(config, disk=memory_disk, clock=clock) as store:
+        for n in range(8):
+            store.append(make_record(n))
+        damaged = store.record_offset_at("T", 0, 7)
+        killed = memory_disk.after_kill()
+    disk = killed if is_killed else memory_disk
+    log = disk.files[f"{ROOT}/commitlog/{0:020d}"].buffer
+    struct.pack_into(">q", log, damaged + QUEUE_OFFSET_AT, number)
+    async with open_store(config, disk=disk, clock=clock) as store:
+        following = store.append(make_record(8)).queue_offset
+        assert following >= 8
+        assert store.read("T", 0, 6, 1, None).message_count == 1
+        assert store.read("T", 0, following, 1, None).message_count == 1
+
+
 async def read_again(config: StoreConfig, clock: Any, log: bytes) -> list[tuple[str, int, int, int]]:
     """Queues, their bounds and the first entries' codes, at a slave that copies a log and at the start after its kill."""
     found = []
