@@ -104,10 +104,13 @@ def _kept_factory(
             return found
         self._loop.thread().check_caller()
         with self._loop.making:
+            new = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
             found = look()
             if found is not None:
                 return found  # by another thread, since the first check
-            made = construct(proxy, self._loop, lambda client: method(client, *args, **kwargs))
+            # A signal handler may make the one whose making it has interrupted: the client makes one object for both.
+            begun = self._in_making.setdefault(key, (asked, new))
+            made = cast("Kept", begun[1]) if begun[0] == asked else new
             try:
                 # The object behind it is created now, so that wrong arguments raise now.
                 made._call_plain(lambda _: None)  # noqa: SLF001
@@ -115,6 +118,7 @@ def _kept_factory(
                 # Also if this thread is interrupted once it is created: the same call then returns it.
                 if made._made_in is not None:  # noqa: SLF001
                     self._kept[key] = asked, made
+                self._in_making.pop(key, None)
             return made
 
     return make
@@ -381,6 +385,7 @@ class Client(metaclass=NoPublicConstructor):
         self._loop = ClientLoop(lambda: _opening.open_client(name_servers, **options))
         self._loop.thread()
         self._kept: dict[tuple[str, object], tuple[object, KeptProxy[Any]]] = {}
+        self._in_making: dict[tuple[str, object], tuple[object, KeptProxy[Any]]] = {}
         self.admin: Admin = construct(Admin, self._loop, lambda client: client.admin)
         """Administrative calls."""
         self.groups: GroupAdmin = construct(GroupAdmin, self._loop, lambda client: client.groups)

@@ -265,3 +265,24 @@ def test_a_signal_handler_closes_a_client_while_a_call_is_queued(client, monkeyp
     thread.join(WAIT_S)
     assert not thread.is_alive()
     assert sent == [None, "closed"]
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_a_signal_handler_makes_the_producer_whose_making_it_interrupts(client, monkeypatch, is_queued):
+    """As one that sends a last message, when the program sends its first."""
+    queue, made = loop_thread._queue, []
+
+    def queue_and_handle(token, function, *args):
+        monkeypatch.setattr(loop_thread, "_queue", queue)
+        if is_queued:
+            queue(token, function, *args)
+        made.append(client.producer("P"))
+        made[0].send(triomq.Message("T", b"of the handler"), queue=QUEUE)
+        if not is_queued:
+            queue(token, function, *args)
+
+    monkeypatch.setattr(loop_thread, "_queue", queue_and_handle)
+    producer = client.producer("P")
+    assert made == [producer]
+    assert client.producer("P") is producer
+    producer.send(triomq.Message("T", b"one"), queue=QUEUE)
