@@ -22,6 +22,7 @@ from triomq_protocol.names import (
     RETRY_PREFIX,
     START_DELIVER_TIME,
     TAGS,
+    TIMER_OUT,
     TIMER_PROPERTIES,
     TRAN_MSG,
     UNIQ_KEY,
@@ -239,11 +240,13 @@ class Sending:
         """Raise RefusedError if a broker that knows times of delivery would keep the message, and not deliver it now."""
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return  # a consumer's copy of a message that was delivered: it waits as long as its delay level says
-        whose = "RocketMQ 5"
-        if TIMER_PROPERTIES.isdisjoint(properties):
-            if is_due(properties[START_DELIVER_TIME], self._broker.clock()):
-                return
+        start = properties.get(START_DELIVER_TIME)
+        if TIMER_OUT not in properties and not TIMER_PROPERTIES.isdisjoint(properties):
+            whose = "RocketMQ 5"
+        elif start is not None and not is_due(start, self._broker.clock()):
             whose = "Alibaba Cloud"
+        else:
+            return
         raise RefusedError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"a message with a time of delivery needs a broker of {whose}; here messages have delay levels",

@@ -574,6 +574,17 @@ async def test_a_time_of_delivery_that_is_over_is_no_reason_to_refuse(open_broke
             assert (await peer.put()).code == 0
 
 
+@pytest.mark.parametrize(("further", "code"), [("", 0), (f"\x02__STARTDELIVERTIME\x01{LATER_MS}", 13)])
+async def test_a_message_that_a_timer_has_delivered_is_taken(open_broker: Any, further: str, code: int) -> None:
+    """A broker of RocketMQ 5 delivers such a message at once, if it is sent again with all of its properties."""
+    async with open_broker() as broker:
+        peer = await broker.peer()
+        for _ in range(2):
+            properties = f"TIMER_DELIVER_MS\x01{LATER_MS}\x02TIMER_OUT_MS\x011000{further}"
+            assert (await peer.put(properties=properties)).code == code
+            assert (await peer.put()).code == 0
+
+
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "__STARTDELIVERTIME"])
 @pytest.mark.parametrize("times", [1, 16])
 async def test_a_consumers_copy_of_a_message_with_a_time_of_delivery(open_broker: Any, name: str, times: int) -> None:
