@@ -320,16 +320,20 @@ class PullConsumer(metaclass=NoPublicConstructor):
 
     async def _ask(self, queue: MessageQueue, tags: str | None, sql: str | None) -> None:
         """Pull a queue to see whether its broker answers; the result is dropped, and the position stays."""
+        known = self._positions.get(queue)
         call = PullCall(
             queue,
-            self._positions.get(queue, 0),
+            known or 0,
             max_messages=1,
             suspend_ms=0,
             subscription=self._subscription(queue.topic, tags, sql),
             sub_version=0,
             timeout_s=PULL_TIMEOUT_S,
         )
-        await self._puller.pull(call)
+        result = await self._puller.pull(call)
+        # Except an operator's reset: the broker answers with it only once.
+        if result.was_reset and queue not in self._lost and self._positions.get(queue) == known:
+            self._positions[queue] = result.next_offset
 
     def _begin(self, share: Share) -> None:
         self._check_open()

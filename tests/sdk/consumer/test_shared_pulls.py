@@ -10,7 +10,7 @@ from consumer_broker import until
 
 import triomq
 from triomq import errors
-from triomq_protocol.codes import RequestCode
+from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.requests.pull import PullMessageRequest
 
 Q = [triomq.MessageQueue("T", "broker-a", number) for number in range(4)]
@@ -290,6 +290,30 @@ async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, 
             assert asked > 1
         await trio.sleep(60)
         assert len(group_cluster.broker.requests(RequestCode.PULL_MESSAGE)) <= asked
+
+
+async def test_a_reset_that_answers_the_question_whether_a_broker_answers(autojump_clock, group_cluster):
+    """Brokers of RocketMQ 5 answer one pull with it."""
+    broker, second, resets = group_cluster.broker, group_cluster.add_master("broker-b"), []
+    second.consumers.serves_groups = True
+    second.name_server = group_cluster.name_server
+    group_cluster.name_server.add_route("T", broker, second, queues=1)
+    fill(group_cluster, *(b"%d" % number for number in range(5)))
+
+    def moved(command):
+        if not resets:
+            return pull(command)
+        fields = {"nextBeginOffset": str(resets.pop()), "minOffset": "0", "maxOffset": "5", "suggestWhichBrokerId": "0"}
+        return command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields=fields)
+
+    pull, broker.pull = broker.pull, moved
+    async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
+        await until(lambda: len(pulls.assignment) == 2)
+        assert len(await anext(pulls)) == 5
+        broker.script(RequestCode.PULL_MESSAGE, None)
+        resets.append(2)
+        with trio.fail_after(20):
+            assert [message.body for message in await anext(pulls)] == [b"2", b"3", b"4"]
 
 
 async def test_a_consumer_that_is_closed_during_a_pull_that_is_not_answered(autojump_clock, group_cluster):
