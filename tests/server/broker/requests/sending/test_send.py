@@ -291,7 +291,7 @@ async def test_retry_messages_become_dead_letters(
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "__STARTDELIVERTIME"])
 @pytest.mark.parametrize(("times", "dead"), [(1, False), (16, True)])
 async def test_a_retry_keeps_its_time_of_delivery(open_broker: Any, name: str, times: int, dead: bool) -> None:
-    """Ordered consumers of Java send it so; if it were refused, its queue would wait for ever."""
+    """Ordered consumers of Java send it so; if it were refused, its queue would stand still."""
     async with open_broker() as broker:
         peer = await broker.peer()
         sent = {"properties": f"{name}\x011000\x02RETRY_TOPIC\x01T", "reconsume_times": times}
