@@ -106,6 +106,8 @@ TIMER_OUT: Final = "TIMER_OUT_MS"
 """When it was due, set by that broker; such a message, sent again, is delivered at once."""
 START_DELIVER_TIME: Final = "__STARTDELIVERTIME"
 """When a broker of Alibaba Cloud is to deliver a message: its clients send it to any broker."""
+DELIVERY_TIMES: Final = TIMER_PROPERTIES | {START_DELIVER_TIME}
+"""When a broker of either kind is to deliver a message; those of RocketMQ 4.9 ignore it, and all do in batches."""
 PGROUP: Final = "PGROUP"
 """The producer group of a half message."""
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"

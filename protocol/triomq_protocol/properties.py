@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from triomq_protocol.java_text import map_capacity, map_hash, natural_number, utf8
+from triomq_protocol.names import START_DELIVER_TIME, TIMER_OUT, TIMER_PROPERTIES
 
 _KEPT_CHARACTERS = 64
 """Names of at most this many characters have their hash kept; senders choose names, also for messages that are refused
@@ -136,7 +137,15 @@ def _cut(text: str, wanted: str) -> str:
     return text[:at] + text[end + 1 :]
 
 
-def is_due(start_deliver_time: str, now_ms: int) -> bool:
-    """Whether a broker of Alibaba Cloud delivers a message with this `__STARTDELIVERTIME` at once."""
-    due_ms = natural_number(start_deliver_time, 64)
-    return due_ms is not None and due_ms <= now_ms
+def has_timer(properties: Mapping[str, str]) -> bool:
+    """Whether a broker of RocketMQ 5 would keep a message with these properties until a time."""
+    return not TIMER_PROPERTIES.isdisjoint(properties) and TIMER_OUT not in properties
+
+
+def starts_later(properties: Mapping[str, str], now_ms: int) -> bool:
+    """Whether a broker of Alibaba Cloud would keep a message with these properties until a time."""
+    text = properties.get(START_DELIVER_TIME)
+    if text is None:
+        return False
+    due_ms = natural_number(text, 64)
+    return due_ms is None or due_ms > now_ms

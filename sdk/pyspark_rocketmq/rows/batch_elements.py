@@ -20,13 +20,12 @@ from pyspark_rocketmq.rows.row_keys import ROW_KEY, RowKeys
 from pyspark_rocketmq.rows.variable_width import data_of, ends_of
 from triomq import Message, MQError
 from triomq_protocol.names import (
+    DELIVERY_TIMES,
     KEYS,
     MAX_PROPERTIES_BYTES,
     RESERVED_PROPERTIES,
-    START_DELIVER_TIME,
     TAGS,
     TIMER_OUT,
-    TIMER_PROPERTIES,
     UNIQ_KEY,
 )
 from triomq_protocol.record.layout import BATCH_ELEMENT_FIXED_BYTES, BATCH_ELEMENT_HEAD, PROPERTIES_LENGTH
@@ -40,7 +39,7 @@ _BYTES: Final = pa.large_binary()
 _TEXT: Final = pa.large_string()
 _HEAD: Final = np.dtype(",".join(f">{code}4" for code in BATCH_ELEMENT_HEAD.format.lstrip(">")))
 _LENGTH: Final = np.dtype(PROPERTIES_LENGTH.format)
-_TIMER_NAMES: Final = pa.array(sorted({START_DELIVER_TIME, *TIMER_PROPERTIES}), _TEXT)
+_DELIVERY_TIMES: Final = pa.array(sorted(DELIVERY_TIMES), _TEXT)
 _SPARE_BYTES: Final = 96
 """Bytes left free in the longest properties for the separators, the name of the row's key, and the properties that the
 broker adds to each element."""
@@ -302,7 +301,7 @@ def _have_delivery_time(column: pa.MapArray) -> npt.NDArray[np.bool_]:
     offsets: Ints = column.offsets.to_numpy().astype(np.int64)
     names = column.keys[int(offsets[0]) : int(offsets[-1])].cast(_TEXT)
     found = np.zeros(len(column), np.bool_)
-    timed: npt.NDArray[np.bool_] = pc.is_in(names, _TIMER_NAMES).to_numpy(zero_copy_only=False)
+    timed: npt.NDArray[np.bool_] = pc.is_in(names, _DELIVERY_TIMES).to_numpy(zero_copy_only=False)
     if timed.any():
         rows = np.repeat(np.arange(len(column)), np.diff(offsets))
         found[rows[timed]] = True

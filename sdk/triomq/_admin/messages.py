@@ -103,8 +103,7 @@ _OF_ONE_DELIVERY: Final = frozenset({
     names.DELAY, names.REAL_TOPIC, names.REAL_QID, names.WAIT, names.TRAN_MSG, names.PGROUP, names.RETRY_TOPIC,
     names.ORIGIN_MESSAGE_ID, names.CLUSTER, names.CHECK_TIMES, names.PREPARED_QUEUE_OFFSET, "RECONSUME_TIME",
     "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET", "INNER_MULTI_QUEUE_OFFSET",
-    *names.TIMER_PROPERTIES, names.TIMER_OUT, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES",
-    names.START_DELIVER_TIME,
+    *names.DELIVERY_TIMES, names.TIMER_OUT, "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES",
 })  # fmt: skip
 """Properties that record how a message got to its place; a copy that starts from the beginning has none of them."""
 

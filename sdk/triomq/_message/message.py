@@ -22,11 +22,7 @@ from triomq_protocol.names import (
     MAX_GROUP_CHARACTERS,
     MAX_TOPIC_BYTES,
     RESERVED_PROPERTIES,
-    START_DELIVER_TIME,
-    TIMER_OUT,
-    TIMER_PROPERTIES,
 )
-from triomq_protocol.properties import is_due
 from triomq_protocol.requests import MessageQueue as MessageQueue
 
 OFFSET_MAX: Final = 2**63 - 1
@@ -253,17 +249,6 @@ def _check_encodable(name: str, *texts: object) -> None:
                 f"{name} has {shown(text)} with the lone surrogate {shown(found[0])}, half a character, which UTF-8 cannot "
                 "hold; give text that text.encode() takes, and bytes in the body"
             )
-
-
-def has_delivery_time(properties: Mapping[str, str] | None) -> bool:
-    """Whether a broker of RocketMQ 5 would keep a message with these properties until a time."""
-    return properties is not None and not TIMER_PROPERTIES.isdisjoint(properties) and TIMER_OUT not in properties
-
-
-def starts_later(properties: Mapping[str, str] | None, now_ms: int) -> bool:
-    """Whether a broker of Alibaba Cloud would keep a message with these properties until a time."""
-    text = None if properties is None else properties.get(START_DELIVER_TIME)
-    return text is not None and not is_due(text, now_ms)
 
 
 def check_delay_level(level: object) -> None:

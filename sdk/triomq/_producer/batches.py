@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from triomq._arguments.numbers import check_count
-from triomq._message.message import MAX_BODY_BYTES, Message, has_delivery_time, starts_later
+from triomq._message.message import MAX_BODY_BYTES, Message
 from triomq.errors import CallError, InvalidCall, MessageIllegal
 from triomq_protocol.codes import ResponseCode
 from triomq_protocol.java_text import utf8
 from triomq_protocol.names import MAX_PROPERTIES_BYTES, RETRY_PREFIX, START_DELIVER_TIME, UNIQ_KEY
-from triomq_protocol.properties import encode_properties
+from triomq_protocol.properties import encode_properties, has_timer, starts_later
 from triomq_protocol.record.batch import encode_batch_element
 
 ELEMENT_BYTES = 22
@@ -76,12 +76,13 @@ def _check_member(number: int, message: object, first: Message, max_body_bytes: 
         raise InvalidCall(f"message {number} of the batch differs in wait_store_ok")
     if message.delay_level > 0:
         raise InvalidCall(f"message {number} of the batch has a delay level; batches cannot be delayed")
-    if has_delivery_time(message.properties):
+    properties = message.properties or {}
+    if has_timer(properties):
         raise InvalidCall(
             f"message {number} of the batch has a time of delivery, which brokers of RocketMQ 5 ignore in batches: "
             "send it alone"
         )
-    if starts_later(message.properties, now_ms):
+    if starts_later(properties, now_ms):
         raise InvalidCall(
             f"message {number} of the batch has a time of delivery ({START_DELIVER_TIME}), which brokers ignore in batches: "
             "send it alone"

@@ -30,7 +30,7 @@ from triomq._transport.link import Link, Waiter
 from triomq.errors import MQError
 from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.java_text import utf8
-from triomq_protocol.names import DELAY, START_DELIVER_TIME, TIMER_PROPERTIES
+from triomq_protocol.names import DELAY, DELIVERY_TIMES
 from triomq_protocol.record.batch import encode_batch_element
 from triomq_protocol.wire.command import Command
 
@@ -54,9 +54,9 @@ REFUSED_S: Final = 60.0
 
 _TOPICS_MAX: Final = 1024
 
-_NOT_IN_BATCHES: Final = {DELAY, "INNER_MULTI_DISPATCH", START_DELIVER_TIME, *TIMER_PROPERTIES}
-
-_ALONE: Final = re.compile(f"(?:{'|'.join(re.escape(name) for name in sorted(_NOT_IN_BATCHES))})\x01")
+_ALONE: Final = re.compile(
+    f"(?:{'|'.join(re.escape(name) for name in sorted({DELAY, 'INNER_MULTI_DISPATCH', *DELIVERY_TIMES}))})\x01"
+)
 """Properties that brokers ignore or refuse in a batch."""
 
 _REFUSALS: Final = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})

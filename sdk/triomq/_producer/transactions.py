@@ -16,7 +16,7 @@ import trio
 from triomq._arguments.kinds import check_callback
 from triomq._cluster.spawn import Spawn
 from triomq._constructors import construct
-from triomq._message.message import Message, MessageQueue, has_delivery_time
+from triomq._message.message import Message, MessageQueue
 from triomq._message.send_result import SendResult, SendStatus
 from triomq._message.transaction import (
     HalfMessage,
@@ -38,6 +38,7 @@ from triomq_protocol.codes import RequestCode, ResponseCode
 from triomq_protocol.errors import BodyError
 from triomq_protocol.message_id import decode_offset_message_id
 from triomq_protocol.names import PGROUP, TRAN_MSG
+from triomq_protocol.properties import has_timer
 from triomq_protocol.record.layout import TRANSACTION_PREPARED
 from triomq_protocol.requests import EndTransactionRequest
 from triomq_protocol.wire.command import Command
@@ -129,7 +130,7 @@ class Transactions:
         now = trio.current_time()
         sender = self._sender
         out = sender.prepare(message, now, {TRAN_MSG: "true", PGROUP: sender.group})
-        if has_delivery_time(message.properties):
+        if has_timer(message.properties or {}):
             raise InvalidCall(
                 "the message has a time of delivery, and brokers of RocketMQ 5 deliver no message of a transaction that has one"
             )

@@ -16,19 +16,17 @@ from triomq_protocol.java_text import utf8
 from triomq_protocol.message_id import offset_message_ids
 from triomq_protocol.names import (
     DELAY,
+    DELIVERY_TIMES,
     DLQ_PREFIX,
     FORBIDDEN_TOPICS,
     KEYS,
     RETRY_PREFIX,
-    START_DELIVER_TIME,
     TAGS,
-    TIMER_OUT,
-    TIMER_PROPERTIES,
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
 )
-from triomq_protocol.properties import broker_properties, decode_properties, get_property, is_due
+from triomq_protocol.properties import broker_properties, decode_properties, get_property, has_timer, starts_later
 from triomq_protocol.record.layout import MULTI_TAGS, TRANSACTION_PREPARED
 from triomq_protocol.requests.send import SendMessageRequest, SendMessageRequestV2
 from triomq_protocol.wire.command import Command
@@ -51,8 +49,6 @@ from triomq_server.wire import Burst, Handlers, Link, Slices
 
 PUT_OK = AppendStatus.PUT_OK  # looking a member up in its enumeration takes a tenth of a microsecond
 
-
-DELIVERY_TIMES = TIMER_PROPERTIES | {START_DELIVER_TIME}
 
 SEND_CODES = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
@@ -240,10 +236,9 @@ class Sending:
         """Raise RefusedError if a broker that knows times of delivery would keep the message, and not deliver it now."""
         if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return  # a consumer's copy of a message that was delivered: it waits as long as its delay level says
-        start = properties.get(START_DELIVER_TIME)
-        if TIMER_OUT not in properties and not TIMER_PROPERTIES.isdisjoint(properties):
+        if has_timer(properties):
             whose = "RocketMQ 5"
-        elif start is not None and not is_due(start, self._broker.clock()):
+        elif starts_later(properties, self._broker.clock()):
             whose = "Alibaba Cloud"
         else:
             return
