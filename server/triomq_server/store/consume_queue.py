@@ -327,7 +327,8 @@ class ConsumeQueue:
             self.segments.destroy()
             self._enter(None)
             self._start_at(queue_offset)
-        self._put_skipped(queue_offset)
+        if self.skipped is not None:
+            self._put_skipped(self.skipped, queue_offset)
         if queue_offset > self.max_offset:
             if not self._has_space_for(queue_offset, physical_offset):
                 self._skip(physical_offset, size_bytes, tags_code, queue_offset)
@@ -352,13 +353,12 @@ class ConsumeQueue:
         )  # fmt: skip
         self.skipped = SkippedRecord(physical_offset, size_bytes, tags_code, queue_offset)
 
-    def _put_skipped(self, queue_offset: int) -> None:
+    def _put_skipped(self, one: SkippedRecord, queue_offset: int) -> None:
         """Give `skipped` its entry if the next record has the number behind it: then it is not damaged. OSError.
 
         A master that has lost the last records of a removed queue continues the numbers that the queue had with them.
         """
-        one = self.skipped
-        if one is None or one.queue_offset + 1 != queue_offset or one.physical_offset < self.max_physical_offset:
+        if one.queue_offset + 1 != queue_offset or one.physical_offset < self.max_physical_offset:
             return
         if not 0 <= one.queue_offset - self.max_offset <= _MOST_JUMPED:
             return
@@ -373,7 +373,7 @@ class ConsumeQueue:
     def put_last_skipped(self) -> None:
         """Give `skipped` its entry if nothing is behind it: no new record may get its place or its number. OSError."""
         if self.skipped is not None:
-            self._put_skipped(self.skipped.queue_offset + 1)
+            self._put_skipped(self.skipped, self.skipped.queue_offset + 1)
 
     def forget_skipped(self, log_offset: int) -> None:
         """The log has been cut at `log_offset`."""
