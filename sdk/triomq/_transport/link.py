@@ -537,9 +537,8 @@ class Link:
         self._alarm_at = min([waiter.deadline for waiter in pending.values()], default=_NEVER)
         if expired:
             self._count_silence(now)
-        self._check_silence(now)
-        if expired:
             self._wake_waiting_senders()
+        self._check_silence(now)
 
     def _count_silence(self, now: float) -> None:
         if self._heard:
