@@ -24,7 +24,7 @@ def _refuse_copies(made: object, _protocol: object) -> NoReturn:
 class NoPublicConstructor(type):
     """The metaclass of what a client makes: calling the class is an error, and ``help()`` shows no arguments of it.
 
-    Nor can an object be pickled, as for an argument of another process.
+    An object cannot be pickled either, as for an argument of another process.
     """
 
     def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> None:

@@ -518,9 +518,8 @@ _KEPT_CHARACTERS = 1024
 @lru_cache(4096)
 def _ordered(keys: tuple[str, ...]) -> tuple[str, ...]:
     mask = map_capacity(len(keys)) - 1
-    return tuple(
-        sorted(keys, key=lambda key: map_hash(key) & mask)
-    )  # a stable sort keeps insertion order inside a bucket
+    # A stable sort keeps insertion order inside a bucket.
+    return tuple(sorted(keys, key=lambda key: map_hash(key) & mask))
 
 
 def java_map_order(keys: Iterable[str]) -> tuple[str, ...]:

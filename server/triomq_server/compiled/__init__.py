@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from triomq_protocol.twins import choose_twins
 
 VERSIONS = {
-    "directories": 2215808039,
+    "directories": 1194164424,
     "index": 3076496704,
     "pulls": 1606926320,
     "recovery": 1618397816,

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """What a directory holds that has one file: a start looks into tens of thousands of them, one for each queue."""
 
-VERSION = 2215808039
+VERSION = 1194164424
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 cimport libc.errno
@@ -56,7 +56,7 @@ cdef int open_only_file(const char* path, char* name) noexcept nogil:
         if strcmp(entry.d_name, b".") == 0 or strcmp(entry.d_name, b"..") == 0:
             continue
         found += 1
-        # Not all file systems tell the type; to open another one might wait for ever.
+        # Not all file systems tell the type; to open another one might never end.
         if found > 1 or entry.d_type != DT_REG or strlen(entry.d_name) > NAME_BYTES_MOST:
             closedir(directory)
             return -1

@@ -162,7 +162,7 @@ async def _load_and_recover(store: MessageStore, config: StoreConfig) -> None:
             # A killed process loses nothing it had written; a machine that went down may have lost any page of a file
             # that was not known to be on disk.
             # Only full files are ever forced to the disk, so the time alone, Java's test, is not enough.
-            # Nor is it enough if times go back from one file to the next: the known file may be the earlier one.
+            # It is not enough either if times go back from one file to the next: the known file may be the earlier one.
             known = file.end_timestamp <= newest and (config.compat_49 or (file.full and file.end_timestamp >= latest))
             latest = max(latest, file.end_timestamp)
             if file.full and not (clean or known):

@@ -1,4 +1,4 @@
-"""Wrong values given to calls that are seldom made: the error names the argument, and the consumer goes on."""
+"""Wrong values given to calls that are rarely made: the error names the argument, and the consumer goes on."""
 
 from __future__ import annotations
 
