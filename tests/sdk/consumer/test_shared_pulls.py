@@ -22,6 +22,15 @@ async def group_cluster(group_cluster):
     return group_cluster
 
 
+def add_second(cluster, *, queues=4):
+    """A second master that serves groups, and has topic T with so many queues, as the first one then."""
+    second = cluster.add_master("broker-b")
+    second.consumers.serves_groups = True
+    second.name_server = cluster.name_server
+    cluster.name_server.add_route("T", cluster.broker, second, queues=queues)
+    return second
+
+
 def fill(cluster, *bodies, queue_id=0):
     for body in bodies:
         cluster.broker.store("T", queue_id, body)
@@ -227,10 +236,7 @@ async def test_a_pull_that_fails_is_repeated(autojump_clock, group_cluster, capl
 
 async def test_a_silent_broker_keeps_the_queues_of_others_waiting_for_one_pull_at_a_time(autojump_clock, group_cluster):
     """And not for the pulls of all its queues, one after the other."""
-    second = group_cluster.add_master("broker-b")
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", group_cluster.broker, second, queues=4)
+    second = add_second(group_cluster)
     group_cluster.broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
     waits = []
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
@@ -248,10 +254,7 @@ async def test_a_silent_broker_keeps_the_queues_of_others_waiting_for_one_pull_a
 @pytest.mark.parametrize("fault", ["silent", "stopped"])
 async def test_a_broker_that_does_not_answer_is_waited_for_once(autojump_clock, group_cluster, fault):
     """And its queues are pulled soon after it answers again."""
-    broker, second, waits = group_cluster.broker, group_cluster.add_master("broker-b"), []
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", broker, second, queues=4)
+    broker, second, waits = group_cluster.broker, add_second(group_cluster), []
     async with group_cluster.client() as client, client.pull_consumer("G").share("T", interval_s=0.1) as pulls:
         await until(lambda: len(pulls.assignment) == 8)
         if fault == "stopped":
@@ -274,10 +277,7 @@ async def test_a_broker_that_does_not_answer_is_waited_for_once(autojump_clock, 
 
 
 async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, group_cluster):
-    second = group_cluster.add_master("broker-b")
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", group_cluster.broker, second, queues=4)
+    second = add_second(group_cluster)
     group_cluster.broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
     async with group_cluster.client() as client, client.pull_consumer("G") as consumer:
         async with consumer.share("T", interval_s=0.1) as pulls:
@@ -294,10 +294,8 @@ async def test_a_share_that_ends_while_a_broker_does_not_answer(autojump_clock, 
 
 async def test_a_reset_that_answers_the_question_whether_a_broker_answers(autojump_clock, group_cluster):
     """Brokers of RocketMQ 5 answer one pull with it."""
-    broker, second, resets = group_cluster.broker, group_cluster.add_master("broker-b"), []
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", broker, second, queues=1)
+    broker, resets = group_cluster.broker, []
+    add_second(group_cluster, queues=1)
     fill(group_cluster, *(b"%d" % number for number in range(5)))
 
     def moved(command):
@@ -318,10 +316,8 @@ async def test_a_reset_that_answers_the_question_whether_a_broker_answers(autoju
 
 async def test_a_consumer_that_is_closed_during_a_pull_that_is_not_answered(autojump_clock, group_cluster):
     """It asks nothing after its end."""
-    broker, second = group_cluster.broker, group_cluster.add_master("broker-b")
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", broker, second, queues=4)
+    broker = group_cluster.broker
+    add_second(group_cluster)
     broker.script(RequestCode.PULL_MESSAGE, *[None] * 1000)
     async with group_cluster.client() as client:
         consumer = client.pull_consumer("G")
@@ -341,10 +337,8 @@ async def test_a_consumer_that_is_closed_during_a_pull_that_is_not_answered(auto
 
 async def test_a_broker_whose_answer_cannot_be_read_answers(autojump_clock, group_cluster):
     """Its other queues are pulled again after an outage, although the one that is asked cannot be."""
-    broker, second, is_slow = group_cluster.broker, group_cluster.add_master("broker-b"), []
-    second.consumers.serves_groups = True
-    second.name_server = group_cluster.name_server
-    group_cluster.name_server.add_route("T", broker, second, queues=4)
+    broker, is_slow = group_cluster.broker, []
+    add_second(group_cluster)
 
     async def late(answer):
         await trio.sleep(15)
